@@ -1,0 +1,61 @@
+"""bert-recipes: train your own BERT, by the rules of the paper, on today's Hugging Face stack."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    from bert_recipes.data.collator import DataCollatorForPreTraining
+    from bert_recipes.data.corpus import iter_documents
+    from bert_recipes.data.dataset import PreTrainingDataset
+    from bert_recipes.data.masking import mask_tokens
+    from bert_recipes.data.pairs import build_sentence_pairs
+    from bert_recipes.data.sentences import split_sentences
+    from bert_recipes.models.bert import BertForPreTraining
+    from bert_recipes.tokenization import load_tokenizer, train_wordpiece
+    from bert_recipes.trainer import BertTrainer
+    from bert_recipes.training import run_training
+
+__version__ = "0.1.0"
+
+# public name -> module that is imported when the name is first used
+_HOMES = {
+    "BertForPreTraining": "models.bert",
+    "BertTrainer": "trainer",
+    "DataCollatorForPreTraining": "data.collator",
+    "PreTrainingDataset": "data.dataset",
+    "build_sentence_pairs": "data.pairs",
+    "iter_documents": "data.corpus",
+    "load_tokenizer": "tokenization",
+    "mask_tokens": "data.masking",
+    "run_training": "training",
+    "split_sentences": "data.sentences",
+    "train_wordpiece": "tokenization",
+}
+
+__all__ = [  # noqa: RUF022  (in the order of the data's way)
+    "load_tokenizer",
+    "train_wordpiece",
+    "iter_documents",
+    "split_sentences",
+    "build_sentence_pairs",
+    "PreTrainingDataset",
+    "mask_tokens",
+    "DataCollatorForPreTraining",
+    "BertForPreTraining",
+    "BertTrainer",
+    "run_training",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module on first use, so that `import bert_recipes` is quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bert_recipes' has no attribute '{name}'")
+    return getattr(import_module(f"bert_recipes.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

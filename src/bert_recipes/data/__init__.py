@@ -1,0 +1,1 @@
+"""The data floor: text -> store -> pairs -> batches. It knows no model and no tokenizer."""

@@ -1,0 +1,153 @@
+"""Pairs -> a padded, masked batch for `BertForPreTraining` and the Trainer."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from bert_recipes.data.keyed_random import hash_keys
+from bert_recipes.data.masking import IGNORE_INDEX, MaskingRates, mask_tokens
+from bert_recipes.errors import InputError
+
+
+logger = logging.getLogger(__name__)
+
+
+class PreTrainingTokenizer(Protocol):
+    """What the collator asks of a tokenizer: any Hugging Face BERT tokenizer has it."""
+
+    pad_token_id: int
+    cls_token_id: int
+    sep_token_id: int
+    mask_token_id: int
+
+    def __len__(self) -> int:
+        """Vocabulary size."""
+
+    def get_vocab(self) -> dict[str, int]:
+        """Piece -> id."""
+
+
+@dataclass
+class DataCollatorForPreTraining:
+    """Pad, mask and label pairs; masks are a pure function of (seed, the pair's key).
+
+    The same pair gets the same mask in any batch, worker, process and resumed run, and a new one in every epoch.
+
+    Attributes:
+        tokenizer: Gives the special ids and the vocabulary.
+        mlm_probability, max_predictions_per_seq, mask_rate, keep_rate, random_rate, whole_word, selection: The masking
+            rule, see `MaskingRates`.
+        seed: Seed of the masks.
+        pad_to_length: Pad every batch to this many positions; None = to its longest row.
+        pad_to_multiple_of: Round the padded length up to a multiple of it.
+
+    Input: a list of features, each with
+        input_ids: int (L,), with [CLS] and [SEP]; token_type_ids: int (L,);
+        next_sentence_label: 0 = next, 1 = random (optional);
+        key: (epoch, index), the pair's number (optional: without it the mask follows from the tokens themselves, so
+            every epoch sees the same one, and a warning says so);
+        labels: int (L,) when the feature is masked already (`InstanceDataset`): taken as they are.
+
+    Output: int64 tensors `input_ids`, `token_type_ids`, `attention_mask`, `labels` (B, S) with -100 where nothing is
+        predicted, and `next_sentence_label` (B,).
+
+    Raises:
+        InputError: Masking rates out of range, a tokenizer without [MASK], [CLS], [SEP] or [PAD], a row longer than
+            pad_to_length.
+
+    Example:
+        >>> collator = DataCollatorForPreTraining(tokenizer)
+        >>> batch = collator([dataset[(0, 0)], dataset[(0, 1)]])
+    """
+
+    tokenizer: PreTrainingTokenizer
+    mlm_probability: float = 0.15
+    max_predictions_per_seq: int | None = None
+    mask_rate: float = 0.8
+    keep_rate: float = 0.1
+    random_rate: float = 0.1
+    whole_word: bool = False
+    selection: str = "count"
+    seed: int = 12345
+    pad_to_length: int | None = None
+    pad_to_multiple_of: int | None = None
+    rates: MaskingRates = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Check the settings and prepare the tables."""
+        names = ("mlm_probability", "max_predictions_per_seq", "mask_rate", "keep_rate", "random_rate")
+        self.rates = MaskingRates(
+            **{name: getattr(self, name) for name in (*names, "whole_word", "selection")},
+        )
+        for name in ("pad", "cls", "sep", "mask"):
+            if getattr(self.tokenizer, f"{name}_token_id") is None:
+                raise InputError(f"the tokenizer has no [{name.upper()}] token; masked-LM training needs it")
+        self._vocab_size = len(self.tokenizer)  # type: ignore[arg-type]
+        self._is_continuation = np.zeros(self._vocab_size, dtype=bool)
+        for piece, number in self.tokenizer.get_vocab().items():
+            self._is_continuation[number] = piece.startswith("##")
+        self._warned = False
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """Collate features into one batch of int64 tensors."""
+        lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
+        size = self._padded_length(int(lengths.max()))
+        attention_mask = np.arange(size) < lengths[:, None]
+        input_ids = self._pad(features, "input_ids", size, self.tokenizer.pad_token_id)
+        batch = {
+            "input_ids": input_ids,
+            "token_type_ids": self._pad(features, "token_type_ids", size, 0),
+            "attention_mask": attention_mask.astype(np.int64),
+        }
+        if "labels" in features[0]:
+            batch["labels"] = self._pad(features, "labels", size, IGNORE_INDEX)
+        else:
+            special = (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id, self.tokenizer.pad_token_id)
+            batch["input_ids"], batch["labels"] = mask_tokens(
+                input_ids,
+                attention_mask & ~np.isin(input_ids, special),
+                lengths,
+                self._keys(features),
+                rates=self.rates,
+                mask_token_id=self.tokenizer.mask_token_id,
+                vocab_size=self._vocab_size,
+                is_continuation=self._is_continuation,
+            )
+        if "next_sentence_label" in features[0]:
+            batch["next_sentence_label"] = np.array([f["next_sentence_label"] for f in features], dtype=np.int64)
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+    def _padded_length(self, longest: int) -> int:
+        size = self.pad_to_length or longest
+        if longest > size:
+            raise InputError(f"a row has {longest} tokens, pad_to_length is {size}; raise it or shorten the rows")
+        multiple = self.pad_to_multiple_of or 1
+        return -(-size // multiple) * multiple
+
+    @staticmethod
+    def _pad(features: Sequence[Mapping[str, Any]], name: str, size: int, value: int) -> np.ndarray:
+        rows = np.full((len(features), size), value, dtype=np.int64)
+        for row, feature in zip(rows, features, strict=True):
+            values = feature[name]
+            row[: len(values)] = values
+        return rows
+
+    def _keys(self, features: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        if all("key" in feature for feature in features):
+            numbers = np.array([feature["key"] for feature in features], dtype=np.int64)
+            return hash_keys(self.seed, numbers[:, 0], numbers[:, 1])
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "features without 'key': (epoch, index) are masked by their content, the same way in every epoch; "
+                "keep the key (remove_unused_columns=False) to mask anew each epoch"
+            )
+        content = [zlib.crc32(np.asarray(f["input_ids"], dtype=np.int64).tobytes()) for f in features]
+        return hash_keys(self.seed, np.array(content, dtype=np.int64))

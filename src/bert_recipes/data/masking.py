@@ -1,0 +1,174 @@
+"""Which tokens are predicted, and what stands in their place: the masked-LM rule of BERT, vectorised.
+
+Source: Devlin et al. 2019, section 3.1 (Task #1) and appendix A.1; google-research/bert create_pretraining_data.py,
+`create_masked_lm_predictions`. Legend: B rows, S positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert_recipes.data.keyed_random import keyed_uniforms
+from bert_recipes.errors import InputError
+
+
+IGNORE_INDEX = -100
+SELECTIONS = ("count", "bernoulli")
+_STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD = 0, 1, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskingRates:
+    """How many tokens are predicted and what the model sees instead of them.
+
+    Attributes:
+        mlm_probability: Share of a row's tokens, [CLS] and both [SEP] counted, that is predicted. 0.15 in the paper.
+        max_predictions_per_seq: Upper limit a row; None = no limit. 20 for 128 tokens in the original.
+        mask_rate: Share of the predicted tokens that become [MASK] (0.8 in the paper).
+        keep_rate: Share that stays as it is (0.1).
+        random_rate: Share that becomes a random word of the vocabulary (0.1).
+        whole_word: Predict all pieces of a word or none (the original's --do_whole_word_mask).
+        selection: "count": exactly min(max_predictions_per_seq, max(1, round(mlm_probability * length))) tokens, as the
+            original; "bernoulli": each word independently with probability mlm_probability, at least none.
+
+    Raises:
+        InputError: A rate outside [0, 1], three rates that do not sum to 1, an unknown selection.
+    """
+
+    mlm_probability: float = 0.15
+    max_predictions_per_seq: int | None = None
+    mask_rate: float = 0.8
+    keep_rate: float = 0.1
+    random_rate: float = 0.1
+    whole_word: bool = False
+    selection: str = "count"
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0.0 < self.mlm_probability < 1.0:
+            raise InputError(f"mlm_probability is {self.mlm_probability}; allowed: above 0 and below 1 (paper: 0.15)")
+        for name in ("mask_rate", "keep_rate", "random_rate"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise InputError(f"{name} is {getattr(self, name)}; allowed: 0 to 1")
+        total = self.mask_rate + self.keep_rate + self.random_rate
+        if abs(total - 1.0) > 1e-6:
+            raise InputError(
+                f"mask_rate {self.mask_rate} + keep_rate {self.keep_rate} + random_rate {self.random_rate} = {total:g}; "
+                "the three must sum to 1 (paper: 0.8, 0.1, 0.1)"
+            )
+        if self.max_predictions_per_seq is not None and self.max_predictions_per_seq < 1:
+            raise InputError(f"max_predictions_per_seq is {self.max_predictions_per_seq}; allowed: 1 or more")
+        if self.selection not in SELECTIONS:
+            raise InputError(f"selection is '{self.selection}'; allowed: {', '.join(SELECTIONS)}")
+
+
+def mask_tokens(
+    input_ids: np.ndarray,
+    candidates: np.ndarray,
+    lengths: np.ndarray,
+    keys: np.ndarray,
+    *,
+    rates: MaskingRates,
+    mask_token_id: int,
+    vocab_size: int,
+    is_continuation: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mask a batch; a pure function of its arguments.
+
+    Args:
+        input_ids: int64 (B, S).
+        candidates: bool (B, S), True where a token may be predicted: not [CLS], [SEP], padding.
+        lengths: int64 (B,), tokens of the row with its special tokens, without padding.
+        keys: uint64 (B,), the row's source of randomness (`keyed_random.hash_keys`).
+        rates: The masking rule.
+        mask_token_id: Id of [MASK].
+        vocab_size: Random words are drawn uniformly from [0, vocab_size), special and unused ones included, as in the
+            original.
+        is_continuation: bool (vocab_size,), True for pieces that start with "##"; needed for whole_word.
+
+    Returns:
+        masked: int64 (B, S), a new array.
+        labels: int64 (B, S), the original id where the model predicts, -100 elsewhere.
+
+    Raises:
+        ValueError: whole_word without is_continuation.
+    """
+    if rates.whole_word:
+        if is_continuation is None:
+            raise ValueError("whole_word needs is_continuation")
+        starts = candidates & ~is_continuation[input_ids]
+        # The first candidate opens a unit even if it is a "##" piece: truncation from the front can cut a word.
+        starts |= candidates & (np.cumsum(candidates, axis=1) == 1)
+    else:
+        starts = candidates
+    chosen = _choose(starts, candidates, lengths, keys, rates)
+    masked = _replace(input_ids, chosen, keys, rates, mask_token_id, vocab_size)
+    return masked, np.where(chosen, input_ids, IGNORE_INDEX)
+
+
+def _choose(
+    starts: np.ndarray, candidates: np.ndarray, lengths: np.ndarray, keys: np.ndarray, rates: MaskingRates
+) -> np.ndarray:
+    """bool (B, S): the tokens to predict. A unit (a token, or a word's pieces) is taken whole or not at all."""
+    size = starts.shape[1]
+    unit = np.where(candidates, np.cumsum(starts, axis=1) - 1, 0)  # (B, S), unit number of each candidate
+    num_units = starts.sum(axis=1)
+    scores = keyed_uniforms(keys, _STREAM_SELECT, size)
+    real = np.arange(size) < num_units[:, None]
+    if rates.selection == "bernoulli":
+        taken = real & (scores < rates.mlm_probability)
+        limit = rates.max_predictions_per_seq
+        if limit is not None:
+            taken &= _take_in_order(scores, taken, _unit_sizes(unit, candidates, size), np.full(len(keys), limit))
+    else:
+        # np.rint rounds half to even, as Python 3's round in the original.
+        wanted = np.maximum(1, np.rint(lengths * rates.mlm_probability)).astype(np.int64)
+        if rates.max_predictions_per_seq is not None:
+            wanted = np.minimum(wanted, rates.max_predictions_per_seq)
+        taken = _take_in_order(scores, real, _unit_sizes(unit, candidates, size), wanted)
+    return np.take_along_axis(taken, unit, axis=1) & candidates
+
+
+def _unit_sizes(unit: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:
+    """int64 (B, S): candidates in each unit."""
+    rows = np.arange(len(unit))[:, None] * size
+    flat = (rows + unit)[candidates]
+    return np.bincount(flat, minlength=unit.size).reshape(unit.shape)
+
+
+def _take_in_order(scores: np.ndarray, real: np.ndarray, sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """bool (B, S): units in the random order of their scores until `wanted` tokens are full.
+
+    A unit that would exceed the count is skipped and smaller ones after it may still fit, as in the original.
+    """
+    order = np.argsort(np.where(real, scores, 2.0), axis=1, kind="stable")
+    ordered_sizes = np.where(np.take_along_axis(real, order, axis=1), np.take_along_axis(sizes, order, axis=1), 0)
+    picked = np.zeros_like(real)
+    total = np.zeros(len(real), dtype=np.int64)
+    for column in range(real.shape[1]):
+        size = ordered_sizes[:, column]
+        fits = (size > 0) & (total + size <= wanted)
+        picked[:, column] = fits
+        total += np.where(fits, size, 0)
+        if not (total < wanted).any():
+            break
+    taken = np.zeros_like(real)
+    np.put_along_axis(taken, order, picked, axis=1)
+    return taken
+
+
+def _replace(
+    input_ids: np.ndarray,
+    chosen: np.ndarray,
+    keys: np.ndarray,
+    rates: MaskingRates,
+    mask_token_id: int,
+    vocab_size: int,
+) -> np.ndarray:
+    """int64 (B, S): [MASK], the token itself or a random word; drawn for each piece, under whole_word too."""
+    draws = keyed_uniforms(keys, _STREAM_REPLACE, input_ids.shape[1])
+    words = (keyed_uniforms(keys, _STREAM_WORD, input_ids.shape[1]) * vocab_size).astype(np.int64)
+    masked = np.where(chosen & (draws < rates.mask_rate), mask_token_id, input_ids)
+    return np.where(chosen & (draws >= rates.mask_rate + rates.keep_rate), words, masked)

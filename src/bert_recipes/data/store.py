@@ -1,0 +1,209 @@
+"""The token-id store on disk, reading side: documents of sentences of token ids, memory-mapped.
+
+A store is a folder::
+
+    store.json        what it is: format, vocabulary, settings, sources, counts, what was dropped and why, versions
+    tokenizer/        the tokenizer that made it, as a stock folder
+    train/            one folder a split; ``validation/`` only where held-out documents were asked for
+      tokens.arrow    column token_id         uint16, or uint32 above 65,536 pieces     one row a token
+      sentences.arrow column token_offset     int64, number of sentences + 1 rows       sentence s = tokens[o[s]:o[s+1]]
+      documents.arrow column sentence_offset  int64, number of documents + 1 rows       document d = sentences[o[d]:o[d+1]]
+      unigram.arrow   column count            int64, one row a vocabulary entry         how often each id occurs in the split
+
+``store.json`` is written last and the folder gets its name only when all of it is on the disk (``store_writer.py``), so a
+folder that :func:`open_store` accepts is whole.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_recipes.data.columns import Column
+from bert_recipes.errors import InputError
+
+
+FORMAT = "bert-recipes token store"
+FORMAT_VERSION = 1
+METADATA_FILE = "store.json"
+SPLITS = ("train", "validation")
+COLUMN_OF_FILE = {
+    "tokens.arrow": "token_id",
+    "sentences.arrow": "token_offset",
+    "documents.arrow": "sentence_offset",
+    "unigram.arrow": "count",
+}
+REQUIRED_KEYS = ("fingerprint", "tokenizer_fingerprint", "vocab_size", "special_ids", "dtype", "splits")
+
+
+class TokenStore:
+    """One split of a store: random access to sentences of token ids. Opens its memory maps again when unpickled.
+
+    Args:
+        path: Folder of the split.
+
+    Raises:
+        InputError: If a file is missing, cut short or does not fit the others.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        columns = {file: Column(self.path / file, name) for file, name in COLUMN_OF_FILE.items()}
+        self._tokens = columns["tokens.arrow"]
+        self._token_offsets = columns["sentences.arrow"]
+        self._sentence_offsets = columns["documents.arrow"]
+        self._unigram = columns["unigram.arrow"]
+        self.num_tokens = len(self._tokens)
+        self.num_sentences = self._check_offsets(self._token_offsets, "sentences.arrow", self.num_tokens)
+        self.num_documents = self._check_offsets(self._sentence_offsets, "documents.arrow", self.num_sentences)
+
+    def _check_offsets(self, column: Column, file: str, num_members: int) -> int:
+        """Return the number of groups; the offsets must run from 0 to ``num_members``."""
+        num_groups = len(column) - 1
+        if num_groups < 0 or column.slice(0, 1)[0] != 0 or column.slice(num_groups, num_groups + 1)[0] != num_members:
+            raise InputError(f"{self.path / file}: damaged: does not fit the other files; prepare the store again")
+        return num_groups
+
+    def __getstate__(self) -> dict[str, Path]:
+        """Only the path travels to a worker: a memory map cannot."""
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Path]) -> None:
+        """Open the files again."""
+        self.__init__(state["path"])  # type: ignore[misc]
+
+    def sentence_offsets(self, begin_document: int, end_document: int) -> np.ndarray:
+        """Return int64 (end - begin + 1,): the first sentence of each document, and the end of the last one."""
+        return self._sentence_offsets.slice(begin_document, end_document + 1)
+
+    def sentence_lengths(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
+        """Return int64 (end - begin,): tokens in each sentence, all > 0."""
+        return np.diff(self._token_offsets.slice(begin_sentence, end_sentence + 1))
+
+    def tokens(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
+        """Return the token ids of consecutive sentences in one array of the store's unsigned type; read-only or a copy."""
+        begin = int(self._token_offsets.slice(begin_sentence, begin_sentence + 1)[0])
+        end = int(self._token_offsets.slice(end_sentence, end_sentence + 1)[0])
+        return self._tokens.slice(begin, end)
+
+    @property
+    def unigram_counts(self) -> np.ndarray:
+        """int64 (vocab_size,): how often each token id occurs in this split."""
+        return self._unigram.slice(0, len(self._unigram))
+
+
+class Store:
+    """An opened store: its metadata and its splits. Made by :func:`open_store`.
+
+    Attributes:
+        path: The store's folder.
+        metadata: ``store.json`` as a dict.
+        fingerprint: sha256 (hex) of tokenizer and contents; the same text, settings and tokenizer give the same one.
+        train: The training split.
+        validation: The held-out documents, or None where the store has none.
+    """
+
+    def __init__(self, path: Path, metadata: dict[str, Any]) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.fingerprint: str = metadata["fingerprint"]
+        self.train = TokenStore(path / "train")
+        self.validation = TokenStore(path / "validation") if "validation" in metadata["splits"] else None
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of vocabulary entries of the tokenizer that made the store."""
+        return self.metadata["vocab_size"]
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """Folder of the tokenizer that made the store."""
+        return self.path / "tokenizer"
+
+    def check_tokenizer(self, fingerprint: str, vocab_size: int) -> None:
+        """Refuse a tokenizer that is not the one that made this store.
+
+        Raises:
+            InputError: If the fingerprint or the vocabulary's size differs.
+        """
+        if vocab_size != self.vocab_size:
+            reason = f"{vocab_size} vocabulary entries given, the store has {self.vocab_size}"
+        elif fingerprint != self.metadata["tokenizer_fingerprint"]:
+            reason = "same vocabulary size, but other pieces, ids or normalisation (lower-casing, accents, CJK)"
+        else:
+            return
+        raise InputError(
+            f"{self.path}: was made with another tokenizer: {reason}; use {self.tokenizer_path} or prepare the store again"
+        )
+
+
+def compute_fingerprint(tokenizer_fingerprint: str, vocab_size: int, splits: dict[str, Any]) -> str:
+    """Return the sha256 (hex) of what a store holds: tokenizer, vocabulary size, and the values of every file."""
+    contents = {split: {file: entry["sha256"] for file, entry in splits[split]["files"].items()} for split in splits}
+    identity = {"tokenizer": tokenizer_fingerprint, "vocab_size": vocab_size, "splits": contents}
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode("ascii")).hexdigest()
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """Read and check a store's ``store.json``.
+
+    Raises:
+        InputError: If the folder or the file is missing, is not ours, is damaged or comes from a newer version.
+    """
+    make = "make a store with recipes/prepare_corpus.py"
+    if not path.exists():
+        raise InputError(f"{path}: there is no such folder; {make}")
+    file = path / METADATA_FILE
+    if not file.is_file():
+        raise InputError(f"{path}: not a token store: it has no {METADATA_FILE}; {make}")
+    try:
+        metadata = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise InputError(f"{file}: damaged: {error}; prepare the store again") from error
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
+        raise InputError(f"{file}: not a token store of this project ('format' must be {FORMAT!r}); {make}")
+    version = metadata.get("format_version")
+    if version != FORMAT_VERSION:
+        raise InputError(
+            f"{file}: format version {version!r}, this release reads version {FORMAT_VERSION}; "
+            "update bert-recipes or prepare the store again"
+        )
+    missing = [key for key in REQUIRED_KEYS if key not in metadata]
+    if missing or not isinstance(metadata["splits"], dict) or "train" not in metadata["splits"]:
+        raise InputError(f"{file}: damaged: {', '.join(missing) or 'split train'} missing; prepare the store again")
+    return metadata
+
+
+def open_store(path: str | Path) -> Store:
+    """Open a store for reading; only the small ``store.json`` is read, the rest is memory-mapped.
+
+    Example:
+        >>> store = open_store("runs/quickstart/store")  # doctest: +SKIP
+        >>> store.train.tokens(0, 1)  # ids of the first sentence  # doctest: +SKIP
+
+    Raises:
+        InputError: If the folder is missing, is not a store, is damaged, cut short, or of a newer format.
+    """
+    path = Path(path)
+    metadata = read_metadata(path)
+    try:
+        for split, entry in metadata["splits"].items():
+            for file in COLUMN_OF_FILE:
+                part, expected = path / split / file, entry["files"][file]["bytes"]
+                if not part.is_file():
+                    raise InputError(f"{part}: this file of the store is missing; prepare the store again")
+                if part.stat().st_size != expected:
+                    raise InputError(
+                        f"{part}: cut short or changed: {part.stat().st_size} bytes, {expected} were written; "
+                        "prepare the store again"
+                    )
+        fingerprint = compute_fingerprint(
+            metadata["tokenizer_fingerprint"], metadata["vocab_size"], metadata["splits"]
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path / METADATA_FILE}: damaged: {error} missing or of the wrong type") from error
+    if fingerprint != metadata["fingerprint"]:
+        raise InputError(f"{path / METADATA_FILE}: changed by hand or damaged: fingerprint differs; prepare it again")
+    return Store(path, metadata)

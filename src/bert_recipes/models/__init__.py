@@ -1,0 +1,1 @@
+"""The models: stock names and state-dict keys, exact losses."""

@@ -1,0 +1,183 @@
+"""BERT with both pre-training heads: stock names, stock weights, an exact and sparse loss.
+
+Legend: B batch, S positions, H hidden size, V vocabulary, M masked tokens of the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from torch.nn import functional as F
+from transformers import BertConfig
+from transformers import initialization as init
+from transformers.models.bert.modeling_bert import BertPreTrainedModel, BertPreTrainingHeads
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from bert_recipes.errors import InputError
+
+
+IGNORE_INDEX = -100
+INITIALIZERS = ("truncated_normal", "normal")
+
+
+@dataclass
+class BertForPreTrainingOutput(ModelOutput):
+    """Output of `BertForPreTraining`.
+
+    Attributes:
+        loss: float (), mlm_loss + nsp_loss, whichever has labels.
+        mlm_loss: float (), masked-LM cross-entropy, nats a predicted token.
+        nsp_loss: float (), next-sentence cross-entropy, nats a pair.
+        prediction_logits: float (M, V) for the predicted tokens in row order when `labels` are given; (B, S, V) without
+            labels or with `return_full_logits`.
+        seq_relationship_logits: float (B, 2), class 0 = next, 1 = random.
+        hidden_states, attentions: As in stock BERT, on request.
+    """
+
+    loss: torch.Tensor | None = None
+    mlm_loss: torch.Tensor | None = None
+    nsp_loss: torch.Tensor | None = None
+    prediction_logits: torch.Tensor | None = None
+    seq_relationship_logits: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+
+
+class _OriginalInitialization(BertPreTrainedModel):
+    """New weights as in google-research/bert modeling.py `create_initializer`: a normal cut off at two deviations.
+
+    `config.weight_init` = "truncated_normal" (the default) or "normal" (stock transformers).
+    """
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if getattr(self.config, "weight_init", "truncated_normal") != "truncated_normal":
+            return
+        if isinstance(module, nn.Linear | nn.Embedding):
+            std = self.config.initializer_range
+            init.trunc_normal_(module.weight, mean=0.0, std=std, a=-2 * std, b=2 * std)
+
+
+class BertModel(_OriginalInitialization, transformers.BertModel):
+    """Stock `BertModel`, initialised as the original."""
+
+
+class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTraining):
+    """BERT with the masked-LM and the next-sentence head; loads and saves stock checkpoints.
+
+    It differs from `transformers.BertForPreTraining` in three ways. Only masked positions meet the vocabulary, as in
+    the original (`gather_indexes`). Both losses are means over the *global* batch: given the counts of all
+    micro-batches of all processes, the losses of the parts add up to the loss of the whole. Either label may be
+    missing.
+
+    Source: google-research/bert run_pretraining.py, `get_masked_lm_output`, `get_next_sentence_output`.
+
+    Example:
+        >>> model = BertForPreTraining(pretraining_config("tiny", vocab_size=8000))
+        >>> output = model(**batch)
+        >>> output.loss, output.mlm_loss, output.nsp_loss
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        BertPreTrainedModel.__init__(self, config)
+        if getattr(config, "weight_init", "truncated_normal") not in INITIALIZERS:
+            raise InputError(f"weight_init is '{config.weight_init}'; allowed: {', '.join(INITIALIZERS)}")
+        self.bert = BertModel(config)
+        self.cls = BertPreTrainingHeads(config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        next_sentence_label: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        num_pairs_in_batch: torch.Tensor | int | None = None,
+        return_full_logits: bool = False,
+        **kwargs: Any,
+    ) -> BertForPreTrainingOutput:
+        """Encode, predict, and compute the losses for which there are labels.
+
+        Args:
+            input_ids: int64 (B, S).
+            attention_mask: int64 (B, S), 1 = token, 0 = padding.
+            token_type_ids: int64 (B, S), 0 = segment A, 1 = segment B.
+            position_ids: int64 (B, S), default 0 .. S-1.
+            inputs_embeds: float (B, S, H), instead of input_ids.
+            labels: int64 (B, S), the id to predict, -100 where none is predicted.
+            next_sentence_label: int64 (B,), 0 = next, 1 = random.
+            num_items_in_batch: Predicted tokens of the global batch; None = of this batch. The stock Trainer passes it.
+            num_pairs_in_batch: Pairs of the global batch; None = of this batch. With num_items_in_batch alone (stock
+                Trainer) this batch's mean is weighted by its share of the predicted tokens.
+            return_full_logits: Return prediction_logits (B, S, V) though labels are given.
+            kwargs: Passed on to stock `BertModel.forward`.
+
+        Returns:
+            BertForPreTrainingOutput.
+        """
+        outputs = self.bert(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **kwargs,
+        )
+        sequence_output, pooled_output = outputs[:2]
+        seq_relationship_logits = self.cls.seq_relationship(pooled_output)
+
+        mlm_loss = nsp_loss = None
+        if labels is None:
+            prediction_logits = self.cls.predictions(sequence_output)
+        else:
+            is_masked = labels != IGNORE_INDEX
+            targets = labels[is_masked]
+            prediction_logits = masked_logits = self.cls.predictions(sequence_output[is_masked])  # (M, V)
+            mlm_loss = _mean_cross_entropy(masked_logits, targets, num_items_in_batch)
+            if return_full_logits:
+                prediction_logits = self.cls.predictions(sequence_output)
+        if next_sentence_label is not None:
+            nsp_targets = next_sentence_label.view(-1)
+            nsp_loss = _mean_cross_entropy(seq_relationship_logits, nsp_targets, num_pairs_in_batch)
+            if num_pairs_in_batch is None and num_items_in_batch is not None and labels is not None:
+                nsp_loss = nsp_loss * (targets.numel() / num_items_in_batch)
+
+        losses = [loss for loss in (mlm_loss, nsp_loss) if loss is not None]
+        return BertForPreTrainingOutput(
+            loss=sum(losses) if losses else None,
+            mlm_loss=mlm_loss,
+            nsp_loss=nsp_loss,
+            prediction_logits=prediction_logits,
+            seq_relationship_logits=seq_relationship_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+def _mean_cross_entropy(
+    logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None
+) -> torch.Tensor:
+    """Cross-entropy summed over this batch and divided by `count` (default: its own size), in float32.
+
+    Args:
+        logits: float (N, C).
+        targets: int64 (N,).
+        count: Items of the global batch.
+
+    Returns:
+        float32 (); 0 with a gradient of 0 where N = 0.
+    """
+    total = F.cross_entropy(logits.float(), targets, reduction="sum")
+    return total / (max(targets.numel(), 1) if count is None else count)

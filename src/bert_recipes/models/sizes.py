@@ -1,0 +1,107 @@
+"""The six published sizes of BERT, and where a model's parameters are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from torch import nn
+from transformers import BertConfig
+
+from bert_recipes.errors import InputError
+
+
+# name -> (layers, hidden size). Heads are hidden / 64 and the feed-forward size is 4 x hidden in all of them.
+# base and large: Devlin et al. 2019, section 3; the others: google-research/bert README, "Smaller BERT Models".
+SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        "tiny": (2, 128),
+        "mini": (4, 256),
+        "small": (4, 512),
+        "medium": (8, 512),
+        "base": (12, 768),
+        "large": (24, 1024),
+    }
+)
+HEAD_SIZE = 64
+
+
+def pretraining_config(
+    size: str,
+    *,
+    vocab_size: int,
+    max_position_embeddings: int = 512,
+    dropout: float = 0.1,
+    hidden_act: str = "gelu_new",
+    weight_init: str = "truncated_normal",
+    pad_token_id: int = 0,
+) -> BertConfig:
+    """A stock `BertConfig` with the original's hyperparameters.
+
+    Args:
+        size: One of `SIZES`.
+        vocab_size: Rows of the token embedding, 1 or more.
+        max_position_embeddings: Longest input in tokens (paper: 512).
+        dropout: On hidden states and attention probabilities (paper, appendix A.2: 0.1).
+        hidden_act: "gelu_new" is the tanh approximation of google-research/bert modeling.py `gelu`; "gelu" is exact.
+        weight_init: "truncated_normal" (original) or "normal" (stock transformers).
+        pad_token_id: Id of [PAD].
+
+    Raises:
+        InputError: Unknown size.
+    """
+    if size not in SIZES:
+        raise InputError(f"size is '{size}'; allowed: {', '.join(SIZES)}")
+    layers, hidden = SIZES[size]
+    return BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // HEAD_SIZE,
+        intermediate_size=4 * hidden,
+        max_position_embeddings=max_position_embeddings,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        hidden_act=hidden_act,
+        weight_init=weight_init,
+        pad_token_id=pad_token_id,
+    )
+
+
+# component -> does this parameter name belong to it; the first that matches counts.
+_COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
+    ("pre-training heads: biases", lambda name: name.startswith("cls.") and name.endswith("bias")),
+    ("pre-training heads: weights", lambda name: name.startswith("cls.")),
+    ("token embeddings", lambda name: "word_embeddings" in name),
+    ("segment embeddings", lambda name: "token_type_embeddings" in name),
+    ("position embeddings", lambda name: "position_embeddings" in name),
+    ("LayerNorms", lambda name: "LayerNorm" in name),
+    ("pooler", lambda name: "pooler" in name),
+    ("attention biases", lambda name: ".attention." in name and name.endswith("bias")),
+    ("attention weights", lambda name: ".attention." in name),
+    ("feed-forward biases", lambda name: name.endswith("bias")),
+    ("feed-forward weights", lambda name: "dense" in name),
+)
+
+
+def count_parameters(model: nn.Module) -> dict[str, int]:
+    """Parameters by component, tied ones counted once.
+
+    Args:
+        model: A BERT with or without pre-training heads; may live on the meta device.
+
+    Returns:
+        Component -> parameters, in the order of the forward pass, heads last; empty components are left out.
+
+    Raises:
+        ValueError: A parameter belongs to no known component.
+    """
+    counts = dict.fromkeys([name for name, _ in _COMPONENTS], 0)
+    for name, parameter in model.named_parameters():
+        component = next((component for component, belongs in _COMPONENTS if belongs(name)), None)
+        if component is None:
+            raise ValueError(f"parameter '{name}' belongs to no known component")
+        counts[component] += parameter.numel()
+    heads = [name for name in counts if name.startswith("pre-training heads")]
+    order = [name for name in counts if name not in heads] + heads
+    return {name: counts[name] for name in order if counts[name]}

@@ -1,0 +1,253 @@
+"""A Hugging Face tokenizer that cuts text exactly as google-research/bert does.
+
+Every way into a Hugging Face tokenizer (calling it, `encode`, `tokenize`, batches, pairs, words) ends in `_encode_plus`.
+`OriginalBertTokenizer` normalises the text there by the original's rules and leaves the library nothing but to split at
+spaces and to look up pieces, special tokens, truncation and padding. Offsets are mapped back to the caller's text.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import BatchEncoding, BertTokenizer, BertTokenizerFast
+
+from bert_recipes.tokenization.alignment import AlignedEncoding
+from bert_recipes.tokenization.normalization import normalize_text
+from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS, WordCache
+
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+# Positions of the paper's models. BERT, Devlin et al. 2019, A.2.
+DEFAULT_MODEL_MAX_LENGTH = 512
+
+
+class OriginalBertTokenizer(BertTokenizerFast):
+    """BERT's tokenizer with google-research/bert's results for every text, through every entry point.
+
+    Differences from the stock `BertTokenizerFast`, all of them in favour of the original:
+
+    - words of 101 to 200 characters are cut into pieces, not turned into [UNK];
+    - ``[SEP]`` or ``[MASK]`` written in a text is text (``[``, ``sep``, ``]``). To have special tokens recognised, as a
+      fill-mask prompt needs it, pass ``split_special_tokens=False``, or use the stock tokenizer on the saved folder;
+    - character classes are those of Python's Unicode tables, as in the original.
+
+    Tokens that a caller adds with `add_tokens` are recognised in texts, except by `encode_ids`.
+    """
+
+    def __init__(
+        self,
+        vocab: str | dict[str, int],
+        do_lower_case: bool = True,
+        tokenize_chinese_chars: bool = True,
+        strip_accents: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Build the tokenizer from a vocabulary; users call `load_tokenizer`.
+
+        Args:
+            vocab: piece to id; every piece of `SPECIAL_TOKENS` is in it.
+            do_lower_case: whether to lower-case.
+            tokenize_chinese_chars: whether every Han character is a word of its own.
+            strip_accents: whether to drop combining marks. None: where ``do_lower_case`` does.
+            **kwargs: what `BertTokenizerFast` takes.
+        """
+        # Set before the base class runs, which may already ask for attributes.
+        self._words: WordCache | None = None
+        kwargs.setdefault("model_max_length", DEFAULT_MODEL_MAX_LENGTH)
+        kwargs.setdefault("split_special_tokens", True)
+        super().__init__(
+            vocab=vocab,
+            do_lower_case=do_lower_case,
+            tokenize_chinese_chars=tokenize_chinese_chars,
+            strip_accents=strip_accents,
+            **kwargs,
+        )
+        backend = self.backend_tokenizer
+        backend.normalizer = None
+        backend.pre_tokenizer = WhitespaceSplit()
+        cast(WordPiece, backend.model).max_input_chars_per_word = MAX_WORD_CHARACTERS
+
+    def normalize(self, text: str) -> str:
+        """Apply `normalize_text` with this tokenizer's settings.
+
+        Args:
+            text: any string.
+
+        Returns:
+            The string whose ``.split()`` are the words.
+        """
+        return normalize_text(text, **self._normalization)
+
+    def encode_ids(self, text: str) -> list[int]:
+        """Cut a text into pieces and return their ids: the fast way, for bulk work.
+
+        Args:
+            text: any string. Nothing in it is taken for a special or an added token.
+
+        Returns:
+            The ids, without [CLS] and [SEP], not truncated.
+
+        Example:
+            >>> tokenizer.convert_ids_to_tokens(tokenizer.encode_ids("unwanted"))
+            ['un', '##wanted']
+        """
+        words = self.words
+        return list(chain.from_iterable(map(words.__getitem__, self.normalize(text).split())))
+
+    @property
+    def words(self) -> WordCache:
+        """Word to piece ids, filled on first use. A word is what splitting a normalised text gives."""
+        if self._words is None:
+            self._words = WordCache(self._tokenizer.get_vocab(with_added_tokens=False), unk_token=str(self.unk_token))
+        return self._words
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of all that decides about ids: the pieces in the order of their ids, and the settings."""
+        digest = hashlib.sha256(repr(sorted(self._normalization.items())).encode())
+        for piece, piece_id in sorted(self.get_vocab().items(), key=lambda item: item[1]):
+            digest.update(f"\n{piece_id}\t{piece}".encode())
+        return digest.hexdigest()
+
+    @property
+    def _normalization(self) -> dict[str, bool]:
+        strip_accents = self.do_lower_case if self.strip_accents is None else self.strip_accents
+        return {"lowercase": self.do_lower_case, "strip_accents": strip_accents, "split_cjk": self.tokenize_chinese_chars}
+
+    def _encode_plus(  # type: ignore[override]
+        self,
+        text: Any,
+        text_pair: Any = None,
+        *,
+        is_split_into_words: bool = False,
+        return_tensors: Any = None,
+        return_overflowing_tokens: bool = False,
+        split_special_tokens: bool | None = None,
+        **kwargs: Any,
+    ) -> BatchEncoding:
+        """Normalise, let the library encode, and map what it says about characters back to the caller's texts."""
+        batch, is_batched = _as_batch(text, text_pair, is_split_into_words=is_split_into_words)
+        split_special_tokens = self.split_special_tokens if split_special_tokens is None else split_special_tokens
+        kept = self._kept_tokens(split_special_tokens)
+        encoded = super()._encode_plus(
+            [_map_strings(item, lambda string: self._normalize_around(string, kept)) for item in batch],
+            is_split_into_words=is_split_into_words,
+            return_overflowing_tokens=return_overflowing_tokens,
+            split_special_tokens=split_special_tokens,
+            **kwargs,
+        )
+        samples = encoded.get("overflow_to_sample_mapping", range(len(batch)))
+        encodings = [
+            AlignedEncoding(encoding, batch[sample], self._normalization, kept)
+            for encoding, sample in zip(encoded.encodings or [], samples, strict=True)
+        ]
+        if "offset_mapping" in encoded:
+            encoded["offset_mapping"] = [encoding.offsets for encoding in encodings]
+        data = dict(encoded)
+        if not is_batched and return_tensors is None and not return_overflowing_tokens:
+            data = {key: value[0] for key, value in data.items()}
+        # A sequence of encodings is only read by index and handed on, whatever its items' class.
+        return BatchEncoding(data, cast(Any, encodings), tensor_type=return_tensors)
+
+    def _kept_tokens(self, split_special_tokens: bool) -> re.Pattern[str] | None:
+        """Pattern (one group) of the added tokens that texts may hold; None in the usual case that there are none."""
+        contents = [
+            token.content
+            for token in self.added_tokens_decoder.values()
+            if not (token.special and split_special_tokens)
+        ]
+        if not contents:
+            return None
+        return re.compile("(" + "|".join(map(re.escape, sorted(contents, key=len, reverse=True))) + ")")
+
+    def _normalize_around(self, text: str, kept: re.Pattern[str] | None) -> str:
+        if kept is None:
+            return self.normalize(text)
+        parts = kept.split(text)
+        return " ".join(part if index % 2 else self.normalize(part) for index, part in enumerate(parts))
+
+    def stock_tokenizer(self) -> BertTokenizer:
+        """Build the stock tokenizer with the same vocabulary and settings: what `save_pretrained` saves."""
+        stock = BertTokenizer(
+            vocab=self._tokenizer.get_vocab(with_added_tokens=False),
+            do_lower_case=self.do_lower_case,
+            tokenize_chinese_chars=self.tokenize_chinese_chars,
+            strip_accents=self.strip_accents,
+            model_max_length=self.model_max_length,
+            padding_side=self.padding_side,
+            truncation_side=self.truncation_side,
+            **self.special_tokens_map,
+        )
+        added = self.added_tokens_decoder
+        stock.add_tokens([added[token_id] for token_id in sorted(added) if added[token_id].content not in stock.vocab])
+        # Readers of tokenizer.json that honour it cut words of up to 200 characters; the class BertTokenizer does not.
+        cast(WordPiece, stock.backend_tokenizer.model).max_input_chars_per_word = MAX_WORD_CHARACTERS
+        return stock
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> tuple[str, ...]:  # type: ignore[override]
+        """Write a stock folder: tokenizer.json, tokenizer_config.json (class BertTokenizer) and vocab.txt.
+
+        Args:
+            save_directory: folder, made if missing.
+            **kwargs: what `BertTokenizerFast.save_pretrained` takes.
+
+        Returns:
+            The paths of the files.
+        """
+        files = self.stock_tokenizer().save_pretrained(save_directory, **kwargs)
+        return files + self.save_vocabulary(str(save_directory), kwargs.get("filename_prefix"))
+
+    def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:
+        """Write vocab.txt in the original's form: one piece a line in the order of the ids.
+
+        Args:
+            save_directory: an existing folder.
+            filename_prefix: put before the file's name with a dash.
+
+        Returns:
+            The path of the file, as a tuple.
+        """
+        path = Path(save_directory) / f"{filename_prefix + '-' if filename_prefix else ''}vocab.txt"
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
+        pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+        path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8", newline="\n")
+        return (str(path),)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the word cache behind: a worker process fills its own."""
+        return {**self.__dict__, "_words": None}
+
+
+def _as_batch(text: Any, text_pair: Any, *, is_split_into_words: bool) -> tuple[list[Any], bool]:
+    """Bring every accepted form of input into one: a list of texts, or of pairs of texts.
+
+    Source: transformers tokenization_utils_tokenizers.py `_encode_plus` (how it tells a batch from a single text).
+    """
+    is_batched = isinstance(text, (list, tuple)) and (
+        not is_split_into_words or (len(text) > 0 and isinstance(text[0], (list, tuple)))
+    )
+    if not is_batched:
+        return [(text, text_pair)] if text_pair else [text], False
+    if text_pair is None:
+        return list(text), True
+    if isinstance(text_pair, str):
+        raise TypeError("text_pair must be a list or tuple when text is a batch, but it is a str")
+    if len(text) != len(text_pair):
+        raise ValueError(f"a batch of {len(text)} texts with {len(text_pair)} second texts: give one for each")
+    return list(zip(text, text_pair, strict=True)), True
+
+
+def _map_strings(item: Any, function: Callable[[str], str]) -> Any:
+    """Apply a function to every string of nested lists and tuples."""
+    if isinstance(item, str):
+        return function(item)
+    if isinstance(item, Sequence):
+        return type(item)(_map_strings(part, function) for part in item)  # type: ignore[call-arg]
+    raise TypeError(f"a text must be a str, but {type(item).__name__} was given")

@@ -1,0 +1,263 @@
+"""The Trainer of this project: exact losses over the global batch, one data order, held-out evaluation."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+from transformers import Trainer
+from transformers.trainer_utils import EvalLoopOutput
+
+from bert_recipes.arguments import PreTrainingArguments
+from bert_recipes.data.collator import DataCollatorForPreTraining
+from bert_recipes.data.sampler import PreTrainingSampler
+from bert_recipes.evaluation import EVALUATION_SEED, EvaluationSampler, PreTrainingSums, unigram_log_probs
+from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTraining
+from bert_recipes.optimization import create_bert_schedule, create_optimizer
+
+
+class BertTrainer(Trainer):
+    """`Trainer` for `BertForPreTraining`.
+
+    What it changes: the MLM loss is the mean over all predicted tokens and the NSP loss the mean over all pairs of the
+    *global* batch, all micro-batches of all processes (stock BERT heads scale with both); step s trains on samples
+    [s * G, (s + 1) * G) of one fixed order, however the global batch G is split; both losses and the rate of real tokens
+    are logged; evaluation is exact over held-out pairs.
+
+    Args:
+        args: Settings.
+        train_dataset: `PreTrainingDataset` or `InstanceDataset`.
+        eval_dataset: The same kind of data set over held-out documents.
+        data_collator: Pads and masks.
+        unigram_counts: int64 (V,), token counts of the training split, for the unigram yardstick.
+        max_eval_pairs: Held-out pairs an evaluation uses.
+        kwargs: Everything else that `Trainer` takes.
+    """
+
+    args: PreTrainingArguments
+
+    def __init__(
+        self,
+        model: BertForPreTraining,
+        args: PreTrainingArguments,
+        data_collator: DataCollatorForPreTraining,
+        *,
+        unigram_counts: np.ndarray | None = None,
+        max_eval_pairs: int = 2000,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
+        self.eval_collator = replace(data_collator, seed=EVALUATION_SEED)
+        self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
+        self.max_eval_pairs = max_eval_pairs
+        self.meter = StepMeter(args.device)
+
+    # Data
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The whole run as one pass over `PreTrainingSampler`."""
+        args = self.args
+        global_batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        num_pairs = self.train_dataset.num_pairs(0)
+        steps = args.max_steps if args.max_steps > 0 else int(args.num_train_epochs * num_pairs / global_batch)
+        self._global_batch, self._pairs_an_epoch = global_batch, num_pairs
+        loader = DataLoader(
+            self.train_dataset,
+            batch_size=args.train_batch_size,
+            sampler=PreTrainingSampler(self.train_dataset, max(1, steps) * global_batch, args.seed),
+            collate_fn=self.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            drop_last=True,
+        )
+        return self.accelerator.prepare(loader)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """This process's share of the held-out pairs; not sharded again by Accelerate."""
+        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        sampler = EvaluationSampler(
+            dataset, self.max_eval_pairs, self.args.eval_batch_size, self.args.process_index, self.args.world_size
+        )
+        return DataLoader(dataset, batch_sampler=sampler, collate_fn=self.eval_collator)
+
+    # Loss
+
+    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> torch.Tensor | None:
+        """float64 (2,): predicted tokens and pairs of the coming step over all micro-batches and processes."""
+        if not batch_samples:
+            return None
+        counts = torch.zeros(3, dtype=torch.float64, device=device)
+        for batch in batch_samples:
+            masked = (batch["labels"] != IGNORE_INDEX).sum()
+            pairs = torch.tensor(len(batch["input_ids"]))
+            counts += torch.stack([part.to(counts) for part in (masked, pairs, batch["attention_mask"].sum())])
+        if self.args.world_size > 1:
+            counts = self.accelerator.reduce(counts, reduction="sum")
+        self.meter.count_step(counts[2])
+        return counts[:2].clamp(min=1.0)
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
+    ) -> Any:
+        """Loss of one micro-batch; those of a step add up to the loss of the global batch.
+
+        Args:
+            model: The wrapped model.
+            inputs: The collator's batch.
+            return_outputs: Also return the model's output.
+            num_items_in_batch: float64 (2,) of `_get_num_items_in_batch`; None outside training.
+        """
+        if num_items_in_batch is None:
+            output = model(**inputs)
+            return (output.loss, output) if return_outputs else output.loss
+        masked, pairs = num_items_in_batch.float()
+        output = model(**inputs, num_items_in_batch=masked, num_pairs_in_batch=pairs)
+        # Processes average their gradients, our parts are to be added up.
+        scale = self.args.world_size
+        self.meter.add_losses(output.mlm_loss, output.nsp_loss, scale)
+        loss = output.loss * scale
+        return (loss, output) if return_outputs else loss
+
+    # Optimiser
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        """Build the optimiser that `args.optimizer` names."""
+        if self.args.optimizer == "trainer":
+            return super().create_optimizer(model)
+        if self.optimizer is None:
+            self.optimizer = create_optimizer(
+                self.args.optimizer,
+                self.model if model is None else model,
+                learning_rate=self.args.learning_rate,
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                epsilon=self.args.adam_epsilon,
+                weight_decay=self.args.weight_decay,
+            )
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        """Build the schedule that `args.schedule` names."""
+        if self.args.schedule == "trainer":
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            warmup = self.args.get_warmup_steps(num_training_steps)
+            self.lr_scheduler = create_bert_schedule(optimizer or self.optimizer, warmup, num_training_steps)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    # Logging
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """As stock; time spent in here is no training time."""
+        start = time.perf_counter()
+        self.meter.start_clock()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        self.meter.leave_out(time.perf_counter() - start)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add both losses and the rate of real tokens (no padding, all processes) to the training log."""
+        if "loss" in logs:
+            logs.update(self.meter.read(self.accelerator))
+        if self.is_in_train and hasattr(self, "_global_batch"):
+            # One pass of the loader is the whole run; what a reader wants to know is the pass over the data.
+            self.state.epoch = self.state.global_step * self._global_batch / self._pairs_an_epoch
+        super().log(logs, start_time)
+
+    # Evaluation
+
+    @torch.no_grad()
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Exact means over all held-out pairs of all processes (see `PreTrainingSums.metrics`)."""
+        model = self.model if self.is_in_train else self.accelerator.prepare_model(self.model, evaluation_mode=True)
+        was_training = model.training
+        model.eval()
+        sums = PreTrainingSums(self.args.device, self.unigram)
+        batches = zip(dataloader, dataloader.batch_sampler.is_filler, strict=True)
+        for batch, is_filler in tqdm(batches, total=len(dataloader), desc=description, leave=False, disable=self._quiet):
+            batch = self._prepare_inputs(batch)
+            with self.accelerator.autocast():
+                output = model(**batch)
+            if not is_filler:
+                sums.add(output, batch)
+        model.train(was_training)
+        if self.args.world_size > 1:
+            sums.values = self.accelerator.reduce(sums.values, reduction="sum")
+        metrics = sums.metrics(metric_key_prefix)
+        num_pairs = dataloader.batch_sampler.num_pairs
+        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=num_pairs)
+
+    @property
+    def _quiet(self) -> bool:
+        return self.args.disable_tqdm or not self.is_world_process_zero()
+
+
+class StepMeter:
+    """Sums between two lines of the training log, kept on the device so that no step waits for it.
+
+    Args:
+        device: The model's device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._losses = torch.zeros(2, dtype=torch.float64, device=device)
+        self._tokens = torch.zeros((), dtype=torch.float64, device=device)
+        self._has_loss = [False, False]
+        self._steps = 0
+        self._since: float | None = None
+
+    def count_step(self, tokens: torch.Tensor) -> None:
+        """Count one optimiser step and its real tokens over all processes."""
+        self._steps += 1
+        self._tokens += tokens
+
+    def add_losses(self, mlm_loss: torch.Tensor | None, nsp_loss: torch.Tensor | None, scale: int) -> None:
+        """Add this micro-batch's parts of the step's losses."""
+        for position, loss in enumerate((mlm_loss, nsp_loss)):
+            if loss is not None:
+                self._losses[position] += loss.detach() * scale
+                self._has_loss[position] = True
+
+    def start_clock(self) -> None:
+        """Start measuring, once: after the first step, which is slow everywhere."""
+        if self._since is None:
+            self._since = time.perf_counter()
+            self._tokens.zero_()
+
+    def leave_out(self, seconds: float) -> None:
+        """Do not count time that was no training."""
+        self._since = (self._since or time.perf_counter()) + seconds
+
+    def read(self, accelerator: Accelerator) -> dict[str, float]:
+        """Means since the last reading (`mlm_loss`, `nsp_loss` in nats, `tokens_per_second`), and start anew."""
+        losses = accelerator.reduce(self._losses.clone(), reduction="mean") / max(self._steps, 1)
+        result = {
+            name: loss
+            for name, loss, known in zip(("mlm_loss", "nsp_loss"), losses.tolist(), self._has_loss, strict=True)
+            if known
+        }
+        now, tokens = time.perf_counter(), self._tokens.item()
+        if tokens and self._since is not None:
+            result["tokens_per_second"] = tokens / (now - self._since)
+        self._losses.zero_()
+        self._tokens.zero_()
+        self._steps, self._since = 0, now
+        return result

@@ -1,0 +1,166 @@
+"""What every training recipe shares: a safe start, the run, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import Trainer, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+from transformers.training_args import ParallelMode, TrainingArguments
+
+from bert_recipes.config import save_config
+from bert_recipes.errors import InputError
+
+
+logger = logging.getLogger(__name__)
+
+CONFIG_FILE = "run.yaml"
+RESULTS_FILE = "all_results.json"
+
+
+def check_launch(args: TrainingArguments) -> None:
+    """Refuse a launch that would train something else than it seems to.
+
+    Raises:
+        InputError: Several processes were started but would train on their own, or one process would use several GPUs
+            by `DataParallel`.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1 and (args.world_size != started or args.parallel_mode != ParallelMode.DISTRIBUTED):
+        raise InputError(
+            f"{started} processes were started but this one trains alone (world size {args.world_size}): all would write "
+            "to the same output_dir; on CPUs give --use_cpu true or use accelerate_configs/ddp_cpu.yaml, and leave "
+            "ddp_backend to the default"
+        )
+    if args.n_gpu > 1:
+        raise InputError(
+            f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
+            "CUDA_VISIBLE_DEVICES=0 for one GPU"
+        )
+
+
+def claim_output_dir(args: TrainingArguments, *, overwrite: bool) -> str | None:
+    """Make the output folder this run's own.
+
+    Args:
+        args: Its output_dir and resume_from_checkpoint ("last", "true" or a checkpoint folder) decide.
+        overwrite: Delete the run that lies there.
+
+    Returns:
+        The checkpoint folder to resume from, or None.
+
+    Raises:
+        InputError: The folder holds another run or foreign files, or there is nothing to resume from.
+    """
+    folder = Path(args.output_dir)
+    wanted = args.resume_from_checkpoint
+    if wanted and str(wanted).lower() not in ("false", "no"):
+        if str(wanted).lower() not in ("last", "true"):
+            if not (Path(wanted) / "trainer_state.json").is_file():
+                raise InputError(f"resume_from_checkpoint: {wanted} is no checkpoint folder (it has no trainer_state.json)")
+            return str(wanted)
+        last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
+        if last is None:
+            raise InputError(f"resume_from_checkpoint: {folder} holds no checkpoint; leave the flag out to start anew")
+        return last
+    if not folder.exists() or not any(folder.iterdir()):
+        return None
+    is_run = (folder / CONFIG_FILE).is_file()
+    if not is_run:
+        raise InputError(f"output_dir {folder} holds files that are no run of this project; give another --output_dir")
+    if not overwrite:
+        raise InputError(
+            f"output_dir {folder} holds another run; continue it with --resume_from_checkpoint last, replace it with "
+            "--overwrite_run true, or give another --output_dir"
+        )
+    if args.process_index == 0:
+        shutil.rmtree(folder)
+    return None
+
+
+def describe_machine() -> dict[str, Any]:
+    """Machine and versions, for results files."""
+    processor = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor)
+    except OSError:
+        logger.debug("no /proc/cpuinfo: the processor's name is %s", processor)
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def run_training(trainer: Trainer, configs: Sequence[Any], resume_from: str | None = None) -> dict[str, Any]:
+    """Train, evaluate, save; the same for every recipe.
+
+    Leaves in output_dir: the model in Hub form (safetensors), the tokenizer, run.yaml (the resolved configuration),
+    all_results.json, trainer_state.json (with the logged history).
+
+    Args:
+        trainer: Ready to train; its processing_class is the tokenizer.
+        configs: The dataclasses of the run, in the order in which they are to be written to run.yaml.
+        resume_from: Checkpoint folder of `claim_output_dir`.
+
+    Returns:
+        The results that all_results.json holds.
+    """
+    args = trainer.args
+    folder = Path(args.output_dir)
+    set_seed(args.seed)
+    if trainer.is_world_process_zero():
+        folder.mkdir(parents=True, exist_ok=True)
+        save_config(folder / CONFIG_FILE, *configs)
+    trainer.accelerator.wait_for_everyone()
+    start = time.perf_counter()
+    output = trainer.train(resume_from_checkpoint=resume_from)
+    results: dict[str, Any] = {"train_loss": output.training_loss, "train_steps": trainer.state.global_step}
+    results["train_seconds"] = round(time.perf_counter() - start, 1)
+    if trainer.eval_dataset is not None:
+        results |= trainer.evaluate()
+    rates = [line["tokens_per_second"] for line in trainer.state.log_history if "tokens_per_second" in line]
+    if rates:
+        results["tokens_per_second"] = round(sorted(rates)[len(rates) // 2], 1)
+    results["peak_memory_mb"] = round(peak_memory_mb(), 1)
+    results["processes"] = args.world_size
+    results["machine"] = describe_machine()
+    results["date"] = time.strftime("%Y-%m-%d")
+    save_run(trainer, results)
+    return results
+
+
+def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
+    """Write the model, the tokenizer and the results into output_dir."""
+    folder = Path(trainer.args.output_dir)
+    trainer.save_model()
+    trainer.save_state()
+    if trainer.is_world_process_zero():
+        # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
+        (folder / "training_args.bin").unlink(missing_ok=True)
+        (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    trainer.accelerator.wait_for_everyone()
+
+
+def peak_memory_mb() -> float:
+    """Peak memory of this process in MB: resident memory, or allocated GPU memory where there is a GPU."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return usage / 2**20 if sys.platform == "darwin" else usage / 2**10
