@@ -43,3 +43,36 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no reference data: {folder} is missing")
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of 40 training and 8 held-out documents over a vocabulary of 120 pieces, with its tokenizer.
+
+    Each document repeats a few words of its own, so that both losses can be learned in seconds.
+    """
+    import numpy as np
+
+    from bert_recipes.data.store_writer import StoreWriter
+    from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
+
+    folder = tmp_path_factory.mktemp("small")
+    words = [f"w{number}" for number in range(95)] + [f"##x{number}" for number in range(20)]
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *words]) + "\n", encoding="utf-8")
+    tokenizer = load_tokenizer(vocabulary, do_lower_case=True)
+    rng = np.random.default_rng(0)
+    names = ("pad", "unk", "cls", "sep", "mask")
+    with StoreWriter(
+        folder / "store",
+        vocab_size=len(tokenizer),
+        special_ids={name: getattr(tokenizer, f"{name}_token_id") for name in names},
+        tokenizer_fingerprint=tokenizer.fingerprint,
+    ) as writer:
+        for number in range(48):
+            own = rng.integers(5, len(tokenizer), 12)
+            sentences = [rng.choice(own, rng.integers(3, 15)).tolist() for _ in range(rng.integers(4, 30))]
+            writer.add_document("train" if number < 40 else "validation", sentences)
+        tokenizer.save_pretrained(writer.tokenizer_folder)
+        writer.finish()
+    return folder / "store"

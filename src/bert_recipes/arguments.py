@@ -101,7 +101,8 @@ class PreTrainingArguments(TrainingArguments):
         optimizer: bert_adam, adamw, lamb, or trainer (then `optim` decides).
         schedule: bert_linear, or trainer (then `lr_scheduler_type` decides).
         precision: auto, fp32, bf16, fp16.
-        global_train_batch_size: Pairs of an optimiser step over all processes; sets gradient_accumulation_steps.
+        global_train_batch_size: Pairs of an optimiser step over all processes; decides gradient_accumulation_steps,
+            whatever that says, so that one configuration serves any number of processes.
         overwrite_run: Start anew in an output_dir that holds a run.
     """
 
@@ -131,9 +132,10 @@ class PreTrainingArguments(TrainingArguments):
                 raise InputError(f"{name} is '{getattr(self, name)}'; allowed: {', '.join(allowed)}")
         if not self.use_cpu and not torch.cuda.is_available():
             self.use_cpu = True
-        if self.bf16 or self.fp16:
-            self.precision = "bf16" if self.bf16 else "fp16"
-        chosen = choose_precision(self.precision, use_cpu=self.use_cpu)
+        wanted = self.precision
+        if wanted == "auto" and (self.bf16 or self.fp16):
+            wanted = "bf16" if self.bf16 else "fp16"
+        chosen = choose_precision(wanted, use_cpu=self.use_cpu)
         self.bf16, self.fp16, self.precision_reason = chosen.name == "bf16", chosen.name == "fp16", chosen.reason
         if self.remove_unused_columns:
             raise InputError("remove_unused_columns is true; the masks need the pairs' keys: leave it false")
@@ -147,8 +149,6 @@ class PreTrainingArguments(TrainingArguments):
         total = self.global_train_batch_size
         if total is None:
             return
-        if self.gradient_accumulation_steps != 1:
-            raise InputError("give global_train_batch_size or gradient_accumulation_steps, not both")
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         micro = self.per_device_train_batch_size * processes
         if total < 1 or total % micro:

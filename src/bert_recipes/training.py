@@ -90,6 +90,14 @@ def claim_output_dir(args: TrainingArguments, *, overwrite: bool) -> str | None:
     return None
 
 
+def start_logging(args: TrainingArguments) -> None:
+    """Log to stderr: everything from the main process, warnings from the others."""
+    level = logging.INFO if args.process_index == 0 else logging.WARNING
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=level)
+    for library in ("accelerate", "filelock", "fsspec", "httpx", "matplotlib", "torch"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+
+
 def describe_machine() -> dict[str, Any]:
     """Machine and versions, for results files."""
     processor = platform.processor() or platform.machine()

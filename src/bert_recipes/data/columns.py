@@ -28,6 +28,7 @@ class ColumnWriter:
     """
 
     def __init__(self, path: Path, name: str, dtype: np.dtype | type) -> None:
+        """Create the file."""
         self._path = path
         self._dtype = np.dtype(dtype)
         self._schema = pa.schema([pa.field(name, pa.from_numpy_dtype(self._dtype), nullable=False)])
@@ -70,7 +71,7 @@ class ColumnWriter:
 
 
 class Column:
-    """Read-only, memory-mapped view of a file that :class:`ColumnWriter` wrote.
+    """Read-only, memory-mapped view of a file that `ColumnWriter` wrote.
 
     Args:
         path: The Arrow IPC file.
@@ -81,6 +82,7 @@ class Column:
     """
 
     def __init__(self, path: Path, name: str) -> None:
+        """Map the file."""
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
             if reader.schema.names != [name]:

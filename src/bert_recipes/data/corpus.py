@@ -24,6 +24,8 @@ from bert_recipes.data.text_lines import MAX_LINE_BYTES, CorpusCounts, EncodingE
 from bert_recipes.errors import InputError
 
 
+__all__ = ["CorpusCounts", "DocumentBoundary", "EncodingErrors", "iter_documents", "iter_hub_documents"]
+
 DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
 
 
@@ -101,7 +103,7 @@ def iter_hub_documents(
 ) -> Iterator[list[str]]:
     """Stream documents from a data set on the Hugging Face Hub: one row, one document. Needs the network.
 
-    Args, yields and counts are those of :func:`iter_documents`.
+    Args, yields and counts are those of `iter_documents`.
 
     Raises:
         InputError: If the Hub cannot be reached, or has no such data set, configuration, split or column.

@@ -83,7 +83,8 @@ def _expand(entry: str | Path) -> tuple[list[Path], list[Path]]:
 
 def _walk(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return the corpus files below a folder, and the other ones."""
-    files, others = [], []
+    files: list[Path] = []
+    others: list[Path] = []
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in names:

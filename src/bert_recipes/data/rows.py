@@ -58,10 +58,14 @@ def check_row(
         InputError: If the row is no object, lacks the column, or holds something else than text in it.
     """
     if not isinstance(row, dict):
-        raise InputError(f"{where}: an object like {{{json.dumps(text_column)}: ...}} expected, got {type(row).__name__}")
+        raise InputError(
+            f"{where}: an object like {{{json.dumps(text_column)}: ...}} expected, got {type(row).__name__}"
+        )
     if text_column not in row:
         present = ", ".join(map(str, row)) or "none"
-        raise InputError(f"{where}: no column {text_column!r}; columns present: {present}; set text_column to one of them")
+        raise InputError(
+            f"{where}: no column {text_column!r}; columns present: {present}; set text_column to one of them"
+        )
     text = row[text_column]
     if text is None:
         counts.dropped["rows_without_text"] += 1
@@ -71,7 +75,9 @@ def check_row(
     # A JSON escape can spell half of a surrogate pair: no encoder accepts it further on.
     if not text.isascii() and _SURROGATES.search(text):
         if encoding_errors == "strict":
-            raise InputError(f"{where}: lone surrogate in {text_column!r}; mend it, or set encoding_errors to 'replace'")
+            raise InputError(
+                f"{where}: lone surrogate in {text_column!r}; mend it, or set encoding_errors to 'replace'"
+            )
         text, replaced = _SURROGATES.subn("\ufffd", text)
         counts.repaired["characters_replaced"] += replaced
     return remove_nul(text, where, encoding_errors, counts)
@@ -175,24 +181,27 @@ def iter_hub_texts(
         InputError: If the Hub cannot be reached (at once: no retries), or has no such data set, configuration, split
             or column.
     """
-    import httpx
+    # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by their common base class.
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
 
-    advice = "without network give text of your own with --files"
+    network_errors: tuple[type[Exception], ...] = (OSError, *HfHubHTTPError.__bases__)
     try:
         # One request with a short limit, so that a machine without network learns it at once: `datasets` tries for minutes.
-        from datasets import load_dataset
-        from huggingface_hub import HfApi
-
         HfApi().dataset_info(name, timeout=10)
+        from datasets import load_dataset
+
         rows = iter(load_dataset(name, config_name, split=split, streaming=True))
-    except (OSError, ValueError, RuntimeError, httpx.HTTPError) as error:
+    except (*network_errors, ValueError, RuntimeError) as error:
         detail = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"Hub data set {name!r}: cannot be opened ({detail}); check name and network; {advice}") from error
+        raise InputError(
+            f"Hub data set {name!r}: cannot be opened ({detail}); check name and network, or give local text with --files"
+        ) from error
     number = 0
     while True:
         try:
             row = next(rows, None)
-        except (OSError, httpx.HTTPError) as error:
+        except network_errors as error:
             raise InputError(f"Hub data set {name!r}: the connection broke after row {number} ({error})") from error
         if row is None:
             return

@@ -11,7 +11,7 @@ A store is a folder::
       unigram.arrow   column count            int64, one row a vocabulary entry         how often each id occurs in the split
 
 ``store.json`` is written last and the folder gets its name only when all of it is on the disk (``store_writer.py``), so a
-folder that :func:`open_store` accepts is whole.
+folder that `open_store` accepts is whole.
 """
 
 import hashlib
@@ -49,6 +49,7 @@ class TokenStore:
     """
 
     def __init__(self, path: str | Path) -> None:
+        """Map the split's files."""
         self.path = Path(path)
         columns = {file: Column(self.path / file, name) for file, name in COLUMN_OF_FILE.items()}
         self._tokens = columns["tokens.arrow"]
@@ -95,7 +96,7 @@ class TokenStore:
 
 
 class Store:
-    """An opened store: its metadata and its splits. Made by :func:`open_store`.
+    """An opened store: its metadata and its splits. Made by `open_store`.
 
     Attributes:
         path: The store's folder.
@@ -106,6 +107,7 @@ class Store:
     """
 
     def __init__(self, path: Path, metadata: dict[str, Any]) -> None:
+        """Map the splits that the metadata names."""
         self.path = path
         self.metadata = metadata
         self.fingerprint: str = metadata["fingerprint"]

@@ -65,7 +65,7 @@ class _SplitWriter:
     def __init__(self, folder: Path, vocab_size: int) -> None:
         folder.mkdir()
         self._vocab_size = vocab_size
-        dtypes = (token_dtype(vocab_size), np.int64, np.int64, np.int64)
+        dtypes = (token_dtype(vocab_size), *3 * (np.dtype(np.int64),))
         names = COLUMN_OF_FILE.items()
         self._columns = {
             file: ColumnWriter(folder / file, name, t) for (file, name), t in zip(names, dtypes, strict=True)
@@ -110,7 +110,7 @@ class _SplitWriter:
 
 
 class StoreWriter:
-    """Writes a store; use as a context manager and call :meth:`finish`. Without it nothing is left behind.
+    """Writes a store; use as a context manager and call `finish`. Without it nothing is left behind.
 
     Args:
         path: Folder of the store to be.
@@ -137,6 +137,7 @@ class StoreWriter:
         tokenizer_fingerprint: str,
         overwrite: bool = False,
     ) -> None:
+        """Make the hidden folder beside `path`."""
         if sorted(special_ids) != sorted(SPECIAL_ID_NAMES):
             raise ValueError(f"special_ids must name {SPECIAL_ID_NAMES}, got {sorted(special_ids)}")
         self.path = Path(path).absolute()
@@ -158,7 +159,7 @@ class StoreWriter:
 
     @property
     def tokenizer_folder(self) -> Path:
-        """Where the caller saves the tokenizer, before :meth:`finish`."""
+        """Where the caller saves the tokenizer, before `finish`."""
         folder = self._folder / "tokenizer"
         folder.mkdir(exist_ok=True)
         return folder
@@ -227,7 +228,7 @@ class StoreWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Remove the half-written folder unless :meth:`finish` ran to its end."""
+        """Remove the half-written folder unless `finish` ran to its end."""
         if self._finished:
             return
         for split in self._splits.values():

@@ -66,7 +66,9 @@ def read_lines(
             try:
                 raw = stream.readline(max_line_bytes + 1)
             except UNPACK_ERRORS as error:
-                raise InputError(f"{path}: cannot be unpacked after line {number} ({error}); is it a whole .gz?") from error
+                raise InputError(
+                    f"{path}: cannot be unpacked after line {number} ({error}); is it a whole .gz?"
+                ) from error
             if not raw:
                 break
             number += 1
@@ -93,7 +95,11 @@ def decode_line(raw: bytes, where: str, encoding_errors: EncodingErrors, counts:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         if encoding_errors == "strict":
-            kind = "UTF-16" if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "another encoding or binary"
+            kind = (
+                "UTF-16"
+                if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+                else "another encoding or binary"
+            )
             raise InputError(
                 f"{where}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line; perhaps "
                 f"{kind}); convert the file to UTF-8, or set encoding_errors to 'replace'"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -22,10 +22,15 @@ from bert_recipes.tokenization.normalization import normalize_text
 from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS, WordCache
 
 
+if TYPE_CHECKING:
+    from bert_recipes.tokenization.vocabulary_report import TokenizerReport
+
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 # Positions of the paper's models. BERT, Devlin et al. 2019, A.2.
 DEFAULT_MODEL_MAX_LENGTH = 512
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class OriginalBertTokenizer(BertTokenizerFast):
@@ -39,7 +44,12 @@ class OriginalBertTokenizer(BertTokenizerFast):
     - character classes are those of Python's Unicode tables, as in the original.
 
     Tokens that a caller adds with `add_tokens` are recognised in texts, except by `encode_ids`.
+
+    Attributes:
+        training_report: figures on the text it was trained on; None unless `train_wordpiece` has just made it.
     """
+
+    training_report: "TokenizerReport | None" = None
 
     def __init__(
         self,
@@ -168,10 +178,10 @@ class OriginalBertTokenizer(BertTokenizerFast):
         return re.compile("(" + "|".join(map(re.escape, sorted(contents, key=len, reverse=True))) + ")")
 
     def _normalize_around(self, text: str, kept: re.Pattern[str] | None) -> str:
-        if kept is None:
-            return self.normalize(text)
-        parts = kept.split(text)
-        return " ".join(part if index % 2 else self.normalize(part) for index, part in enumerate(parts))
+        parts = [text] if kept is None else kept.split(text)
+        normalized = " ".join(part if index % 2 else self.normalize(part) for index, part in enumerate(parts))
+        # Half a surrogate pair cannot be passed to the library. A word with either character is [UNK].
+        return normalized if normalized.isascii() else _SURROGATES.sub("\ufffd", normalized)
 
     def stock_tokenizer(self) -> BertTokenizer:
         """Build the stock tokenizer with the same vocabulary and settings: what `save_pretrained` saves."""

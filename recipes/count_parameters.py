@@ -1,0 +1,54 @@
+"""Print the parameters of a model by component, without making its weights.
+
+    python recipes/count_parameters.py --size base --vocab_size 30000
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from bert_recipes import BertForPreTraining
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import InputError, run_cli
+from bert_recipes.models.sizes import count_parameters, pretraining_config
+
+
+# Devlin et al. 2019, section 3: "Total Parameters".
+PAPER_TOTALS = {"base": "110M", "large": "340M"}
+
+
+@dataclass
+class CountArguments:
+    """Which model."""
+
+    size: str = field(default="base", metadata={"help": "tiny, mini, small, medium, base or large"})
+    vocab_size: int = field(default=30522, metadata={"help": "30522 is the published uncased vocabulary"})
+    max_position_embeddings: int = field(default=512, metadata={"help": "positions"})
+
+
+def main() -> None:
+    """Count and print."""
+    (args,) = parse_arguments(CountArguments)
+    if args.vocab_size < 1 or args.max_position_embeddings < 1:
+        raise InputError("vocab_size and max_position_embeddings must be 1 or more")
+    config = pretraining_config(
+        args.size, vocab_size=args.vocab_size, max_position_embeddings=args.max_position_embeddings
+    )
+    with torch.device("meta"):
+        model = BertForPreTraining(config)
+    layers = config.num_hidden_layers
+    counts = count_parameters(model)
+    print(f"BERT {args.size}: {layers} layers, hidden {config.hidden_size}, vocabulary {args.vocab_size:,}\n")
+    per_layer = ("attention weights", "attention biases", "feed-forward weights", "feed-forward biases")
+    for name, count in counts.items():
+        note = f"{count // layers:>14,} a layer" if name in per_layer else ""
+        print(f"  {name:28}{count:>14,}{note}")
+    heads = sum(count for name, count in counts.items() if name.startswith("pre-training heads"))
+    print(f"\n  {'encoder with pooler':28}{sum(counts.values()) - heads:>14,}")
+    print(f"  {'with pre-training heads':28}{sum(counts.values()):>14,}   (output matrix tied to the token embeddings)")
+    if args.size in PAPER_TOTALS:
+        print(f"\nThe paper says {PAPER_TOTALS[args.size]}; docs/rules.md says how the totals compare.")
+
+
+if __name__ == "__main__":
+    run_cli(main)

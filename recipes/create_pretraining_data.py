@@ -1,0 +1,121 @@
+"""Text to masked training instances: a drop-in for create_pretraining_data.py of google-research/bert.
+
+    python recipes/create_pretraining_data.py --input_file=sample_text.txt --output_file=tf_examples.tfrecord \
+        --vocab_file=vocab.txt --do_lower_case=True --max_seq_length=128 --max_predictions_per_seq=20 \
+        --masked_lm_prob=0.15 --random_seed=12345 --dupe_factor=5
+
+The same flags give the same instances, token for token and in the same order. Input: one sentence a line, a blank line
+between documents. The suffix of an output file says its format: .jsonl, .parquet or .tfrecord (no TensorFlow needed).
+recipes/pretrain.py trains from such files (--train_file); from a token store it draws new pairs and masks every epoch.
+"""
+
+import glob
+import random
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.data.instance_files import check_instance_outputs, write_instances
+from bert_recipes.data.original_instances import create_training_instances, read_documents
+from bert_recipes.data.original_masking import OriginalMasking
+from bert_recipes.errors import InputError, run_cli
+from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
+
+
+@dataclass
+class CreatePretrainingDataArguments:
+    """The original's flags and defaults."""
+
+    input_file: str = field(metadata={"help": "text files or globs, separated by commas; one sentence a line, UTF-8"})
+    output_file: str = field(metadata={"help": "output files, separated by commas; instances go round-robin to them"})
+    vocab_file: str = field(metadata={"help": "vocab.txt, or a tokenizer's folder"})
+    do_lower_case: bool = field(default=True, metadata={"help": "true for uncased vocabularies, false for cased ones"})
+    do_whole_word_mask: bool = field(default=False, metadata={"help": "mask the pieces of a word together"})
+    max_seq_length: int = field(default=128, metadata={"help": "tokens of an instance, special tokens included"})
+    max_predictions_per_seq: int = field(default=20, metadata={"help": "most predicted tokens of an instance"})
+    random_seed: int = field(default=12345, metadata={"help": "seed of all draws"})
+    dupe_factor: int = field(default=10, metadata={"help": "passes over the text, each with other pairs and masks"})
+    masked_lm_prob: float = field(default=0.15, metadata={"help": "share of tokens that is predicted"})
+    short_seq_prob: float = field(default=0.1, metadata={"help": "share of documents with a shorter target length"})
+
+
+def main() -> None:
+    """Read, pair, mask, write; say how much of what."""
+    (args,) = parse_arguments(CreatePretrainingDataArguments, argv=translate_absl_flags(sys.argv[1:]))
+    outputs = [Path(name) for name in args.output_file.split(",")]
+    check_instance_outputs(outputs)
+    inputs = find_inputs(args.input_file.split(","))
+    tokenizer = load_tokenizer(args.vocab_file, args.do_lower_case)
+    masking = make_masking(args, tokenizer)
+    documents = read_documents(inputs, tokenizer.encode_ids)
+    num_documents, num_sentences = len(documents.lengths), sum(map(len, documents.lengths))
+    print(
+        f"read {num_documents:,} documents, {num_sentences:,} sentences, {len(documents.tokens):,} tokens; "
+        f"{documents.num_lines_without_tokens:,} lines without tokens left out"
+    )
+    if num_documents == 1:
+        print(
+            "warning: there is one document only, so random next sentences come from that document, as the original has "
+            "it; separate documents by blank lines",
+            file=sys.stderr,
+        )
+    instances = create_training_instances(
+        documents,
+        max_seq_length=args.max_seq_length,
+        short_seq_prob=args.short_seq_prob,
+        dupe_factor=args.dupe_factor,
+        masking=masking,
+        cls_id=tokenizer.cls_token_id,
+        sep_id=tokenizer.sep_token_id,
+        rng=random.Random(args.random_seed),
+    )
+    count = write_instances(
+        instances,
+        outputs,
+        max_seq_length=args.max_seq_length,
+        max_predictions_per_seq=args.max_predictions_per_seq,
+    )
+    print(f"wrote {count:,} instances to {', '.join(map(str, outputs))}")
+
+
+def translate_absl_flags(argv: Sequence[str]) -> list[str]:
+    """Write the forms that TensorFlow's flags also take as ``--flag=value``: ``-flag``, ``--noflag``."""
+    switches = "|".join(item.name for item in fields(CreatePretrainingDataArguments) if item.type is bool)
+    names = "|".join(item.name for item in fields(CreatePretrainingDataArguments))
+    translated = [re.sub(rf"^-({names}|no(?:{switches}))(?==|$)", r"--\1", argument) for argument in argv]
+    return [re.sub(rf"^--no({switches})$", r"--\1=false", argument) for argument in translated]
+
+
+def find_inputs(patterns: Sequence[str]) -> list[Path]:
+    """Return the files of all patterns in order, those of one pattern sorted.
+
+    Raises:
+        InputError: A pattern without a file.
+    """
+    files: list[Path] = []
+    for pattern in patterns:
+        found = [pattern] if Path(pattern).is_file() else [name for name in sorted(glob.glob(pattern)) if Path(name).is_file()]
+        if not found:
+            raise InputError(f"--input_file: no file matches {pattern!r}; give text files or globs, separated by commas")
+        files += map(Path, found)
+    return files
+
+
+def make_masking(args: CreatePretrainingDataArguments, tokenizer: OriginalBertTokenizer) -> OriginalMasking:
+    """Bring the flags and the vocabulary together."""
+    pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    return OriginalMasking(
+        masked_lm_prob=args.masked_lm_prob,
+        max_predictions_per_seq=args.max_predictions_per_seq,
+        whole_word=args.do_whole_word_mask,
+        mask_id=tokenizer.mask_token_id,
+        random_word_ids=[number for _, number in pieces],
+        is_continuation=[piece.startswith("##") for piece, _ in pieces],
+    )
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,36 @@
+"""Text -> documents -> sentences -> token-id store.
+
+    python recipes/prepare_corpus.py --config recipes/configs/corpus/local_text.yaml \
+        --files my_texts/ --tokenizer my_tokenizer/ --output_dir my_store/
+
+The configuration may be left out. All fields: --help, or src/bert_recipes/data/corpus_arguments.py.
+"""
+
+import logging
+import signal
+import sys
+from types import FrameType
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.data.corpus_arguments import CorpusArguments
+from bert_recipes.data.preparation import format_report, prepare_store
+from bert_recipes.errors import run_cli
+from bert_recipes.tokenization import load_tokenizer
+
+
+def main() -> None:
+    """Parse, prepare, report."""
+    (arguments,) = parse_arguments(CorpusArguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.
+    signal.signal(signal.SIGTERM, _exit)
+    report = prepare_store(arguments, load_tokenizer(arguments.tokenizer))
+    print(format_report(report))
+
+
+def _exit(signal_number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + signal_number)
+
+
+if __name__ == "__main__":
+    run_cli(main)

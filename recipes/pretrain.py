@@ -1,0 +1,77 @@
+"""Pre-train a BERT: masked LM + next sentence prediction over a token-id store.
+
+    accelerate launch --config_file accelerate_configs/cpu.yaml recipes/pretrain.py \
+        --config recipes/configs/pretrain/quickstart.yaml [--field value ...]
+
+Without --config it runs the quickstart's configuration. Fields: those of transformers.TrainingArguments and of
+src/bert_recipes/arguments.py; `--help` lists them.
+"""
+
+import logging
+from pathlib import Path
+
+from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import run_cli
+from bert_recipes.inspection import fill_masks, judge_next_sentences
+from bert_recipes.monitoring import describe_progress
+from bert_recipes.pretraining import describe_run, load_data, load_model, make_trainer
+from bert_recipes.reporting import format_guesses, write_report
+from bert_recipes.training import check_launch, claim_output_dir, run_training, start_logging
+
+
+QUICKSTART = Path(__file__).parent / "configs" / "pretrain" / "quickstart.yaml"
+logger = logging.getLogger("pretrain")
+
+SENTENCES = (
+    "Return the [MASK] of the list.",
+    "The function returns a [MASK] of strings.",
+    "If the file does not [MASK], an error is raised.",
+    "He opened the [MASK] and went into the room.",
+)
+PAIRS = (
+    ("Return the number of items in the list.", "If the list is empty, zero is returned."),
+    ("Return the number of items in the list.", "The socket is closed when the connection is lost."),
+)
+
+
+def main() -> None:
+    """Parse, check, train, report."""
+    model_args, data_args, args = parse_arguments(
+        ModelArguments, DataArguments, PreTrainingArguments, default_config=QUICKSTART
+    )
+    start_logging(args)
+    check_launch(args)
+    data = load_data(data_args, args.seed)
+    model = load_model(model_args, data.tokenizer, data_args.max_seq_length)
+    resume_from = claim_output_dir(args, overwrite=args.overwrite_run)
+    trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
+    description = describe_run(trainer, data)
+    logger.info("run: %s", description)
+
+    results = run_training(trainer, (model_args, data_args, args), resume_from)
+
+    if trainer.is_world_process_zero():
+        masks = fill_masks(model, data.tokenizer, SENTENCES)
+        verdicts = judge_next_sentences(model, data.tokenizer, PAIRS)
+        steps = trainer.state.max_steps
+        remark = describe_progress(results, steps, steps, 0)
+        report = write_report(
+            Path(args.output_dir),
+            results=results,
+            description=description,
+            history=trainer.state.log_history,
+            masks=masks,
+            verdicts=verdicts,
+            remark=remark,
+        )
+        for mask in masks:
+            print(f"{mask.text}  ->  {format_guesses(mask)}")
+        for verdict in verdicts:
+            print(f"P(next) = {verdict.is_next:.2f}  {verdict.first} | {verdict.second}")
+        print(report.read_text(encoding="utf-8").split("![")[0])
+        print(f"model, report and plot: {args.output_dir}")
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,64 @@
+"""Print pairs as the model sees them: pieces, segments, positions, what was masked and how, the label.
+
+    python recipes/show_data.py --store data/quickstart/store --num_pairs 3
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from bert_recipes.arguments import DataArguments
+from bert_recipes.config import parse_arguments
+from bert_recipes.data.masking import IGNORE_INDEX
+from bert_recipes.errors import InputError, run_cli
+from bert_recipes.pretraining import load_data
+
+
+LABELS = {0: "0 = next (B follows A in its document)", 1: "1 = random (B comes from another document)"}
+
+
+@dataclass
+class ShowArguments:
+    """What to show."""
+
+    num_pairs: int = field(default=3, metadata={"help": "pairs to print"})
+    epoch: int = field(default=0, metadata={"help": "epoch to take them from"})
+    first: int = field(default=0, metadata={"help": "number of the first pair in its epoch"})
+    seed: int = field(default=12345, metadata={"help": "seed of pairs and masks"})
+
+
+def print_pair(row: Mapping[str, torch.Tensor], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Print one row of a batch as a table."""
+    mask_id = tokenizer.mask_token_id
+    print(f"{'position':>8} {'segment':>7}  {'input':20} {'predict':20} how")
+    for position in range(int(row["attention_mask"].sum())):
+        seen, label = int(row["input_ids"][position]), int(row["labels"][position])
+        piece = tokenizer.convert_ids_to_tokens(seen)
+        target = how = ""
+        if label != IGNORE_INDEX:
+            target = tokenizer.convert_ids_to_tokens(label)
+            how = "[MASK]" if seen == mask_id else "kept" if seen == label else "random word"
+        segment = "AB"[int(row["token_type_ids"][position])]
+        print(f"{position:>8} {segment:>7}  {piece:20} {target:20} {how}".rstrip())
+
+
+def main() -> None:
+    """Load, draw, mask, print."""
+    show, data_args = parse_arguments(ShowArguments, DataArguments)
+    data = load_data(data_args, show.seed)
+    total = data.train.num_pairs(show.epoch)
+    if not 0 <= show.first < total:
+        raise InputError(f"first is {show.first}; epoch {show.epoch} has pairs 0 to {total - 1}")
+    for index in range(show.first, min(show.first + show.num_pairs, total)):
+        batch = data.collator([data.train[(show.epoch, index)]])
+        predicted = int((batch["labels"] != IGNORE_INDEX).sum())
+        print(f"pair {index} of {total:,} in epoch {show.epoch}: {batch['input_ids'].shape[1]} tokens, {predicted} predicted")
+        print(f"next_sentence_label {LABELS[int(batch['next_sentence_label'][0])]}")
+        print_pair({name: values[0] for name, values in batch.items()}, data.tokenizer)
+        print()
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,144 @@
+"""A paragraph -> its sentences, by rules. And which paragraphs are passages of running text.
+
+The rules need no model and no language setting. What they cannot know without one: German and Scandinavian ordinals ("am 3.
+Oktober") are split, and a name after a full stop that closes an unlisted abbreviation starts a new sentence.
+"""
+
+import re
+
+from bert_recipes.data.abbreviations import BEFORE_NUMBERS, NEVER_LAST, SENTENCE_STARTERS, SOMETIMES_LAST
+
+
+# Ideographic and half-width full stop, full-width ! and ?: no space follows them.
+_CJK_TERMINATORS = "\u3002\uff61\uff01\uff1f"
+# Danda and double danda: a space follows, but is often forgotten, and they stand for nothing else.
+_DANDAS = "\u0964\u0965"
+# Arabic question mark and Urdu full stop, ellipsis: like ? and . they need a space behind them.
+_SPACED_TERMINATORS = ".!?\u2026\u061f\u06d4"
+_ASCII_CLOSERS = "\"')\\]}"
+_CLOSERS = _ASCII_CLOSERS + "\u2019\u201d\u00bb\u203a\u300d\u300f\uff09\u3011\u300b\u3009\uff02"
+_ASCII_OPENERS = "\"'([{*_-"
+_OPENERS = _ASCII_OPENERS + "\u2018\u201c\u201e\u201a\u00ab\u2039\u00bf\u00a1\u2013\u2014\u2015\u300c\u300e\uff08"
+
+# Two patterns for the same thing: the one for pure ASCII scans several times as fast. A run of terminators is taken as a
+# whole or not at all (lookbehind, possessive quantifiers), so that a megabyte of dots costs a megabyte's time.
+_ASCII_CANDIDATE = re.compile(rf"[.!?](?<![.!?][.!?])[.!?]*+[{_ASCII_CLOSERS}]*+\s++")
+_UNSPACED = _CJK_TERMINATORS + _DANDAS
+_CANDIDATE = re.compile(
+    rf"[{_SPACED_TERMINATORS}](?<![{_SPACED_TERMINATORS}][{_SPACED_TERMINATORS}])[{_SPACED_TERMINATORS}]*+[{_CLOSERS}]*+\s++"
+    rf"|[{_UNSPACED}][{_UNSPACED}!?]*+[{_CLOSERS}]*+\s*+"
+)
+_NEXT_WORD = re.compile(rf"[{re.escape(_OPENERS)}\s]*((?:[^\W_]|')*)")
+# After a closing quote: "..." to ("he said"), a comma: the sentence goes on.
+_CJK_CONTINUATIONS = "\u3001\uff0c,\u3068\uff1b\uff1a"
+_ROMAN = re.compile(r"[IVXLCDM]+")
+# "u.s.s.r", "messrs": longer words need no look-up. Also the bound that keeps looking back cheap.
+_LONGEST_ABBREVIATION = 8
+_DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}")
+
+
+def split_sentences(paragraph: str) -> list[str]:
+    """Split a paragraph into sentences; every character but the spaces between sentences is kept as it is.
+
+    A sentence ends at ``. ! ?`` or an ellipsis, with the closing quotes and brackets behind it, when white space follows
+    and the next word does not begin in lower case; not after titles, initials, enumerations and other abbreviations.
+    Also at the danda, the Arabic question mark, the Urdu full stop, and, without a space, at the CJK full stops.
+
+    Args:
+        paragraph: Running text; line breaks count as spaces.
+
+    Returns:
+        The sentences in order, stripped, none of them empty; [] for blank text.
+
+    Example:
+        >>> split_sentences('Mr. Poe paid $3.50. "Why?" he asked.')
+        ['Mr. Poe paid $3.50.', '"Why?" he asked.']
+    """
+    sentences = []
+    begin, length = 0, len(paragraph)
+    candidates = _ASCII_CANDIDATE if paragraph.isascii() else _CANDIDATE
+    for match in candidates.finditer(paragraph):
+        end = match.end()
+        if end < length and _is_boundary(paragraph, begin, match.start(), end):
+            sentences.append(paragraph[begin:end].strip())
+            begin = end
+    rest = paragraph[begin:].strip()
+    if rest:
+        sentences.append(rest)
+    return sentences
+
+
+def _is_boundary(text: str, begin: int, terminator: int, end: int) -> bool:
+    """Decide about one candidate.
+
+    Args:
+        text: The paragraph.
+        begin: Where the current sentence begins.
+        terminator: Where its first terminator stands.
+        end: Where the next sentence would begin (< len(text)).
+    """
+    first, following = text[terminator], text[end]
+    if first in _CJK_TERMINATORS:
+        return following not in _CJK_CONTINUATIONS
+    if first in _DANDAS:
+        # Verse numbers stand between two of them: no cut inside.
+        return text[end - 1].isspace() or not following.isdigit()
+    if following.islower():
+        return False
+    word = ""
+    if not following.isupper():
+        word = _NEXT_WORD.match(text, end).group(1)  # type: ignore[union-attr]
+        if word[:1].islower():
+            return False
+    # Only a single full stop with nothing but space behind it can belong to an abbreviation.
+    if first != "." or not text[terminator + 1].isspace():
+        return True
+    return not _ends_in_abbreviation(text, begin, terminator, end)
+
+
+def _ends_in_abbreviation(text: str, begin: int, stop: int, end: int) -> bool:
+    """Tell whether the full stop at ``stop`` belongs to the word before it and the sentence goes on at ``end``."""
+    words = text[max(begin, stop - 2 * _LONGEST_ABBREVIATION) : stop].split()
+    word = words[-1].lstrip(_OPENERS) if words else ""
+    if len(word) > _LONGEST_ABBREVIATION or not word:
+        return False
+    word_begin = stop - len(word)
+    if len(word) == 1 and word.isalpha():
+        # The English pronoun can end a sentence ("taller than I."), an initial cannot ("George I. Smith").
+        return not (word == "I" and len(words) > 1 and words[-2].islower())
+    if word.isdigit() or _ROMAN.fullmatch(word):
+        # An enumeration ("1. Apples") has nothing before its number.
+        return len(word) <= 4 and word_begin - begin < 4 and not text[begin:word_begin].strip(_OPENERS + " ")
+    lowered = word.lower()
+    if lowered in NEVER_LAST or (_DOTTED.fullmatch(word) and lowered not in SOMETIMES_LAST and word.islower()):
+        return True
+    if lowered in BEFORE_NUMBERS:
+        following = _NEXT_WORD.match(text, end).group(1)  # type: ignore[union-attr]
+        return following.isdigit() or bool(_ROMAN.fullmatch(following))
+    if lowered in SOMETIMES_LAST or _DOTTED.fullmatch(word):
+        following = _NEXT_WORD.match(text, end).group(1)  # type: ignore[union-attr]
+        return following.lower() not in SENTENCE_STARTERS
+    return False
+
+
+# Our own rule for "extract only the text passages": see is_passage.
+MIN_PASSAGE_WORDS = 8
+_LIST_MARKS = ("*", "#", "|", "-", "\u2022", "\u2013", "=", "!", ":", ";", "{", "<")
+_PASSAGE_END = re.compile(rf"[{_SPACED_TERMINATORS}{_CJK_TERMINATORS}{_DANDAS}][{_CLOSERS}]*$")
+_UNSPACED_SCRIPT = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\u0e00-\u0e7f]")
+
+
+def is_passage(paragraph: str) -> bool:
+    """Tell running text from headings, lists and tables.
+
+    A passage ends like a sentence, has at least ``MIN_PASSAGE_WORDS`` words (two characters of a script without spaces count
+    as one), and does not begin with a mark of lists or tables.
+
+    Source: the aim is the paper's ("we extract only the text passages and ignore lists, tables, and headers", Devlin
+    et al. 2019, section 3.1). It gives no rule: this one is ours.
+    """
+    text = paragraph.strip()
+    if text.startswith(_LIST_MARKS) or not _PASSAGE_END.search(text):
+        return False
+    num_words = len(text.split())
+    return num_words >= MIN_PASSAGE_WORDS or num_words + len(_UNSPACED_SCRIPT.findall(text)) // 2 >= MIN_PASSAGE_WORDS

@@ -1,0 +1,196 @@
+"""Open a tokenizer from a folder, a bare vocab.txt or the Hub."""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_recipes.errors import InputError
+from bert_recipes.tokenization.bert_tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIAL_TOKENS, OriginalBertTokenizer
+from bert_recipes.tokenization.hub_folder import find_hub_folder, is_hub_name
+
+
+logger = logging.getLogger(__name__)
+
+
+def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> OriginalBertTokenizer:
+    """Open a tokenizer that cuts text as google-research/bert does.
+
+    Args:
+        path: a folder with tokenizer.json or vocab.txt (and, if there is one, tokenizer_config.json); or a vocab.txt;
+            or the name of a model on the Hub, whose files are taken from the local cache or downloaded.
+        do_lower_case: whether to lower-case. None: as the folder says. Where nothing says it, as with a bare vocab.txt,
+            the vocabulary decides: cased if a piece other than the ``[...]`` ones holds a capital letter, else uncased.
+            A log line tells which.
+
+    Returns:
+        The tokenizer, ``model_max_length`` 512 where the folder does not say otherwise.
+
+    Raises:
+        InputError: nothing there, no WordPiece vocabulary, special tokens missing, a piece twice, broken UTF-8 or JSON.
+
+    Example:
+        >>> tokenizer = load_tokenizer("runs/quickstart/tokenizer")
+        >>> tokenizer("Hello, World!")["input_ids"]
+    """
+    location = Path(path)
+    if not location.exists():
+        if not is_hub_name(str(path)):
+            raise InputError(f"{path}: no such file or folder; give a tokenizer folder or a vocab.txt")
+        location = find_hub_folder(str(path))
+    if location.is_dir():
+        return _load_folder(location, do_lower_case)
+    vocabulary = read_vocabulary(location)
+    return _build(vocabulary, {}, do_lower_case, location)
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Read a vocab.txt: one piece a line, its id is the line's number from 0.
+
+    As in the original, whitespace around a piece is no part of it, and a blank line is an entry that matches nothing.
+    Unlike there, blank lines at the end are left out, and a piece that stands there twice is an error.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Piece to id, in the order of the ids.
+
+    Raises:
+        InputError: empty, not UTF-8, a piece twice, or a special token missing.
+
+    Source: google-research/bert tokenization.py `load_vocab`.
+    """
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}); a vocabulary is a UTF-8 text file with one piece a line"
+        ) from None
+    lines = [line.strip() for line in text.replace("\r\n", "\n").rstrip().split("\n")]
+    if lines == [""]:
+        raise InputError(f"{path}: the file is empty; a vocabulary has one piece a line")
+    vocabulary: dict[str, int] = {}
+    for index, piece in enumerate(lines):
+        if piece in vocabulary:
+            what = f"{piece!r} stands already on" if piece else "a second blank line, after"
+            raise InputError(
+                f"{path}, line {index + 1}: {what} line {vocabulary[piece] + 1}; every piece must be there once"
+            )
+        vocabulary[piece] = index
+    _check_special_tokens(vocabulary, path)
+    return vocabulary
+
+
+def _check_special_tokens(vocabulary: Mapping[str, int], path: Path) -> None:
+    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
+    if missing:
+        raise InputError(
+            f"{path}: no {', '.join(missing)} among its {len(vocabulary)} pieces; a BERT vocabulary holds {', '.join(SPECIAL_TOKENS)}, one piece a line"
+        )
+
+
+def _load_folder(folder: Path, do_lower_case: bool | None) -> OriginalBertTokenizer:
+    vocabulary_file, tokenizer_file = folder / "vocab.txt", folder / "tokenizer.json"
+    config_file = folder / "tokenizer_config.json"
+    settings = _read_json(config_file) if config_file.exists() else {}
+    if not tokenizer_file.exists():
+        if not vocabulary_file.exists():
+            raise InputError(f"{folder}: neither tokenizer.json nor vocab.txt in this folder; give a tokenizer's folder")
+        return _build(read_vocabulary(vocabulary_file), settings, do_lower_case, vocabulary_file)
+    serialized = _read_json(tokenizer_file)
+    vocabulary = _serialized_vocabulary(serialized, tokenizer_file)
+    if vocabulary_file.exists() and read_vocabulary(vocabulary_file) != vocabulary:
+        raise InputError(f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the wrong one")
+    settings = {**_serialized_settings(serialized), **settings}
+    tokenizer = _build(vocabulary, settings, do_lower_case, tokenizer_file)
+    _add_tokens(tokenizer, serialized)
+    return tokenizer
+
+
+def _serialized_vocabulary(serialized: dict[str, Any], path: Path) -> dict[str, int]:
+    """Take the vocabulary out of a tokenizer.json."""
+    model = serialized.get("model")
+    # Files of old versions of the library do not name the model's type, but only WordPiece has this key.
+    is_wordpiece = isinstance(model, dict) and model.get("type", "WordPiece") == "WordPiece"
+    if not is_wordpiece or model.get("continuing_subword_prefix") != "##":
+        kind = model.get("type") if isinstance(model, dict) else None
+        raise InputError(f"{path}: holds no WordPiece model with the prefix ## but {kind or 'something else'}; BERT needs WordPiece")
+    vocabulary = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
+    _check_special_tokens(vocabulary, path)
+    return vocabulary
+
+
+def _serialized_settings(serialized: dict[str, Any]) -> dict[str, Any]:
+    """Take the normaliser's settings out of a tokenizer.json, under the names of tokenizer_config.json."""
+    normalizer = serialized.get("normalizer") or {}
+    if normalizer.get("type") != "BertNormalizer":
+        return {}
+    return {
+        "do_lower_case": normalizer["lowercase"],
+        "strip_accents": normalizer["strip_accents"],
+        "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+    }
+
+
+def _add_tokens(tokenizer: OriginalBertTokenizer, serialized: dict[str, Any]) -> None:
+    """Add the tokens that somebody added to the vocabulary, in the order of their ids."""
+    known = tokenizer.get_vocab()
+    for token in sorted(serialized.get("added_tokens", []), key=lambda token: token["id"]):
+        if token["content"] not in known:
+            tokenizer.add_tokens(token["content"], special_tokens=token["special"])
+
+
+def _build(
+    vocabulary: dict[str, int], settings: dict[str, Any], do_lower_case: bool | None, path: Path
+) -> OriginalBertTokenizer:
+    stated = settings.get("do_lower_case")
+    if do_lower_case is None:
+        do_lower_case = _guess_lower_case(vocabulary, path) if stated is None else stated
+    elif stated is not None and stated != do_lower_case:
+        logger.warning(
+            "%s is stored with do_lower_case=%s, but do_lower_case=%s was asked for and is used. If that is not meant, leave it out.",
+            path.parent,
+            stated,
+            do_lower_case,
+        )
+    return OriginalBertTokenizer(
+        vocab=vocabulary,
+        do_lower_case=do_lower_case,
+        strip_accents=settings.get("strip_accents"),
+        tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        model_max_length=_model_max_length(settings),
+    )
+
+
+def _model_max_length(settings: dict[str, Any]) -> int:
+    # Folders that state none get transformers' "no limit", a number of 31 digits.
+    length = settings.get("model_max_length")
+    return length if isinstance(length, int) and length < 2**31 else DEFAULT_MODEL_MAX_LENGTH
+
+
+def _guess_lower_case(vocabulary: Mapping[str, int], path: Path) -> bool:
+    capital = next((piece for piece in vocabulary if piece != piece.lower() and not piece.startswith("[")), None)
+    reason = "no piece holds a capital letter" if capital is None else f"it holds the piece {capital!r}"
+    logger.info(
+        "%s does not say whether to lower-case; do_lower_case=%s, for %s. Pass do_lower_case to decide yourself.",
+        path,
+        capital is None,
+        reason,
+    )
+    return capital is None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not UTF-8; the file is damaged, fetch or write it again") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {error.lineno}: broken JSON ({error.msg}); fetch or write the file again") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: a JSON object is wanted, not a {type(content).__name__}")
+    return content

@@ -1,0 +1,159 @@
+"""The masked-LM rule. Sources: Devlin et al. 2019, section 3.1; google-research/bert create_pretraining_data.py."""
+
+import numpy as np
+import pytest
+
+from bert_recipes.data.keyed_random import hash_keys
+from bert_recipes.data.masking import IGNORE_INDEX, MaskingRates, mask_tokens
+from bert_recipes.errors import InputError
+
+
+PAD, CLS, SEP, MASK, VOCAB = 0, 101, 102, 103, 1000
+
+
+def make_batch(rows: int, size: int, seed: int = 0, shortest: int = 8):
+    """Random rows: [CLS] ... [SEP] ... [SEP] [PAD] ..."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(shortest, size + 1, rows)
+    ids = rng.integers(104, VOCAB, (rows, size))
+    ids[:, 0] = CLS
+    ids[np.arange(rows), lengths // 2] = SEP
+    ids[np.arange(rows), lengths - 1] = SEP
+    ids[np.arange(size) >= lengths[:, None]] = PAD
+    candidates = ~np.isin(ids, (PAD, CLS, SEP))
+    return ids, candidates, lengths, hash_keys(seed, np.zeros(rows, dtype=np.int64), np.arange(rows))
+
+
+def mask(ids, candidates, lengths, keys, **settings):
+    rates = MaskingRates(**settings)
+    continuation = np.arange(VOCAB) % 3 == 0  # a third of the vocabulary starts with "##"
+    return mask_tokens(
+        ids,
+        candidates,
+        lengths,
+        keys,
+        rates=rates,
+        mask_token_id=MASK,
+        vocab_size=VOCAB,
+        is_continuation=continuation,
+    )
+
+
+@pytest.mark.parametrize("limit", [None, 20, 3])
+def test_number_of_predictions_is_round_half_even_of_length_times_rate_capped(limit):
+    """create_masked_lm_predictions: min(max_predictions, max(1, int(round(len(tokens) * prob)))), Python 3's round."""
+    ids, candidates, lengths, keys = make_batch(600, 512)
+    _, labels = mask(ids, candidates, lengths, keys, max_predictions_per_seq=limit)
+    expected = [max(1, round(int(length) * 0.15)) for length in lengths]
+    if limit is not None:
+        expected = [min(limit, number) for number in expected]
+    assert (labels != IGNORE_INDEX).sum(axis=1).tolist() == expected
+
+
+def test_a_row_with_fewer_candidates_than_predictions_uses_them_all():
+    ids = np.array([[CLS, 500, SEP, SEP]])
+    candidates = np.array([[False, True, False, False]])
+    keys = hash_keys(0, np.array([0]))
+    _, labels = mask(ids, candidates, np.array([4]), keys, mlm_probability=0.9)
+    assert labels.tolist() == [[IGNORE_INDEX, 500, IGNORE_INDEX, IGNORE_INDEX]]
+
+
+@pytest.mark.parametrize("settings", [{}, {"whole_word": True}, {"selection": "bernoulli"}])
+def test_special_tokens_and_padding_are_never_predicted_nor_changed(settings):
+    ids, candidates, lengths, keys = make_batch(500, 128)
+    masked, labels = mask(ids, candidates, lengths, keys, **settings)
+    assert (labels[~candidates] == IGNORE_INDEX).all()
+    assert np.array_equal(masked[~candidates], ids[~candidates])
+    assert np.array_equal(masked[labels == IGNORE_INDEX], ids[labels == IGNORE_INDEX])
+    chosen = labels != IGNORE_INDEX
+    assert np.array_equal(labels[chosen], ids[chosen])
+
+
+@pytest.mark.parametrize("settings", [{}, {"whole_word": True}, {"selection": "bernoulli"}])
+def test_replaces_80_percent_with_mask_keeps_10_and_randomises_10(settings):
+    """Devlin et al. 2019, section 3.1, Task #1; drawn for each piece, under whole-word masking too."""
+    ids, candidates, lengths, keys = make_batch(6000, 128)
+    masked, labels = mask(ids, candidates, lengths, keys, **settings)
+    chosen = labels != IGNORE_INDEX
+    total = chosen.sum()
+    became_mask = (masked[chosen] == MASK).mean()
+    stayed = (masked[chosen] == ids[chosen]).mean()
+    margin = 4 * np.sqrt(0.8 * 0.2 / total)
+    assert abs(became_mask - (0.8 + 0.1 / VOCAB)) < margin
+    assert abs(stayed - (0.1 + 0.1 / VOCAB)) < margin
+
+
+def test_random_words_come_from_the_whole_vocabulary_special_ones_included():
+    """create_masked_lm_predictions draws from vocab_words, all keys of the vocabulary."""
+    ids, candidates, lengths, keys = make_batch(5000, 256)
+    masked, labels = mask(ids, candidates, lengths, keys, mask_rate=0.0, keep_rate=0.0, random_rate=1.0)
+    words = masked[labels != IGNORE_INDEX]
+    counts = np.bincount(words, minlength=VOCAB)
+    assert len(counts) == VOCAB
+    expected = len(words) / VOCAB
+    assert ((counts - expected) ** 2 / expected).sum() < VOCAB + 4 * np.sqrt(2 * VOCAB)
+
+
+def test_every_candidate_is_equally_likely():
+    ids, candidates, lengths, keys = make_batch(8000, 64, shortest=64)
+    _, labels = mask(ids, candidates, lengths, keys)
+    share = (labels != IGNORE_INDEX)[:, 1:31].mean(axis=0)  # positions that are candidates in every row
+    assert np.abs(share - share.mean()).max() < 5 * np.sqrt(share.mean() / len(ids))
+
+
+def test_whole_words_are_predicted_whole_or_not_at_all():
+    """do_whole_word_mask: a piece that starts with "##" joins the candidate before it."""
+    ids, candidates, lengths, keys = make_batch(800, 128)
+    _, labels = mask(ids, candidates, lengths, keys, whole_word=True)
+    chosen = labels != IGNORE_INDEX
+    for row in range(len(ids)):
+        units: list[list[int]] = []
+        for position in np.flatnonzero(candidates[row]):
+            if units and ids[row, position] % 3 == 0:
+                units[-1].append(position)
+            else:
+                units.append([position])
+        for unit in units:
+            assert len(set(chosen[row, unit].tolist())) == 1
+        wanted = max(1, round(int(lengths[row]) * 0.15))
+        left_out = [len(unit) for unit in units if not chosen[row, unit[0]]]
+        total = chosen[row].sum()
+        # A unit that would exceed the number is skipped, smaller ones after it are still taken.
+        assert total <= wanted
+        assert total == wanted or min(left_out) > wanted - total
+
+
+def test_a_mask_is_the_same_in_any_batch():
+    ids, candidates, lengths, keys = make_batch(64, 128)
+    together = mask(ids, candidates, lengths, keys, whole_word=True)
+    order = np.random.default_rng(1).permutation(64)
+    shuffled = mask(ids[order], candidates[order], lengths[order], keys[order], whole_word=True)
+    for left, right in zip(together, shuffled, strict=True):
+        assert np.array_equal(left[order], right)
+    padded_ids = np.pad(ids, ((0, 0), (0, 32)))
+    padded = mask(padded_ids, np.pad(candidates, ((0, 0), (0, 32))), lengths, keys, whole_word=True)
+    assert np.array_equal(padded[0][:, :128], together[0])
+
+
+def test_bernoulli_predicts_each_token_with_the_given_probability():
+    ids, candidates, lengths, keys = make_batch(5000, 128)
+    _, labels = mask(ids, candidates, lengths, keys, selection="bernoulli")
+    share = (labels != IGNORE_INDEX).sum() / candidates.sum()
+    assert abs(share - 0.15) < 4 * np.sqrt(0.15 * 0.85 / candidates.sum())
+    capped = mask(ids, candidates, lengths, keys, selection="bernoulli", max_predictions_per_seq=5)[1]
+    assert (capped != IGNORE_INDEX).sum(axis=1).max() == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"mask_rate": 0.8, "keep_rate": 0.3, "random_rate": 0.1}, "must sum to 1"),
+        ({"mlm_probability": 1.5}, "mlm_probability is 1.5"),
+        ({"mask_rate": -0.1, "keep_rate": 1.0, "random_rate": 0.1}, "mask_rate is -0.1"),
+        ({"max_predictions_per_seq": 0}, "max_predictions_per_seq is 0"),
+        ({"selection": "all"}, "allowed: count, bernoulli"),
+    ],
+)
+def test_wrong_rates_are_refused_in_words(settings, words):
+    with pytest.raises(InputError, match=words):
+        MaskingRates(**settings)

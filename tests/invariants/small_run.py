@@ -1,0 +1,105 @@
+"""A short training run that records what it trained on and every gradient; runs alone or under torchrun.
+
+    torchrun --nproc-per-node 2 tests/invariants/small_run.py '{"store": ..., "output_dir": ..., ...}'
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
+from bert_recipes.pretraining import load_data, load_model
+from bert_recipes.trainer import BertTrainer
+from bert_recipes.training import check_launch
+
+
+class Recorder(TrainerCallback):
+    """Keeps the gradient of every optimiser step; clipping is off by default."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self.gradients: list[dict[str, torch.Tensor]] = []
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self.gradients.append({name: p.grad.clone() for name, p in self.model.named_parameters()})
+
+
+class RecordingTrainer(BertTrainer):
+    """Keeps the rows of every optimiser step."""
+
+    rows: list[tuple[int, tuple[int, ...], tuple[int, ...], int]]
+
+    def training_step(self, model: Any, inputs: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+        for row in range(len(inputs["input_ids"])):
+            length = int(inputs["attention_mask"][row].sum())
+            ids, labels = inputs["input_ids"][row, :length].tolist(), inputs["labels"][row, :length].tolist()
+            label = int(inputs["next_sentence_label"][row])
+            self.rows.append((self.state.global_step, tuple(ids), tuple(labels), label))
+        return super().training_step(model, inputs, *args, **kwargs)
+
+
+def small_run(
+    *,
+    store: str,
+    output_dir: str,
+    resume_from: str | None = None,
+    dropout: float = 0.0,
+    model_seed: int = 0,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Train the tiny size for a few steps.
+
+    Returns:
+        rows of all steps of this process, gradients a step, logged history, final weights, held-out metrics.
+    """
+    data_args = DataArguments(store=store, max_seq_length=48, max_eval_pairs=27)
+    defaults = {"max_steps": 3, "logging_steps": 1, "warmup_steps": 2, "max_grad_norm": 0.0, "precision": "fp32"}
+    defaults |= {"save_strategy": "no", "disable_tqdm": True, "learning_rate": 1e-3, "use_cpu": True}
+    args = PreTrainingArguments(output_dir=output_dir, **(defaults | settings))
+    check_launch(args)
+    data = load_data(data_args, args.seed)
+    torch.manual_seed(model_seed)
+    model = load_model(ModelArguments(size="tiny", dropout=dropout), data.tokenizer, data_args.max_seq_length)
+    recorder = Recorder(model)
+    trainer = RecordingTrainer(
+        model,
+        args,
+        data.collator,
+        train_dataset=data.train,
+        eval_dataset=data.validation,
+        processing_class=data.tokenizer,
+        unigram_counts=data.unigram_counts,
+        max_eval_pairs=data_args.max_eval_pairs,
+        callbacks=[recorder],
+    )
+    trainer.rows = []
+    trainer.train(resume_from_checkpoint=resume_from)
+    return {
+        "rows": trainer.rows,
+        "gradients": recorder.gradients,
+        "history": trainer.state.log_history,
+        "weights": {name: p.detach().clone() for name, p in model.named_parameters()},
+        "metrics": trainer.evaluate(),
+    }
+
+
+if __name__ == "__main__":
+    settings = json.loads(sys.argv[1])
+    result = small_run(**settings)
+    rank = int(os.environ.get("RANK", "0"))
+    folder = Path(settings["output_dir"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"rows-{rank}.json").write_text(json.dumps(result["rows"]))
+    if rank == 0:
+        from safetensors.torch import save_file
+
+        flat = {f"{step}/{name}": g for step, gradient in enumerate(result["gradients"]) for name, g in gradient.items()}
+        save_file(flat, folder / "gradients.safetensors")
+        (folder / "logs.json").write_text(json.dumps([result["history"], result["metrics"]]))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

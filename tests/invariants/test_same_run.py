@@ -1,0 +1,127 @@
+"""The same run, always: workers, processes, the split of the batch and interruptions change nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_run import small_run
+
+from bert_recipes.arguments import PreTrainingArguments
+from bert_recipes.errors import InputError
+from bert_recipes.training import check_launch
+
+
+@pytest.fixture(scope="module")
+def whole_batch(small_store, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    return small_run(store=str(small_store), output_dir=str(folder), per_device_train_batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def two_processes(small_store, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    settings = {"store": str(small_store), "output_dir": str(folder), "per_device_train_batch_size": 4}
+    settings["gradient_accumulation_steps"] = 2
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
+    script = Path(__file__).with_name("small_run.py")
+    done = subprocess.run(
+        [*command, str(script), json.dumps(settings)], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+def normalized(rows):
+    return sorted((step, tuple(ids), tuple(labels), label) for step, ids, labels, label in rows)
+
+
+def assert_same_gradients(left, right, tolerance=1e-6):
+    assert len(left) == len(right)
+    for step, (a, b) in enumerate(zip(left, right, strict=True)):
+        norm = torch.stack([g.norm() for g in a.values()]).norm()
+        assert norm > 0
+        difference = torch.stack([(a[name] - b[name]).norm() for name in a]).norm()
+        assert difference / norm < tolerance, f"step {step}: {difference / norm}"
+
+
+def logged(history, name):
+    return [line[name] for line in history if name in line and "eval_loss" not in line]
+
+
+@pytest.mark.parametrize(("batch", "accumulation"), [(8, 2), (4, 4)])
+def test_one_loss_and_one_gradient_however_the_batch_is_accumulated(
+    small_store, tmp_path, whole_batch, batch, accumulation
+):
+    """The stock heads multiply the loss by the number of micro-batches (transformers issue 47688)."""
+    run = small_run(
+        store=str(small_store),
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulation,
+    )
+    assert normalized(run["rows"]) == normalized(whole_batch["rows"])
+    # The weights drift apart by rounding after the first update, which has rate 0: two gradients come from equal ones.
+    assert_same_gradients(run["gradients"][:2], whole_batch["gradients"][:2])
+    for name in ("loss", "mlm_loss", "nsp_loss"):
+        assert logged(run["history"], name) == pytest.approx(logged(whole_batch["history"], name), rel=1e-6)
+
+
+def test_two_processes_train_on_the_same_rows_with_the_same_loss_and_gradient(two_processes, whole_batch):
+    rows = [json.loads((two_processes / f"rows-{rank}.json").read_text()) for rank in (0, 1)]
+    assert all(len(share) == 3 * 8 for share in rows)
+    assert normalized(rows[0] + rows[1]) == normalized(whole_batch["rows"])
+    flat = load_file(two_processes / "gradients.safetensors")
+    gradients = [{} for _ in range(3)]
+    for key, gradient in flat.items():
+        step, name = key.split("/", 1)
+        gradients[int(step)][name] = gradient
+    assert_same_gradients(gradients[:2], whole_batch["gradients"][:2])
+    history, metrics = json.loads((two_processes / "logs.json").read_text())
+    for name in ("loss", "mlm_loss", "nsp_loss"):
+        assert logged(history, name) == pytest.approx(logged(whole_batch["history"], name), rel=1e-6)
+    # 27 held-out pairs do not divide evenly: each is still counted once.
+    for name in ("eval_pairs", "eval_masked_tokens", "eval_majority_accuracy", "eval_unigram_loss", "eval_mlm_loss"):
+        assert metrics[name] == pytest.approx(whole_batch["metrics"][name], rel=1e-5), name
+    assert metrics["eval_pairs"] == 27
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_data_workers_change_nothing(small_store, tmp_path, whole_batch, workers):
+    run = small_run(
+        store=str(small_store),
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=16,
+        dataloader_num_workers=workers,
+    )
+    assert run["rows"] == whole_batch["rows"]
+    assert all(torch.equal(run["weights"][name], whole_batch["weights"][name]) for name in run["weights"])
+
+
+def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path):
+    """Across the end of an epoch, with dropout, accumulation and evaluation in between."""
+    common = {"store": str(small_store), "dropout": 0.1, "per_device_train_batch_size": 8, "max_grad_norm": 1.0}
+    common |= {"gradient_accumulation_steps": 2, "max_steps": 12, "eval_strategy": "steps", "eval_steps": 3}
+    straight = small_run(output_dir=str(tmp_path / "a"), **common)
+    small_run(output_dir=str(tmp_path / "b"), **(common | {"save_strategy": "steps", "save_steps": 7}))
+    checkpoint = tmp_path / "b" / "checkpoint-7"
+    resumed = small_run(output_dir=str(tmp_path / "c"), resume_from=str(checkpoint), **common)
+    assert len(resumed["rows"]) == 5 * 16
+    assert resumed["rows"] == [row for row in straight["rows"] if row[0] >= 7]
+    for name, weights in straight["weights"].items():
+        assert torch.equal(weights, resumed["weights"][name]), name
+    assert logged(straight["history"], "loss") == logged(resumed["history"], "loss")
+    epochs = [line["epoch"] for line in straight["history"]]
+    assert epochs[0] < 1.0 < epochs[-1]
+
+
+def test_processes_that_would_train_alone_are_refused(monkeypatch, tmp_path):
+    """torchrun without use_cpu on a CPU gives independent runs that write to the same folder."""
+    args = PreTrainingArguments(output_dir=str(tmp_path))
+    check_launch(args)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="2 processes were started but this one trains alone"):
+        check_launch(args)

@@ -1,0 +1,134 @@
+"""Optimiser and schedule of the original. Source: google-research/bert optimization.py."""
+
+import pytest
+import torch
+from torch import nn
+
+from bert_recipes.errors import InputError
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.optimization import BertAdam, bert_linear, create_bert_schedule, create_optimizer, decay_groups
+
+
+def plain_bert_adam(weights, gradients, rates, betas=(0.9, 0.999), eps=1e-6, decay=0.01):
+    """AdamWeightDecayOptimizer.apply_gradients, written out in float64."""
+    theta, m, v = weights.double(), torch.zeros_like(weights.double()), torch.zeros_like(weights.double())
+    for gradient, rate in zip(gradients, rates, strict=True):
+        g = gradient.double()
+        m = betas[0] * m + (1 - betas[0]) * g
+        v = betas[1] * v + (1 - betas[1]) * g * g
+        update = m / (v.sqrt() + eps) + decay * theta
+        theta = theta - rate * update
+    return theta
+
+
+@pytest.mark.parametrize("decay", [0.01, 0.0])
+def test_bert_adam_is_adam_without_bias_correction_and_with_decoupled_decay(decay):
+    generator = torch.Generator().manual_seed(0)
+    start = 0.02 * torch.randn(40, 30, generator=generator)
+    gradients = [torch.randn(40, 30, generator=generator) * 10.0 ** (step % 4 - 3) for step in range(30)]
+    rates = [1e-3 * (step + 1) / 30 for step in range(30)]
+    parameter = nn.Parameter(start.clone())
+    optimizer = BertAdam([parameter], weight_decay=decay)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        optimizer.param_groups[0]["lr"] = rate
+        parameter.grad = gradient
+        optimizer.step()
+        assert optimizer.param_groups[0]["lr"] == rate
+    expected = plain_bert_adam(start, gradients, rates, decay=decay)
+    moved = (expected - start.double()).abs().max().item()
+    assert (parameter.double() - expected).abs().max().item() / moved < 1e-5
+
+
+def test_the_first_step_is_3_16_times_that_of_adam_with_correction():
+    """m / sqrt(v) at step 1 is 0.1 / sqrt(0.001) without bias correction."""
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = BertAdam([parameter], lr=1.0, weight_decay=0.0)
+    parameter.grad = torch.ones(1)
+    optimizer.step()
+    assert -parameter.item() == pytest.approx(0.1 / 0.001**0.5, rel=1e-4)
+
+
+def test_bert_adam_goes_on_from_its_state_dict():
+    def run(steps, state=None, weights=None):
+        parameter = nn.Parameter(torch.ones(5) if weights is None else weights)
+        optimizer = BertAdam([parameter], lr=0.01)
+        if state is not None:
+            optimizer.load_state_dict(state)
+        for step in steps:
+            parameter.grad = torch.full((5,), float(step + 1))
+            optimizer.step()
+        return parameter, optimizer
+
+    whole, _ = run(range(10))
+    half, optimizer = run(range(5))
+    resumed, _ = run(range(5, 10), optimizer.state_dict(), half.detach().clone())
+    assert torch.equal(whole, resumed)
+
+
+def test_bert_adam_refuses_parameters_that_are_trained_now_and_then():
+    first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = BertAdam([first, second])
+    first.grad = torch.ones(2)
+    optimizer.step()
+    second.grad = torch.ones(2)
+    with pytest.raises(RuntimeError, match="group of their own"):
+        optimizer.step()
+
+
+def test_schedule_starts_at_zero_warms_up_and_decays_from_step_zero():
+    """create_optimizer: polynomial_decay counted from 0, warm-up replaces it while step < warmup."""
+    rates = [bert_linear(step, num_warmup_steps=10, num_training_steps=100) for step in range(101)]
+    assert rates[0] == 0.0
+    assert rates[5] == 0.5
+    assert rates[9] == 0.9
+    assert rates[10] == 0.9  # the peak is 1 - warmup / total
+    assert rates[55] == pytest.approx(0.45)
+    assert rates[100] == 0.0
+    assert bert_linear(0, num_warmup_steps=0, num_training_steps=100) == 1.0
+
+
+def test_schedule_drives_the_optimiser():
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = BertAdam([parameter], lr=2.0)
+    schedule = create_bert_schedule(optimizer, 4, 10)
+    seen = []
+    for _ in range(10):
+        seen.append(optimizer.param_groups[0]["lr"])
+        parameter.grad = torch.ones(1)
+        optimizer.step()
+        schedule.step()
+    assert seen == pytest.approx([2.0 * x for x in (0, 0.25, 0.5, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)])
+
+
+def test_decay_spares_layer_norms_and_biases_and_nothing_else():
+    """exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"]: embeddings are decayed."""
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=50))
+    decayed, plain = decay_groups(model, 0.01)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert decayed["weight_decay"] == 0.01
+    assert plain["weight_decay"] == 0.0
+    assert "bert.embeddings.word_embeddings.weight" in {names[id(p)] for p in decayed["params"]}
+    assert all("LayerNorm" in names[id(p)] or names[id(p)].endswith("bias") for p in plain["params"])
+    assert len(decayed["params"]) + len(plain["params"]) == len(names)
+
+
+@pytest.mark.parametrize("name", ["bert_adam", "adamw", "lamb"])
+def test_every_named_optimiser_lowers_a_loss(name):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = create_optimizer(name, model, learning_rate=0.01)
+    inputs, targets = torch.randn(64, 8), torch.randn(64, 1)
+    losses = []
+    for _ in range(60):
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_an_unknown_optimiser_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match="allowed: bert_adam, adamw, lamb, trainer"):
+        create_optimizer("sdg", nn.Linear(2, 2), learning_rate=0.1)
