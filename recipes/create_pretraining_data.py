@@ -1,4 +1,4 @@
-"""Text to masked training instances: a drop-in for create_pretraining_data.py of google-research/bert.
+r"""Text to masked training instances: a drop-in for create_pretraining_data.py of google-research/bert.
 
     python recipes/create_pretraining_data.py --input_file=sample_text.txt --output_file=tf_examples.tfrecord \
         --vocab_file=vocab.txt --do_lower_case=True --max_seq_length=128 --max_predictions_per_seq=20 \
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.instance_files import check_instance_outputs, write_instances
-from bert_recipes.data.original_instances import create_training_instances, read_documents
+from bert_recipes.data.original_instances import OriginalPairs, create_training_instances, read_documents
 from bert_recipes.data.original_masking import OriginalMasking
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
@@ -49,6 +49,9 @@ def main() -> None:
     check_instance_outputs(outputs)
     inputs = find_inputs(args.input_file.split(","))
     tokenizer = load_tokenizer(args.vocab_file, args.do_lower_case)
+    pairing = OriginalPairs(
+        max_seq_length=args.max_seq_length, short_seq_prob=args.short_seq_prob, dupe_factor=args.dupe_factor
+    )
     masking = make_masking(args, tokenizer)
     documents = read_documents(inputs, tokenizer.encode_ids)
     num_documents, num_sentences = len(documents.lengths), sum(map(len, documents.lengths))
@@ -64,10 +67,8 @@ def main() -> None:
         )
     instances = create_training_instances(
         documents,
-        max_seq_length=args.max_seq_length,
-        short_seq_prob=args.short_seq_prob,
-        dupe_factor=args.dupe_factor,
-        masking=masking,
+        pairing,
+        masking,
         cls_id=tokenizer.cls_token_id,
         sep_id=tokenizer.sep_token_id,
         rng=random.Random(args.random_seed),
@@ -97,9 +98,15 @@ def find_inputs(patterns: Sequence[str]) -> list[Path]:
     """
     files: list[Path] = []
     for pattern in patterns:
-        found = [pattern] if Path(pattern).is_file() else [name for name in sorted(glob.glob(pattern)) if Path(name).is_file()]
+        found = (
+            [pattern]
+            if Path(pattern).is_file()
+            else [name for name in sorted(glob.glob(pattern)) if Path(name).is_file()]
+        )
         if not found:
-            raise InputError(f"--input_file: no file matches {pattern!r}; give text files or globs, separated by commas")
+            raise InputError(
+                f"--input_file: no file matches {pattern!r}; give text files or globs, separated by commas"
+            )
         files += map(Path, found)
     return files
 

@@ -33,7 +33,7 @@ def main() -> None:
     data = load_data(data_args, args.seed)
     if data.validation is None:
         raise InputError(f"{data_args.store or data_args.train_file} has no held-out part to measure on")
-    model = load_model(model_args, data.tokenizer, data_args.max_seq_length)
+    model = load_model(model_args, data.tokenizer, data_args.max_seq_length, args.seed)
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
     results = trainer.evaluate()
     if trainer.is_world_process_zero():

@@ -8,7 +8,6 @@ file, the line, the key, what was given and what is allowed.
 
 import dataclasses
 import difflib
-import enum
 import os
 import re
 import sys
@@ -55,10 +54,7 @@ def parse_arguments(
     """
     hints = {name: hint for kind in dataclass_types for name, hint in field_types.field_types(kind).items()}
     given = _parse_command_line(dataclass_types, hints, sys.argv[1:] if argv is None else argv)
-    config_files = given.pop("config", [])
-    if len(config_files) > 1:
-        raise InputError(f"--config: given {len(config_files)} times; nothing inherits, give one file")
-    config_file = Path(config_files[0]) if config_files else default_config
+    config_file = _config_file(given.pop("config", []), default_config)
     values = {} if config_file is None else _read_flat_yaml(config_file, hints)
     values |= {name: _read_flag(name, hints[name], raw) for name, raw in given.items()}
     return tuple(_build(kind, values) for kind in dataclass_types)
@@ -113,9 +109,7 @@ class _Parser(HfArgumentParser):
         raise InputError(re.sub(r"^argument (--[\w-]+)\S*: ", r"\1: ", message))
 
 
-def _parse_command_line(
-    dataclass_types: Iterable[type], hints: dict[str, Any], argv: Sequence[str]
-) -> dict[str, str | bool | list[str]]:
+def _parse_command_line(dataclass_types: Sequence[Any], hints: dict[str, Any], argv: Sequence[str]) -> dict[str, Any]:
     """Split the command line into {field: text, list of texts, or a bool of a bare flag}, given fields only."""
     description = sys.modules["__main__"].__doc__
     parser = _Parser(dataclass_types, allow_abbrev=False, formatter_class=_HelpFormatter, description=description)
@@ -153,6 +147,12 @@ def _nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{matches[0]}?" if matches else "; --help lists the valid names"
 
 
+def _config_file(given: list[str], default_config: Path | None) -> Path | None:
+    if len(given) > 1:
+        raise InputError(f"--config: given {len(given)} times; nothing inherits, give one file")
+    return Path(given[0]) if given else default_config
+
+
 def _read_flag(name: str, hint: Any, raw: str | bool | list[str]) -> Any:
     if isinstance(raw, bool):
         return raw
@@ -179,10 +179,10 @@ _Loader.add_implicit_resolver(
 
 
 def _read_flat_yaml(path: Path, hints: dict[str, Any]) -> dict[str, Any]:
-    loader = _Loader(_read_utf8(path))
+    loader, pairs = _compose(path, _read_utf8(path))
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
-    for key_node, value_node in _root_mapping(path, loader):
+    for key_node, value_node in pairs:
         line = key_node.start_mark.line + 1
         where = f"{path}, line {line}"
         key = key_node.value
@@ -218,22 +218,24 @@ def _read_utf8(path: Path) -> str:
         raise InputError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x})") from error
 
 
-def _root_mapping(path: Path, loader: _Loader) -> list[tuple[yaml.Node, yaml.Node]]:
+def _compose(path: Path, text: str) -> tuple[_Loader, list[tuple[yaml.Node, yaml.Node]]]:
+    """The file's (key, value) nodes, which still hold their text and line, and the loader that can construct them."""
     try:
+        loader = _Loader(text)
         root = loader.get_single_node()
     except yaml.reader.ReaderError as error:
-        raise InputError(f"{path}: a character that YAML forbids: {error.reason} (#x{ord(str(error.character)):04x})")
+        line = text.count("\n", 0, error.position) + 1
+        raise InputError(f"{path}, line {line}: a character that YAML forbids ({error.character!r})") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = str(error.problem or error.context)
-        if "\\t" in problem:
-            problem = "a tab; YAML indents with spaces"
+        problem = "a tab; YAML indents with spaces" if "\\t" in problem else problem
         raise InputError(f"{path}, line {mark.line + 1 if mark else 1}: not valid YAML: {problem}") from error
     if root is None:
         raise InputError(f"{path}: no settings in this file; write `field: value` lines or leave --config out")
     if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"{path}, line {root.start_mark.line + 1}: expected `field: value` (with a space) lines")
-    return list(root.value)
+        raise InputError(f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space")
+    return loader, root.value
 
 
 def _read_node(hint: Any, node: yaml.Node, loader: _Loader) -> Any:
@@ -284,22 +286,10 @@ def _writable_fields(instance: Any) -> list[dataclasses.Field]:
 
 
 def _yaml_line(name: str, value: Any) -> str:
-    # A collection on one line, text of several lines in quotes: every setting is one `key: value`.
-    return yaml.safe_dump(
-        {name: _plain(value)}, default_flow_style=None, sort_keys=False, allow_unicode=True, width=sys.maxsize
-    ).removesuffix("\n")
-
-
-def _plain(value: Any) -> Any:
-    """The same value in YAML's own types."""
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "to_dict"):
-        value = value.to_dict()
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
+    plain = field_types.to_plain(value)
+    # None: PyYAML's word for a collection of plain values on one line.
+    style = None if isinstance(plain, (dict, list)) else False
+    text = yaml.safe_dump(
+        {name: plain}, default_flow_style=style, sort_keys=False, allow_unicode=True, width=sys.maxsize
+    )
+    return str(text).removesuffix("\n")

@@ -88,6 +88,27 @@ def read_text(hint: Any, text: str, *, is_quoted: bool = False) -> Any:
     raise ValueError(f"expected {describe(hint)}, got {text!r}{_hint(alternatives, text)}")
 
 
+def to_plain(value: Any) -> Any:
+    """Return a field's value in the types that YAML and JSON have; what has no such form is returned as it is.
+
+    Example:
+        >>> to_plain({"strategy": IntervalStrategy.NO, "folder": Path("runs")})
+        {'strategy': 'no', 'folder': 'runs'}
+    """
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    # transformers' nested settings (AcceleratorConfig) are objects once they are resolved.
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    if isinstance(value, dict):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    return value
+
+
 def describe(hint: Any) -> str:
     """Say in words what a field takes, every choice of it."""
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}

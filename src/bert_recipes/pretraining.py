@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from huggingface_hub import is_offline_mode
+from transformers import set_seed
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.data.collator import DataCollatorForPreTraining
@@ -108,12 +109,21 @@ def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: i
     )
 
 
-def load_model(model: ModelArguments, tokenizer: OriginalBertTokenizer, max_seq_length: int) -> BertForPreTraining:
+def load_model(
+    model: ModelArguments, tokenizer: OriginalBertTokenizer, max_seq_length: int, seed: int
+) -> BertForPreTraining:
     """A new model of the named size, or a checkpoint (ours or stock).
+
+    Args:
+        model: Settings.
+        tokenizer: Gives the vocabulary.
+        max_seq_length: Longest input of the run.
+        seed: Of new weights.
 
     Raises:
         InputError: An unknown size, a vocabulary or length that does not fit, a checkpoint that is not there.
     """
+    set_seed(seed)
     if model.model_name_or_path is None:
         config = pretraining_config(
             model.size,

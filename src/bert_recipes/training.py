@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import Trainer, set_seed
+from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.training_args import ParallelMode, TrainingArguments
 
@@ -132,7 +132,6 @@ def run_training(trainer: Trainer, configs: Sequence[Any], resume_from: str | No
     """
     args = trainer.args
     folder = Path(args.output_dir)
-    set_seed(args.seed)
     if trainer.is_world_process_zero():
         folder.mkdir(parents=True, exist_ok=True)
         save_config(folder / CONFIG_FILE, *configs)

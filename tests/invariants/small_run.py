@@ -49,7 +49,6 @@ def small_run(
     output_dir: str,
     resume_from: str | None = None,
     dropout: float = 0.0,
-    model_seed: int = 0,
     **settings: Any,
 ) -> dict[str, Any]:
     """Train the tiny size for a few steps.
@@ -63,8 +62,8 @@ def small_run(
     args = PreTrainingArguments(output_dir=output_dir, **(defaults | settings))
     check_launch(args)
     data = load_data(data_args, args.seed)
-    torch.manual_seed(model_seed)
-    model = load_model(ModelArguments(size="tiny", dropout=dropout), data.tokenizer, data_args.max_seq_length)
+    model_args = ModelArguments(size="tiny", dropout=dropout)
+    model = load_model(model_args, data.tokenizer, data_args.max_seq_length, args.seed)
     recorder = Recorder(model)
     trainer = RecordingTrainer(
         model,

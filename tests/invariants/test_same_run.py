@@ -104,12 +104,12 @@ def test_data_workers_change_nothing(small_store, tmp_path, whole_batch, workers
 def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path):
     """Across the end of an epoch, with dropout, accumulation and evaluation in between."""
     common = {"store": str(small_store), "dropout": 0.1, "per_device_train_batch_size": 8, "max_grad_norm": 1.0}
-    common |= {"gradient_accumulation_steps": 2, "max_steps": 12, "eval_strategy": "steps", "eval_steps": 3}
+    common |= {"gradient_accumulation_steps": 2, "max_steps": 16, "eval_strategy": "steps", "eval_steps": 3}
     straight = small_run(output_dir=str(tmp_path / "a"), **common)
     small_run(output_dir=str(tmp_path / "b"), **(common | {"save_strategy": "steps", "save_steps": 7}))
     checkpoint = tmp_path / "b" / "checkpoint-7"
     resumed = small_run(output_dir=str(tmp_path / "c"), resume_from=str(checkpoint), **common)
-    assert len(resumed["rows"]) == 5 * 16
+    assert len(resumed["rows"]) == 9 * 16
     assert resumed["rows"] == [row for row in straight["rows"] if row[0] >= 7]
     for name, weights in straight["weights"].items():
         assert torch.equal(weights, resumed["weights"][name]), name

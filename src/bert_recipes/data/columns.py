@@ -5,6 +5,7 @@ more than what is asked for and the operating system's page cache is shared by a
 """
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,12 @@ class ColumnWriter:
     def _write_batch(self) -> None:
         values = self._buffer[: self._filled]
         self._hash.update(values.tobytes())
-        self._writer.write_batch(pa.record_batch([pa.array(values)], schema=self._schema))
+        try:
+            self._writer.write_batch(pa.record_batch([pa.array(values)], schema=self._schema))
+        except OSError as error:
+            # Arrow does not name the file; a full disk is the usual reason.
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise OSError(error.errno, f"cannot be written: {reason}", str(self._path)) from error
         self._filled = 0
 
     def close(self) -> dict[str, int | str]:

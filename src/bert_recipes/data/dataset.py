@@ -68,6 +68,7 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         cache_dir: str | Path | None = None,
         num_workers: int = 1,
     ) -> None:
+        """Check the settings; an epoch's pairs are built when they are first asked for."""
         low, high = MAX_SEQ_LENGTH_RANGE
         if not low <= max_seq_length <= high:
             raise InputError(f"max_seq_length: {max_seq_length} given, allowed are {low} to {high}")

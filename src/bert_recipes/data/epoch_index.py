@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 from tqdm import tqdm
@@ -35,8 +35,8 @@ PAIR_DTYPE = np.dtype(
 
 # Sentences a block: large enough to make processes worth their messages, small enough for a few MB of memory each.
 BLOCK_SENTENCES = 2**16
-# Below this number of sentences one process is done before others have started.
-MIN_SENTENCES_PER_PROCESS = 2**20
+# Some ten seconds of work: with less, one process is done before others have started (they import the main script anew).
+MIN_SENTENCES_PER_PROCESS = 2**23
 # Sentence lengths of another document fetched at a time: a random B rarely needs more.
 FETCH = 16
 
@@ -139,7 +139,8 @@ def _start_worker(lengths: SentenceLengths, settings: PairSettings, epoch: int) 
 
 
 def _index_block_in_worker(block: tuple[int, int]) -> np.ndarray:
-    return index_documents(*block, *_in_worker)
+    lengths, settings, epoch = _in_worker
+    return index_documents(*block, lengths, settings, epoch)
 
 
 def _index_blocks(
@@ -168,7 +169,7 @@ class _LazyLengths(Sequence[int]):
     def __len__(self) -> int:
         return self._end - self._begin
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def, override]
+    def __getitem__(self, index: Any) -> Any:
         place = index - self._first
         if not 0 <= place < len(self._fetched):
             begin = self._begin + index

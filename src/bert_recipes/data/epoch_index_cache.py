@@ -43,6 +43,7 @@ class EpochIndexCache:
         cache_dir: Path | None,
         num_processes: int,
     ) -> None:
+        """Choose the folder and the files' names."""
         self._lengths, self._settings, self._num_processes = lengths, settings, num_processes
         key = json.dumps({"version": FORMAT_VERSION, **asdict(settings), **identity}, sort_keys=True)
         self._name = f"pairs-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
@@ -87,7 +88,7 @@ class EpochIndexCache:
         build_once(path, lambda partial: self._build(partial, epoch))
         try:
             return _open_table(path)
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, EOFError, ValueError):
             # Deleted by another run over the same store in this very moment, or damaged: make it again.
             build_once(path, lambda partial: self._build(partial, epoch), rebuild=True)
             return _open_table(path)

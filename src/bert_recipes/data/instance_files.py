@@ -82,6 +82,9 @@ class InstanceWriter(Protocol):
     def close(self) -> None:
         """Write what is held back; the file itself stays open."""
 
+    def abandon(self) -> None:
+        """Forget what is held back: the file is about to be deleted."""
+
 
 def format_of(path: Path) -> str:
     """Return ``jsonl``, ``parquet`` or ``tfrecord`` by the suffix; shards (``x.tfrecord-00000-of-00010``) count too.
@@ -142,6 +145,7 @@ def write_instances(
             stack.callback(partials[-1].unlink, missing_ok=True)
             files.append(stack.enter_context(open(descriptor, "wb")))
             writers.append(_WRITERS[format_of(path)](files[-1], shape))
+            stack.callback(writers[-1].abandon)
         count = 0
         for instance in tqdm(instances, desc="write", unit="instance", delay=1):
             writers[count % len(writers)].write(instance)
@@ -196,6 +200,9 @@ class _JsonLinesWriter:
     def close(self) -> None:
         pass
 
+    def abandon(self) -> None:
+        pass
+
 
 @lru_cache(maxsize=2**14)
 def _input_mask_text(length: int, size: int) -> str:
@@ -228,6 +235,9 @@ class _TFRecordWriter:
         write_record(self._file, encode_example(entries))
 
     def close(self) -> None:
+        pass
+
+    def abandon(self) -> None:
         pass
 
 
@@ -286,6 +296,10 @@ class _ParquetWriter:
         if self._rows:
             self._write_group()
         self._writer.close()
+
+    def abandon(self) -> None:
+        # Or it would write a footer to the closed file when it is collected.
+        self._writer.is_open = False
 
 
 _WRITERS: dict[str, Callable[[BinaryIO, _Shape], InstanceWriter]] = {

@@ -34,6 +34,7 @@ class InstanceDataset(Dataset[dict[str, Any]]):
     """
 
     def __init__(self, paths: Sequence[str | Path], *, cache_dir: str | Path | None = None) -> None:
+        """Find the records and read the last one of each file."""
         if not paths:
             raise InputError("no instance file given")
         self.paths = [Path(path) for path in paths]
@@ -67,7 +68,7 @@ class InstanceDataset(Dataset[dict[str, Any]]):
         """
         epoch, index = key if isinstance(key, tuple) else (0, key)
         epoch, index = int(epoch), int(index)
-        return {**_to_item(self._read(index), self._where(index)), "key": (epoch, index)}
+        return {**_to_item(self.record(index), self._where(index)), "key": (epoch, index)}
 
     def _locate(self, index: int) -> tuple[int, int]:
         """Return which file, and which record in it."""
@@ -80,8 +81,8 @@ class InstanceDataset(Dataset[dict[str, Any]]):
         file, record = self._locate(index)
         return f"{self.paths[file]}, record {record + 1}"
 
-    def _read(self, index: int) -> dict[str, np.ndarray]:
-        """Return the seven features as arrays."""
+    def record(self, index: int) -> dict[str, np.ndarray]:
+        """Return the seven features of an instance as they stand in the file, padded: int64 arrays, float64 weights."""
         file, record = self._locate(index)
         try:
             features = self._readers[file].read(record)
@@ -93,7 +94,7 @@ class InstanceDataset(Dataset[dict[str, Any]]):
             raise InputError(f"{self._where(index)}: {error}; make the file again") from error
 
     def _padded_length(self, index: int) -> int:
-        return len(self._read(index)["input_ids"])
+        return len(self.record(index)["input_ids"])
 
 
 def _to_array(name: str, values: Any) -> np.ndarray:

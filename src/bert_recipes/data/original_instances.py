@@ -123,13 +123,38 @@ class InstanceBuffer:
             yield Instance(numbers[:length], boundary, positions, labels, bool(is_random))
 
 
+@dataclass(frozen=True, kw_only=True)
+class OriginalPairs:
+    """How the text becomes pairs.
+
+    Attributes:
+        max_seq_length: Most tokens of an instance, special tokens included; at least 8.
+        short_seq_prob: Share of documents with a shorter target length; 0 to 1.
+        dupe_factor: Passes over the documents, each with other pairs and masks; at least 1.
+
+    Raises:
+        InputError: A setting out of range.
+    """
+
+    max_seq_length: int
+    short_seq_prob: float
+    dupe_factor: int
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.max_seq_length < MIN_SEQ_LENGTH:
+            raise InputError(f"max_seq_length: {self.max_seq_length} given, at least {MIN_SEQ_LENGTH} is needed")
+        if not 0.0 <= self.short_seq_prob <= 1.0:
+            raise InputError(f"short_seq_prob: {self.short_seq_prob} given, allowed is a probability, 0 to 1")
+        if self.dupe_factor < 1:
+            raise InputError(f"dupe_factor: {self.dupe_factor} given, at least 1 pass is needed")
+
+
 def create_training_instances(
     documents: TokenizedDocuments,
-    *,
-    max_seq_length: int,
-    short_seq_prob: float,
-    dupe_factor: int,
+    pairing: OriginalPairs,
     masking: OriginalMasking,
+    *,
     cls_id: int,
     sep_id: int,
     rng: random.Random,
@@ -142,44 +167,28 @@ def create_training_instances(
 
     Args:
         documents: What :func:`read_documents` returns.
-        max_seq_length: Most tokens of an instance; at least 8.
-        short_seq_prob: Share of documents with a shorter target length.
-        dupe_factor: Passes over the documents, each with other pairs and masks; at least 1.
-        masking: The masking rule.
+        pairing: The pairs' rule.
+        masking: The masks' rule.
         cls_id: Id of [CLS].
         sep_id: Id of [SEP].
         rng: Source of all draws; the original's is ``random.Random(random_seed)``.
 
-    Raises:
-        InputError: A setting out of range.
-
     Source: google-research/bert create_pretraining_data.py, create_training_instances.
     """
-    if max_seq_length < MIN_SEQ_LENGTH:
-        raise InputError(f"max_seq_length: {max_seq_length} given, at least {MIN_SEQ_LENGTH} is needed")
-    if not 0.0 <= short_seq_prob <= 1.0:
-        raise InputError(f"short_seq_prob: {short_seq_prob} given, allowed is a probability, 0 to 1")
-    if dupe_factor < 1:
-        raise InputError(f"dupe_factor: {dupe_factor} given, at least 1 pass is needed")
     order = list(range(len(documents.lengths)))
     shuffle(order, rng)
     lengths = [documents.lengths[document] for document in order]
     offsets = [documents.offsets[document] for document in order]
-    tokens, max_num_tokens = documents.tokens, max_seq_length - NUM_SPECIAL_TOKENS
+    tokens, max_num_tokens = documents.tokens, pairing.max_seq_length - NUM_SPECIAL_TOKENS
     buffer = InstanceBuffer()
-    passes = tqdm(
-        [document for _ in range(dupe_factor) for document in range(len(order))],
-        desc="pairs",
-        unit="document",
-        delay=1,
-    )
-    for document in passes:
+    passes = (document for _ in range(pairing.dupe_factor) for document in range(len(order)))
+    for document in tqdm(passes, total=pairing.dupe_factor * len(order), desc="pairs", unit="document", delay=1):
         for pair in build_sentence_pairs(
             document,
             lengths.__getitem__,
             len(lengths),
-            max_seq_length=max_seq_length,
-            short_seq_prob=short_seq_prob,
+            max_seq_length=pairing.max_seq_length,
+            short_seq_prob=pairing.short_seq_prob,
             rng=rng,
         ):
             keep_a, keep_b = truncate_pair(pair.length_a, pair.length_b, max_num_tokens, rng)

@@ -15,7 +15,8 @@ class OriginalMasking:
     """How many tokens are predicted and what stands in their place.
 
     Attributes:
-        masked_lm_prob: Share of an input's tokens that is predicted, special tokens counted in; above 0, at most 1.
+        masked_lm_prob: Share of an input's tokens that is predicted, special tokens counted in; 0 to 1. One token is
+            predicted in any case.
         max_predictions_per_seq: Most predictions an input; at least 1.
         whole_word: Whether pieces that start with ``##`` are masked together with the piece before them.
         mask_id: Id of [MASK].
@@ -35,8 +36,8 @@ class OriginalMasking:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if not 0.0 < self.masked_lm_prob <= 1.0:
-            raise InputError(f"masked_lm_prob: {self.masked_lm_prob} given, allowed is a share above 0, at most 1")
+        if not 0.0 <= self.masked_lm_prob <= 1.0:
+            raise InputError(f"masked_lm_prob: {self.masked_lm_prob} given, allowed is a share, 0 to 1")
         if self.max_predictions_per_seq < 1:
             raise InputError(f"max_predictions_per_seq: {self.max_predictions_per_seq} given, at least 1 is needed")
 

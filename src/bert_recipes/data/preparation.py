@@ -187,7 +187,7 @@ def prepare_store(arguments: CorpusArguments, tokenizer: CorpusTokenizer) -> Pre
         writer.finish(
             sources=sources.describe(),
             settings={name: value for name, value in asdict(arguments).items() if name not in _NOT_IN_STORE},
-            read={split: asdict(counts) for split, counts in sources.counts.items() if counts.documents},
+            read={split: counts.as_dict() for split, counts in sources.counts.items() if counts.documents},
             dropped={split: dict(dropped) for split, dropped in report.dropped.items() if dropped},
             versions=_versions(),
         )

@@ -186,13 +186,14 @@ def iter_hub_texts(
     from huggingface_hub.errors import HfHubHTTPError
 
     network_errors: tuple[type[Exception], ...] = (OSError, *HfHubHTTPError.__bases__)
+    open_errors: tuple[type[Exception], ...] = (*network_errors, ValueError, RuntimeError)
     try:
         # One request with a short limit, so that a machine without network learns it at once: `datasets` tries for minutes.
         HfApi().dataset_info(name, timeout=10)
         from datasets import load_dataset
 
         rows = iter(load_dataset(name, config_name, split=split, streaming=True))
-    except (*network_errors, ValueError, RuntimeError) as error:
+    except open_errors as error:
         detail = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(
             f"Hub data set {name!r}: cannot be opened ({detail}); check name and network, or give local text with --files"

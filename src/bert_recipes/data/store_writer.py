@@ -85,7 +85,7 @@ class _SplitWriter:
         )
         if int(sentence_lengths.sum()) != len(tokens) or int(document_lengths.sum()) != len(sentence_lengths):
             raise ValueError("lengths do not add up to the number of tokens and of sentences")
-        if len(sentence_lengths) and (sentence_lengths.min() < 1 or document_lengths.min() < 1):
+        if (sentence_lengths < 1).any() or (document_lengths < 1).any():
             raise ValueError("a sentence has no token or a document no sentence: drop (and count) it before")
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
             raise ValueError(f"a token id is outside 0..{self._vocab_size - 1}")

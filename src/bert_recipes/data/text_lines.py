@@ -39,6 +39,11 @@ class CorpusCounts:
     repaired: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
 
+    def as_dict(self) -> dict[str, int | dict[str, int]]:
+        """Return all counts as JSON values."""
+        numbers = {name: getattr(self, name) for name in ("files", "source_bytes", "text_bytes", "documents")}
+        return {**numbers, "repaired": dict(self.repaired), "dropped": dict(self.dropped)}
+
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:

@@ -7,9 +7,10 @@ normalization.py        the original's BasicTokenizer on whole strings; `normali
 wordpiece.py            the original's WordpieceTokenizer with a memory of words
 bert_tokenizer.py       `OriginalBertTokenizer`: both behind Hugging Face's interface
 alignment.py            offsets in the caller's text
-loading.py              `load_tokenizer`: from a folder, a vocab.txt or the Hub
+loading.py              `load_tokenizer`: from a folder, a vocab.txt or the Hub (hub_folder.py)
 vocabulary_training.py  `train_wordpiece`
 vocabulary_report.py    fertility, [UNK] rate, what normalising drops
+folder.py, arguments.py what tokenizer/train.py writes and what it can be told
 ======================  ======================================================================
 
 All text of this project goes through this package: the corpus store, the data for fine-tuning, predictions.

@@ -36,13 +36,14 @@ class AlignedEncoding:
         self._kept = kept
 
     def __getattr__(self, name: str) -> Any:
-        # Ids, type ids, masks, tokens, word ids: nothing there depends on characters. Private names are never the
-        # library's, and must not be looked for while an unpickled object is still empty.
+        """Whatever is not about characters: ids, type ids, masks, tokens, word ids."""
+        # Private names are never the library's, and must not be looked for while an unpickled object is still empty.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._encoding, name)
 
     def __len__(self) -> int:
+        """Number of tokens, special ones and padding included."""
         return len(self._encoding)
 
     @cached_property

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import BatchEncoding, BertTokenizer, BertTokenizerFast
+from transformers import BatchEncoding, BertTokenizer
 
 from bert_recipes.tokenization.alignment import AlignedEncoding
 from bert_recipes.tokenization.normalization import normalize_text
@@ -33,10 +33,10 @@ DEFAULT_MODEL_MAX_LENGTH = 512
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-class OriginalBertTokenizer(BertTokenizerFast):
+class OriginalBertTokenizer(BertTokenizer):
     """BERT's tokenizer with google-research/bert's results for every text, through every entry point.
 
-    Differences from the stock `BertTokenizerFast`, all of them in favour of the original:
+    Differences from the stock `BertTokenizer` (of which `BertTokenizerFast` is another name), all of them in favour of the original:
 
     - words of 101 to 200 characters are cut into pieces, not turned into [UNK];
     - ``[SEP]`` or ``[MASK]`` written in a text is text (``[``, ``sep``, ``]``). To have special tokens recognised, as a
@@ -66,7 +66,7 @@ class OriginalBertTokenizer(BertTokenizerFast):
             do_lower_case: whether to lower-case.
             tokenize_chinese_chars: whether every Han character is a word of its own.
             strip_accents: whether to drop combining marks. None: where ``do_lower_case`` does.
-            **kwargs: what `BertTokenizerFast` takes.
+            **kwargs: what `BertTokenizer` takes.
         """
         # Set before the base class runs, which may already ask for attributes.
         self._words: WordCache | None = None
@@ -115,7 +115,9 @@ class OriginalBertTokenizer(BertTokenizerFast):
     def words(self) -> WordCache:
         """Word to piece ids, filled on first use. A word is what splitting a normalised text gives."""
         if self._words is None:
-            self._words = WordCache(self._tokenizer.get_vocab(with_added_tokens=False), unk_token=str(self.unk_token))
+            self._words = WordCache(
+                self.backend_tokenizer.get_vocab(with_added_tokens=False), unk_token=str(self.unk_token)
+            )
         return self._words
 
     @property
@@ -129,7 +131,11 @@ class OriginalBertTokenizer(BertTokenizerFast):
     @property
     def _normalization(self) -> dict[str, bool]:
         strip_accents = self.do_lower_case if self.strip_accents is None else self.strip_accents
-        return {"lowercase": self.do_lower_case, "strip_accents": strip_accents, "split_cjk": self.tokenize_chinese_chars}
+        return {
+            "lowercase": self.do_lower_case,
+            "strip_accents": strip_accents,
+            "split_cjk": self.tokenize_chinese_chars,
+        }
 
     def _encode_plus(  # type: ignore[override]
         self,
@@ -186,7 +192,7 @@ class OriginalBertTokenizer(BertTokenizerFast):
     def stock_tokenizer(self) -> BertTokenizer:
         """Build the stock tokenizer with the same vocabulary and settings: what `save_pretrained` saves."""
         stock = BertTokenizer(
-            vocab=self._tokenizer.get_vocab(with_added_tokens=False),
+            vocab=self.backend_tokenizer.get_vocab(with_added_tokens=False),
             do_lower_case=self.do_lower_case,
             tokenize_chinese_chars=self.tokenize_chinese_chars,
             strip_accents=self.strip_accents,
@@ -206,7 +212,7 @@ class OriginalBertTokenizer(BertTokenizerFast):
 
         Args:
             save_directory: folder, made if missing.
-            **kwargs: what `BertTokenizerFast.save_pretrained` takes.
+            **kwargs: what `BertTokenizer.save_pretrained` takes.
 
         Returns:
             The paths of the files.
@@ -225,7 +231,7 @@ class OriginalBertTokenizer(BertTokenizerFast):
             The path of the file, as a tuple.
         """
         path = Path(save_directory) / f"{filename_prefix + '-' if filename_prefix else ''}vocab.txt"
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
+        vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=False)
         pieces = sorted(vocabulary, key=vocabulary.__getitem__)
         path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8", newline="\n")
         return (str(path),)

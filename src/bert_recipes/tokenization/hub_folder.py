@@ -3,6 +3,7 @@
 import re
 import socket
 import urllib.request
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -36,7 +37,7 @@ def find_hub_folder(name: str) -> Path:
     Raises:
         InputError: not in the cache, and offline or not on the Hub.
     """
-    from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
+    from huggingface_hub import constants, try_to_load_from_cache
     from huggingface_hub.errors import HfHubHTTPError
 
     for file in ("tokenizer.json", "vocab.txt"):
@@ -49,13 +50,26 @@ def find_hub_folder(name: str) -> Path:
     if not _can_connect(constants.ENDPOINT):
         raise InputError(f"{wanted}; {constants.ENDPOINT} cannot be reached, so give a local folder or vocab.txt")
     try:
-        folder = Path(snapshot_download(name, allow_patterns=list(_FILES)))
+        folders = [path.parent for path in map(partial(_download, name), _FILES) if path is not None]
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", "?")
-        raise InputError(f"{wanted}; {constants.ENDPOINT} answers {status}: check the name, or give a local folder") from None
-    if not any((folder / file).exists() for file in ("tokenizer.json", "vocab.txt")):
-        raise InputError(f"{name}: this model on the Hub has neither tokenizer.json nor vocab.txt; BERT needs WordPiece")
-    return folder
+        raise InputError(
+            f"{wanted}; {constants.ENDPOINT} answers {status}: check the name, or give a local folder"
+        ) from None
+    if not folders:
+        raise InputError(f"{name}: this model on the Hub has no {', '.join(_FILES)}; BERT needs WordPiece")
+    return folders[0]
+
+
+def _download(name: str, file: str) -> Path | None:
+    """Download one file into the local cache; None if the model has no such file."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(name, file))
+    except RemoteEntryNotFoundError:
+        return None
 
 
 def _can_connect(endpoint: str) -> bool:

@@ -99,7 +99,9 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> OriginalBertTokeni
     settings = _read_json(config_file) if config_file.exists() else {}
     if not tokenizer_file.exists():
         if not vocabulary_file.exists():
-            raise InputError(f"{folder}: neither tokenizer.json nor vocab.txt in this folder; give a tokenizer's folder")
+            raise InputError(
+                f"{folder}: neither tokenizer.json nor vocab.txt in this folder; give a tokenizer's folder"
+            )
         return _build(read_vocabulary(vocabulary_file), settings, do_lower_case, vocabulary_file)
     serialized = _read_json(tokenizer_file)
     vocabulary = _serialized_vocabulary(serialized, tokenizer_file)
@@ -115,10 +117,12 @@ def _serialized_vocabulary(serialized: dict[str, Any], path: Path) -> dict[str, 
     """Take the vocabulary out of a tokenizer.json."""
     model = serialized.get("model")
     # Files of old versions of the library do not name the model's type, but only WordPiece has this key.
-    is_wordpiece = isinstance(model, dict) and model.get("type", "WordPiece") == "WordPiece"
-    if not is_wordpiece or model.get("continuing_subword_prefix") != "##":
-        kind = model.get("type") if isinstance(model, dict) else None
-        raise InputError(f"{path}: holds no WordPiece model with the prefix ## but {kind or 'something else'}; BERT needs WordPiece")
+    model = model if isinstance(model, dict) else {}
+    kind = model.get("type", "WordPiece")
+    if kind != "WordPiece" or model.get("continuing_subword_prefix") != "##":
+        raise InputError(
+            f"{path}: holds no WordPiece model with the prefix ## but {kind if model else 'no model'}; BERT needs WordPiece"
+        )
     vocabulary = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
     _check_special_tokens(vocabulary, path)
     return vocabulary
@@ -190,7 +194,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8; the file is damaged, fetch or write it again") from None
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {error.lineno}: broken JSON ({error.msg}); fetch or write the file again") from None
+        raise InputError(
+            f"{path}, line {error.lineno}: broken JSON ({error.msg}); fetch or write the file again"
+        ) from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: a JSON object is wanted, not a {type(content).__name__}")
     return content

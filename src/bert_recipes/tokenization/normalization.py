@@ -98,7 +98,7 @@ _SPLITTING = {drop_marks: _SplittingTable(drop_marks=drop_marks) for drop_marks 
 
 
 def normalize_text(text: str, *, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True) -> str:
-    """Normalise a text so that ``.split()`` gives the words of google-research/bert's BasicTokenizer.
+    r"""Normalise a text so that ``.split()`` gives the words of google-research/bert's BasicTokenizer.
 
     Args:
         text: any string, of any length.
@@ -111,7 +111,7 @@ def normalize_text(text: str, *, lowercase: bool, strip_accents: bool | None = N
         The words with one or more spaces around them; the only whitespace is U+0020.
 
     Example:
-        >>> normalize_text("H\\u00e9llo, World!", lowercase=True).split()
+        >>> normalize_text("H\u00e9llo, World!", lowercase=True).split()
         ['hello', ',', 'world', '!']
 
     Source: google-research/bert tokenization.py `BasicTokenizer.tokenize`; BERT, Devlin et al. 2019, section 3.

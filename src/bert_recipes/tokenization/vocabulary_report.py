@@ -105,19 +105,20 @@ class MarkCounter:
     """Counts the characters of a text and the combining marks among them that stripping accents would drop."""
 
     def __init__(self) -> None:
-        self.num_characters = 0
+        """Start at zero."""
+        self._num_ascii = 0
         self._decomposed: Counter[str] = Counter()
 
     def add(self, text: str) -> None:
         """Count one text, as it is before normalisation."""
         if text.isascii():
-            self.num_characters += sum(map(len, text.split()))
+            self._num_ascii += sum(map(len, text.split()))
         else:
             self._decomposed.update(unicodedata.normalize("NFD", "".join(text.split())))
 
     def shares(self) -> tuple[float, dict[str, float]]:
         """Share of all marks, and by script of those that belong to one script, among all characters but spaces."""
-        total = max(1, self.num_characters + self._decomposed.total())
+        total = max(1, self._num_ascii + self._decomposed.total())
         marks = {mark: n for mark, n in self._decomposed.items() if unicodedata.category(mark) == "Mn"}
         scripts: Counter[str] = Counter()
         for mark, number in sorted(marks.items()):

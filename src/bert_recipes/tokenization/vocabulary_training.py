@@ -94,7 +94,9 @@ def train_wordpiece(
         >>> tokenizer = train_wordpiece(open("corpus.txt"), vocab_size=8000)
         >>> tokenizer.save_pretrained("my_tokenizer")
     """
-    _check_settings(vocab_size=vocab_size, min_frequency=min_frequency, limit_alphabet=limit_alphabet, num_unused=num_unused)
+    _check_settings(
+        vocab_size=vocab_size, min_frequency=min_frequency, limit_alphabet=limit_alphabet, num_unused=num_unused
+    )
     drop_marks = lowercase if strip_accents is None else strip_accents
     counts = _count(texts, lowercase, drop_marks, split_cjk, show_progress)
     if not counts.tokens:
@@ -204,7 +206,9 @@ def _train(
     trainee.train_from_iterator(_repeated(words), trainer=trainer)
     vocabulary = dict(sorted(trainee.get_vocab().items(), key=lambda item: item[1]))
     if list(vocabulary)[: len(fixed)] != fixed or list(vocabulary.values()) != list(range(len(vocabulary))):
-        raise RuntimeError("the tokenizers library did not keep the order of the first tokens; its trainer has changed")
+        raise RuntimeError(
+            "the tokenizers library did not keep the order of the first tokens; its trainer has changed"
+        )
     return vocabulary
 
 

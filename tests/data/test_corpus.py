@@ -1,0 +1,276 @@
+"""Reading documents: what ends one, which files are read in which order, and what is said about bad input."""
+
+import gzip
+import json
+import sys
+import types
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bert_recipes.data.corpus import CorpusCounts, iter_documents, iter_hub_documents
+from bert_recipes.data.files import describe_files, find_files
+from bert_recipes.errors import InputError
+
+
+TEXT = "a1\na2\n\n \n\nb1\n"
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return path
+
+
+def read(*paths, **options):
+    return list(iter_documents(list(paths), **options))
+
+
+def error_of(*paths, **options):
+    with pytest.raises(InputError) as caught:
+        read(*paths, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("boundary", "expected"),
+    [
+        ("auto", [["a1", "a2"], ["b1"]]),
+        ("blank_line", [["a1", "a2"], ["b1"]]),
+        ("line", [["a1"], ["a2"], ["b1"]]),
+        ("file", [["a1", "a2", "b1"]]),
+    ],
+)
+def test_document_boundary_says_what_ends_a_document(tmp_path, boundary, expected):
+    """Blank lines between documents: google-research/bert README and create_pretraining_data.py."""
+    assert read(write(tmp_path / "a.txt", TEXT), document_boundary=boundary) == expected
+
+
+def test_the_end_of_a_file_ends_a_document_unlike_in_the_original(tmp_path):
+    """google-research/bert create_pretraining_data.py goes on with the document in the next file."""
+    paths = [write(tmp_path / "1.txt", "a\nb\n"), write(tmp_path / "2.txt", "c\n")]
+
+    assert read(*paths) == [["a", "b"], ["c"]]
+
+
+@pytest.mark.parametrize(("boundary", "expected"), [("blank_line", [["a1 a2"], ["b1"]]), ("file", [["a1 a2", "b1"]])])
+def test_wrapped_lines_are_joined_to_paragraphs(tmp_path, boundary, expected):
+    assert read(write(tmp_path / "a.txt", TEXT), document_boundary=boundary, wrapped_lines=True) == expected
+
+
+def test_line_ends_of_windows_and_a_last_line_without_end_are_read(tmp_path):
+    assert read(write(tmp_path / "a.txt", "a\r\nb\r\n\r\nc")) == [["a", "b"], ["c"]]
+
+
+def test_only_line_feeds_end_lines(tmp_path):
+    assert read(write(tmp_path / "a.txt", "a\u2028b\x0cc\u0085d\n")) == [["a\u2028b\x0cc\u0085d"]]
+
+
+def test_a_byte_order_mark_is_removed_and_counted(tmp_path):
+    counts = CorpusCounts()
+
+    assert read(write(tmp_path / "a.txt", b"\xef\xbb\xbfa\n"), counts=counts) == [["a"]]
+    assert counts.repaired == {"byte_order_marks_removed": 1}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet"])
+def test_every_row_is_a_document(tmp_path, suffix):
+    rows = [
+        {"text": "a1\n\na2", "id": 1},
+        {"text": None, "id": 2},
+        {"text": " \n", "id": 3},
+        {"text": "b\u00e91", "id": 4},
+    ]
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        lines = "\n".join(map(json.dumps, rows)).encode("utf-8")
+        path.write_bytes(gzip.compress(lines) if suffix.endswith(".gz") else lines)
+    counts = CorpusCounts()
+
+    assert read(path, counts=counts) == [["a1", "a2"], ["b\u00e91"]]
+    assert counts.dropped == {"rows_without_text": 2}
+    assert counts.documents == 2
+    assert counts.source_bytes == path.stat().st_size
+
+
+def test_a_json_array_is_read_element_by_element(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_recipes.data.rows._CHUNK_BYTES", 7)
+    rows = [{"text": f"t\u00e9xt {number}" + "x" * number} for number in range(40)]
+    path = write(tmp_path / "a.json", "\ufeff" + json.dumps(rows, indent=1, ensure_ascii=False))
+
+    assert read(path) == [[row["text"]] for row in rows]
+
+
+def test_gzip_text_is_read(tmp_path):
+    assert read(write(tmp_path / "a.txt.gz", gzip.compress(b"a\n\nb\n"))) == [["a"], ["b"]]
+
+
+def test_files_are_sorted_and_taken_once(tmp_path):
+    for name in ("b/2.txt", "b/1.txt", "a/3.jsonl", "b/notes.md", "b/.hidden.txt", ".git/x.txt"):
+        write(tmp_path / name, "{}" if name.endswith("l") else "text")
+    (tmp_path / "c.txt").symlink_to(tmp_path / "b" / "1.txt")
+    wanted = [tmp_path / "a/3.jsonl", tmp_path / "b/1.txt", tmp_path / "b/2.txt"]
+
+    assert find_files(tmp_path) == wanted
+    assert find_files([tmp_path / "b/2.txt", tmp_path / "b", str(tmp_path / "*/*.jsonl"), tmp_path / "b"]) == wanted
+    assert find_files(str(tmp_path / "**" / "*.txt")) == wanted[1:]
+
+
+def test_files_that_are_passed_over_are_logged(tmp_path, caplog):
+    write(tmp_path / "a.txt", "a")
+    write(tmp_path / "notes.md", "a")
+    find_files(tmp_path)
+
+    assert "1 files are not read" in caplog.text
+    assert "notes.md" in caplog.text
+
+
+def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
+    files = [write(tmp_path / "corpus/books/1.txt", "abc"), write(tmp_path / "corpus/wiki/2.txt", "d")]
+
+    assert describe_files(files) == [
+        {"name": "corpus/books/1.txt", "bytes": 3},
+        {"name": "corpus/wiki/2.txt", "bytes": 1},
+    ]
+
+
+def test_missing_and_empty_paths_are_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+
+    assert "no such file or folder" in error_of(tmp_path / "nothing.txt")
+    assert "holds no file that ends in" in error_of(tmp_path / "empty")
+    assert "matches no file" in error_of(tmp_path / "*.txt")
+    assert "path is empty" in error_of("")
+    assert "no input" in error_of()
+    assert "unknown kind of file" in error_of(write(tmp_path / "a.pdf", "x"))
+
+
+def test_a_file_without_text_is_counted(tmp_path):
+    counts = CorpusCounts()
+
+    assert read(write(tmp_path / "a.txt", "\n \n"), write(tmp_path / "b.txt", ""), counts=counts) == []
+    assert counts.dropped == {"files_without_text": 2}
+
+
+def test_broken_utf8_names_file_and_line(tmp_path):
+    path = write(tmp_path / "a.txt", b"good\n\xc3\xa9 caf\xe9\n")
+    message = error_of(path)
+
+    assert f"{path}:2: not valid UTF-8 (byte 0xe9 at byte 7 of the line" in message
+    assert "'replace'" in message
+
+
+def test_replace_repairs_broken_utf8_and_counts_it(tmp_path):
+    counts = CorpusCounts()
+    path = write(tmp_path / "a.txt", b"caf\xe9 \xef\xbf\xbd \xff\xfe\na\0b\0\n")
+
+    assert read(path, encoding_errors="replace", counts=counts) == [["caf\ufffd \ufffd \ufffd\ufffd", "ab"]]
+    assert counts.repaired == {"characters_replaced": 3, "nul_characters_removed": 2}
+
+
+def test_utf16_is_recognised(tmp_path):
+    assert "UTF-16" in error_of(write(tmp_path / "a.txt", "text".encode("utf-16")))
+
+
+def test_nul_characters_name_file_and_line(tmp_path):
+    path = write(tmp_path / "a.txt", b"a\nb\0c\n")
+
+    assert f"{path}:2: NUL character at character 2" in error_of(path)
+
+
+def test_an_endless_line_stops_at_the_limit(tmp_path):
+    path = write(tmp_path / "a.txt", b"a\n" + b"x" * 5000)
+
+    assert f"{path}:2: this line is longer than 1,000 bytes" in error_of(path, max_line_bytes=1000)
+    assert read(path, max_line_bytes=5000) == [["a", "x" * 5000]]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_a_missing_column_names_the_columns_present(tmp_path, name):
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(pa.table({"title": ["x"], "body": ["y"]}), path)
+    else:
+        write(path, '{"title": "x", "body": "y"}\n')
+
+    assert "no column 'text'; columns present: title, body" in error_of(path)
+    assert read(path, text_column="body") == [["y"]]
+
+
+def test_a_value_that_is_no_text_names_file_and_row(tmp_path):
+    table = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [1, 2]}), table)
+
+    assert "a.parquet, row 1: column 'text' holds int, text expected" in error_of(table)
+    assert "a.jsonl:2: column 'text' holds list" in error_of(
+        write(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": []}\n')
+    )
+    assert "b.jsonl:1: an object like" in error_of(write(tmp_path / "b.jsonl", '"text"\n'))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("a.jsonl", '{"text": "a"}\n{"text": \n', 2),
+        ("a.json", '[{"text": "a"},\n\n {"text": }]', 3),
+        ("b.json", '[{"text": "a"},\n {"text": "b"}', 2),
+        ("c.jsonl", "[" * 100_000, 1),
+    ],
+)
+def test_broken_json_names_file_and_line(tmp_path, name, content, line):
+    path = write(tmp_path / name, content)
+
+    assert f"{path}:{line}: broken JSON" in error_of(path)
+
+
+def test_half_a_surrogate_pair_stops_or_is_replaced_and_counted(tmp_path):
+    path, counts = write(tmp_path / "a.jsonl", '{"text": "a\\ud800b"}\n'), CorpusCounts()
+
+    assert "a.jsonl:1: lone surrogate" in error_of(path)
+    assert read(path, encoding_errors="replace", counts=counts) == [["a\ufffdb"]]
+    assert counts.repaired == {"characters_replaced": 1}
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.json.gz", "a.parquet"])
+def test_damaged_containers_are_named(tmp_path, name):
+    whole = gzip.compress(b'{"text": "some text"}\n' * 1000)
+    cut, foreign = (
+        write(tmp_path / "1" / name, whole[: len(whole) // 2]),
+        write(tmp_path / "2" / name, b"no such thing"),
+    )
+    for path in (cut, foreign):
+        assert str(path) in error_of(path, document_boundary="auto")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "part"),
+    [
+        ("a.txt", {"document_boundary": "row"}, "allowed: auto, blank_line, line or file"),
+        ("a.jsonl", {"document_boundary": "file"}, "allowed: auto or row"),
+        ("a.txt", {"document_boundary": "line", "wrapped_lines": True}, "choose one"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(tmp_path, name, options, part):
+    assert part in error_of(write(tmp_path / name, "{}"), **options)
+
+
+def test_the_hub_offline_fails_at_once_and_names_files():
+    with pytest.raises(InputError, match=r"cannot be opened .*offline.*--files"):
+        next(iter_hub_documents("wikimedia/wikipedia", "20231101.en"))
+
+
+def test_rows_of_the_hub_are_documents(monkeypatch):
+    rows = [{"text": "a1\n\na2"}, {"text": ""}, {"text": "b1"}]
+    stand_in = types.SimpleNamespace(load_dataset=lambda *args, **options: rows)
+    monkeypatch.setitem(sys.modules, "datasets", stand_in)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **options: None)
+    counts = CorpusCounts()
+
+    assert list(iter_hub_documents("owner/name", counts=counts)) == [["a1", "a2"], ["b1"]]
+    assert counts.dropped == {"rows_without_text": 1}
+    with pytest.raises(InputError, match="row 1: no column 'body'; columns present: text"):
+        next(iter_hub_documents("owner/name", text_column="body"))

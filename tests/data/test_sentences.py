@@ -1,0 +1,157 @@
+"""The sentence splitter on hard cases of several languages, and what it must never do: lose or change a character."""
+
+import random
+import time
+
+import pytest
+
+from bert_recipes.data.sentences import is_passage, split_sentences
+
+
+# " | " stands where a sentence ends and a space followed in the text, "||" where none did.
+CASES = [
+    # English
+    "He came. | He saw. | He left.",
+    "Mr. Smith met Mrs. Jones. | They talked.",
+    "Dr. A. B. Smith wrote it. | It sold well.",
+    "J. R. R. Tolkien and George I. Smith met. | Both smiled.",
+    "She is taller than I. | He is not.",
+    "It costs $3.50 today. | Yesterday it was 2.99.",
+    "Use tools, e.g. Python or C. Others exist, i.e. many.",
+    "The U.S. Army moved. | It left the U.S. | The war was over.",
+    "He lives in the U.K. | She does not.",
+    "We met at 5 p.m. | It was late.",
+    "We met at 5 p.m. Tuesday.",
+    "See No. 5 and Fig. 2. | No. | That is wrong.",
+    "Read pp. 12 and Vol. IV of it. | Then stop.",
+    "Smith et al. 2019 say so. | Nobody else does.",
+    "Acme Inc. | It was big.",
+    "Acme Inc. Chairman Jones left.",
+    "Apples, pears, etc. | The rest is gone.",
+    '"Why?" he asked. | "Because!" she said.',
+    '"Go away." | "I will not."',
+    "He said 'Stop!' | Then he ran.",
+    "(He was late.) | She was not.",
+    "[He was late.] | She was not.",
+    "Wait... | What was that?",
+    "Well... it was nothing.",
+    "Really?! | Yes!!! | No.",
+    "Version 2.0 of example.com works. | So does 3.1.",
+    "It happened in 1999. | The year was long.",
+    "1. Apples are red. | 2. Pears are green.",
+    "II. The second part. | It is short.",
+    "Yahoo! is a company. | It had a bang.",
+    "St. John lives on Elm Ave. | He is old.",
+    "He left on Jan. 5 of that year. | She stayed.",
+    "I saw it. -- and so did he. | -- But he forgot.",
+    "Go to http://example.com/a?b=C. | Then stop.",
+    "No full stop at the end",
+    "One.Two.Three without spaces.",
+    # curly quotes, ellipsis and inverted marks
+    "\u201cWhy?\u201d he asked. | \u201cBecause.\u201d | She left.",
+    "Wait\u2026 | What? well\u2026 nothing.",
+    "\u00bfQui\u00e9n es? | \u00a1\u00c9l! | El Sr. P\u00e9rez lleg\u00f3.",
+    "Er kam, z.B. Gestern. | \u00c4pfel sind rot. \u00fcber uns. \u00e4hnlich.",
+    "\u041e\u043d \u043f\u0440\u0438\u0448\u0451\u043b. | \u042f \u0443\u0448\u0451\u043b.",
+    # Hindi: danda with and without a space, Dr., verse numbers
+    "\u0930\u093e\u092e \u0918\u0930 \u0917\u092f\u093e\u0964 | \u0935\u0939 \u0938\u094b\u092f\u093e\u0964",
+    "\u0930\u093e\u092e \u0917\u092f\u093e\u0964||\u0935\u0939 \u0938\u094b\u092f\u093e\u0964",
+    "\u0921\u0949. \u0930\u093e\u092e \u0906\u090f\u0964 | \u0915\u094d\u092f\u094b\u0902? | \u092a\u0924\u093e \u0928\u0939\u0940\u0902\u0964",
+    "\u0930\u093e\u092e\u0965\u0967\u0965 | \u0936\u094d\u092f\u093e\u092e\u0965\u0968\u0965",
+    # Chinese: no spaces
+    "\u4eca\u5929\u5929\u6c14\u5f88\u597d\u3002||\u6211\u4eec\u53bb\u516c\u56ed\u5427\uff01||\u597d\u5417\uff1f",
+    "\u4ed6\u8bf4\uff1a\u201c\u4f60\u597d\u3002\u201d||\u6211\u8d70\u4e86\u3002",
+    # Japanese: a quotation goes on after its bracket
+    "\u732b\u3067\u3042\u308b\u3002||\u540d\u524d\u306f\u306a\u3044\u3002",
+    "\u300c\u884c\u304f\u3002\u300d\u3068\u5f7c\u306f\u8a00\u3063\u305f\u3002||\u96e8\u3060\u3002",
+    # Arabic question mark, Urdu full stop (inside an abbreviation without a space)
+    "\u0643\u064a\u0641 \u062d\u0627\u0644\u0643\u061f | \u0623\u0646\u0627 \u0628\u062e\u064a\u0631.",
+    "\u0648\u06c1 \u0622\u06cc\u0627\u06d4 | \u0648\u06c1 \u0627\u06cc\u0645\u06d4\u0627\u06d2 \u06c1\u06d2\u06d4",
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hard_cases(case):
+    text = case.replace(" | ", " ").replace("||", "")
+    expected = [sentence for part in case.split(" | ") for sentence in part.split("||")]
+
+    assert split_sentences(text) == expected
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t "])
+def test_blank_text_has_no_sentences(blank):
+    assert split_sentences(blank) == []
+
+
+def test_no_character_but_spaces_is_lost_or_changed():
+    rng = random.Random(0)
+    pieces = [
+        *".!?\"')]} \t\n-(",
+        "\u2026",
+        "\u0964",
+        "\u3002",
+        "\uff01",
+        "\u061f",
+        "\u06d4",
+        "\u201d",
+        "\u300d",
+        "\u3068",
+    ]
+    pieces += [
+        "Mr",
+        "e.g",
+        "No",
+        "U.S",
+        "I",
+        "5",
+        "The",
+        "a",
+        "\u00e9",
+        "\u4e00",
+        "\u0915",
+        "\U0001f600",
+        "\u00a0",
+        "\u200b",
+    ]
+    for _ in range(20_000):
+        text = "".join(rng.choices(pieces, k=rng.randint(0, 30)))
+        sentences = split_sentences(text)
+        assert "".join("".join(sentences).split()) == "".join(text.split()), repr(text)
+        assert all(sentence and sentence == sentence.strip() for sentence in sentences), repr(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["." * 10**6, "A.\t" * 300_000, ". (" * 300_000, "\u00e9" + "?\u201d" * 500_000, "1. " * 300_000]
+)
+def test_time_grows_with_the_length_only_for_text_made_of_terminators(text):
+    started = time.perf_counter()
+    split_sentences(text)
+
+    # Quadratic time would be minutes to hours.
+    assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "expected"),
+    [
+        ("Anarchism is a political philosophy that is sceptical of all authority.", True),
+        ('He wrote that "all of it was true and nothing of it was new."', True),
+        (
+            "\u4eca\u5929\u5929\u6c14\u5f88\u597d\uff0c\u6211\u4eec\u4e00\u8d77\u53bb\u516c\u56ed\u73a9\u5427\u3002",
+            True,
+        ),
+        (
+            "\u0930\u093e\u092e \u0914\u0930 \u0936\u094d\u092f\u093e\u092e \u0918\u0930 \u0938\u0947 \u092c\u093e\u0939\u0930 \u0914\u0930 \u0906\u090f\u0964",
+            True,
+        ),
+        ("History", False),
+        ("External links and further reading on the history of the city", False),
+        ("See also.", False),
+        ("* A list item that is long enough and even ends with a full stop.", False),
+        ("| a table | with many | columns | and rows | that end | here | .", False),
+        ("", False),
+    ],
+)
+def test_passages_are_told_from_headings_lists_and_tables(paragraph, expected):
+    """The aim is that of Devlin et al. 2019, section 3.1; the rule is ours."""
+    assert is_passage(paragraph) is expected

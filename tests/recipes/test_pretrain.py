@@ -1,0 +1,125 @@
+"""The recipes as a user runs them, on a small store."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+
+
+def run(repository, *arguments, ok=True, script="pretrain"):
+    command = [sys.executable, str(repository / "recipes" / f"{script}.py"), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=repository)
+    assert (done.returncode == 0) == ok, done.stderr[-3000:]
+    return done
+
+
+SMALL = ["--max_seq_length", "32", "--max_steps", "4", "--warmup_steps", "1", "--per_device_train_batch_size", "4"]
+SMALL += ["--global_train_batch_size", "4", "--max_eval_pairs", "10", "--eval_steps", "2", "--logging_steps", "1"]
+
+
+@pytest.fixture(scope="module")
+def finished(repository, small_store, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "out"
+    done = run(repository, "--store", small_store, "--output_dir", folder, "--learning_rate", "2e-5", *SMALL)
+    return folder, done
+
+
+def test_a_run_leaves_checkpoint_tokenizer_results_report_and_plot(finished):
+    folder, done = finished
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert {"run.yaml", "all_results.json", "trainer_state.json", "report.md", "losses.png"} <= names
+    assert not [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl"))]
+    results = json.loads((folder / "all_results.json").read_text())
+    assert results["train_steps"] == 4
+    assert results["eval_pairs"] == 10
+    report = (folder / "report.md").read_text()
+    assert f"{results['eval_mlm_loss']:.3f}" in report
+    assert f"{results['eval_unigram_loss']:.3f}" in report
+    assert (folder / "losses.png").read_bytes().startswith(b"\x89PNG")
+    assert "P(next) =" in done.stdout
+    logged = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    first = next(line for line in logged if "loss" in line)
+    assert {"mlm_loss", "nsp_loss", "learning_rate", "grad_norm", "epoch"} <= set(first)
+    assert first["learning_rate"] == 0.0
+    assert "tokens_per_second" in next(line for line in logged if line["step"] == 3)
+
+
+def test_the_checkpoint_opens_in_stock_transformers(finished):
+    folder, _ = finished
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForPreTraining.from_pretrained(folder)
+    assert type(model) is transformers.BertForPreTraining
+    fill = transformers.pipeline("fill-mask", model=str(folder), tokenizer=str(folder))
+    assert len(fill(f"w1 {tokenizer.mask_token} w3")) == 5
+
+
+def test_run_yaml_gives_the_same_run_again(repository, finished, tmp_path):
+    folder, _ = finished
+    run(repository, "--config", folder / "run.yaml", "--output_dir", tmp_path / "again")
+    from safetensors.torch import load_file
+
+    first, second = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "again"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_evaluate_checkpoint_gives_the_figures_of_the_run(repository, small_store, finished, tmp_path):
+    folder, _ = finished
+    file = tmp_path / "results.json"
+    arguments = ["--model_name_or_path", folder, "--store", small_store, "--max_seq_length", "32"]
+    arguments += ["--max_eval_pairs", "10", "--output_dir", tmp_path / "x", "--results_file", file, "--seed", "7"]
+    run(repository, *arguments, script="evaluate_checkpoint")
+    results = json.loads(file.read_text())
+    expected = json.loads((folder / "all_results.json").read_text())
+    assert results["eval_mlm_loss"] == pytest.approx(expected["eval_mlm_loss"], rel=1e-3)
+    assert results["eval_nsp_accuracy"] == expected["eval_nsp_accuracy"]
+
+
+def test_show_data_prints_pieces_segments_and_what_was_masked(repository, small_store):
+    out = run(repository, "--store", small_store, "--num_pairs", "4", script="show_data").stdout
+    assert out.count("next_sentence_label") == 4
+    assert "[CLS]" in out
+    assert "[MASK]" in out
+    assert "0 = next" in out or "1 = random" in out
+
+
+def test_count_parameters_prints_the_components(repository):
+    out = run(repository, "--size", "base", "--vocab_size", "30000", script="count_parameters").stdout
+    for number in ("23,040,000", "1,536", "393,216", "2,359,296", "4,718,592", "109,081,344"):
+        assert number in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--max_seq_length", "7"], "max_seq_length is 7"),
+        (["--max_seq_length", "600"], "the model has 512 positions"),
+        (["--mask_rate", "0.9"], "must sum to 1"),
+        (["--size", "huge"], "allowed: tiny, mini"),
+        (["--optimizer", "adamm"], "allowed: bert_adam"),
+        (["--learning_rte", "1e-4"], "learning_rate"),
+        (["--store", "/nonexistent/store"], "/nonexistent/store"),
+        (["--model_name_or_path", "/nonexistent/model"], "no folder /nonexistent/model"),
+        (["--global_train_batch_size", "6"], "no multiple"),
+        (["--resume_from_checkpoint", "last"], "holds no checkpoint"),
+    ],
+)
+def test_mistakes_give_one_line_and_no_traceback(repository, small_store, tmp_path, arguments, words):
+    base = ["--store", small_store, "--output_dir", tmp_path / "out", *SMALL]
+    done = run(repository, *base, *arguments, ok=False)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, done.stderr
+    assert words in errors[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_holds_another_run_is_left_alone(repository, small_store, finished):
+    folder, _ = finished
+    before = sorted(path.name for path in folder.iterdir())
+    done = run(repository, "--store", small_store, "--output_dir", folder, *SMALL, ok=False)
+    assert "holds another run" in done.stderr
+    assert "--overwrite_run true" in done.stderr
+    assert sorted(path.name for path in folder.iterdir()) == before
