@@ -198,6 +198,13 @@ def test_a_broken_line_is_named(tmp_path, line):
         dataset[1]
 
 
+def test_a_file_of_another_vocabulary_is_named(tmp_path):
+    path = write(tmp_path / "a.jsonl", INSTANCES[:2])
+    assert len(InstanceDataset([path], vocab_size=70_002)) == 2
+    with pytest.raises(InputError, match=r"a\.jsonl, record 2: token id 70001, but the vocabulary has 70001 entries"):
+        InstanceDataset([path], vocab_size=70_001)
+
+
 def test_an_instance_that_is_not_there_is_an_error(tmp_path):
     dataset = InstanceDataset([write(tmp_path / "a.jsonl", INSTANCES[:3])])
     for index in (-1, 3):

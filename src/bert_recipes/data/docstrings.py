@@ -31,14 +31,15 @@ _BULLET = re.compile(r"^([-*+\u2022]|\(?\d{1,2}[.)]|\(?[a-z]\))\s+")
 _NUMPY_FIELD = re.compile(r"^(?P<names>[*\w.`]+(, ?[*\w.`]+)*) : ?[^.]{0,90}$")
 _GOOGLE_FIELD = re.compile(r"^[*`]*(?P<name>[\w.]+)[*`]* ?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\) ?:(?:\s+|$)")
 _SPHINX_FIELD = re.compile(r"^[:@](?P<kind>param|parameter|arg|keyword|raises?|returns?|ivar|cvar)\b ?(?P<name>[^:]*):\s+")
-_LABEL = re.compile(r"^[*`]*[\w.]+[*`]* ?(\(.*)?:(\s|$)|^[:@][a-z]+")
+_PLAIN_FIELD = re.compile(r"^[*`]*[\w.]+[*`]* ?:(?:\s+|$)")
+_OPENINGS = (_BULLET, _GOOGLE_FIELD, _PLAIN_FIELD, _SPHINX_FIELD, _DIRECTIVE)
 _INLINE = [
     (re.compile(r":[a-z:+]+:`[~!]?([^`<]*?)(?: ?<[^`]*>)?`"), r"\1"),
     (re.compile(r"!?\[([^\]]*)\]\([^)\s]*\)"), r"\1"),
     (re.compile(r"`([^`<]*?) ?<[^`>]*>`_{1,2}"), r"\1"),
     (re.compile(r"\[[#*\w.-]+\]_"), ""),
     (re.compile(r"`{1,2}~?([^`]*)`{1,2}_{0,2}"), r"\1"),
-    (re.compile(r"(?<!\w)(\*{1,3}|_{1,2})(?=\S)([^*_]+?)(?<=\S)\1(?!\w)"), r"\2"),
+    (re.compile(r"(?<!\w)(\*{1,3})(?=\S)([^*]+?)(?<=\S)\1(?!\w)"), r"\2"),
     (re.compile(r"<?\b(?:https?|ftp)://[^\s<>]*[^\s<>.,;:)\]]>?"), ""),
 ]
 _WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
@@ -159,7 +160,7 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
             if field and following.startswith(" " * (indent + 1)):
                 block, start = [field["names"] + ":"], indent
             continue
-        opens = _BULLET.match(content) or _LABEL.match(content) or content.startswith(".. ")
+        opens = any(mark.match(content) for mark in _OPENINGS)
         if block and (opens or indent < start):
             yield block
             block = []

@@ -180,11 +180,21 @@ def _padded(values: list[int], size: int) -> list[int]:
     return values + [0] * (size - len(values))
 
 
-class _JsonLinesWriter:
-    """One JSON object a line. The text of a list of numbers is the same in Python and in JSON."""
+class _RecordWriter:
+    """Writes each instance at once and holds nothing back."""
 
     def __init__(self, file: BinaryIO, shape: _Shape) -> None:
         self._file, self._shape = file, shape
+
+    def close(self) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass
+
+
+class _JsonLinesWriter(_RecordWriter):
+    """One JSON object a line. The text of a list of numbers is the same in Python and in JSON."""
 
     def write(self, instance: Instance) -> None:
         input_ids, boundary, positions, labels, is_random = instance
@@ -197,12 +207,6 @@ class _JsonLinesWriter:
         )
         self._file.write(line.encode("ascii"))
 
-    def close(self) -> None:
-        pass
-
-    def abandon(self) -> None:
-        pass
-
 
 @lru_cache(maxsize=2**14)
 def _input_mask_text(length: int, size: int) -> str:
@@ -214,11 +218,8 @@ def _segment_ids_text(boundary: int, length: int, size: int) -> str:
     return str(_segment_ids(boundary, length, size))
 
 
-class _TFRecordWriter:
+class _TFRecordWriter(_RecordWriter):
     """``tf.train.Example`` records, features sorted by name."""
-
-    def __init__(self, file: BinaryIO, shape: _Shape) -> None:
-        self._file, self._shape = file, shape
 
     def write(self, instance: Instance) -> None:
         input_ids, boundary, positions, labels, is_random = instance
@@ -233,12 +234,6 @@ class _TFRecordWriter:
             _segment_ids_entry(boundary, len(input_ids), size),
         )
         write_record(self._file, encode_example(entries))
-
-    def close(self) -> None:
-        pass
-
-    def abandon(self) -> None:
-        pass
 
 
 @lru_cache(maxsize=2**14)

@@ -24,6 +24,8 @@ class InstanceDataset(Dataset[dict[str, Any]]):
         paths: ``.jsonl``, ``.parquet`` or ``.tfrecord`` files, in order.
         cache_dir: Where Parquet files are kept in a form with random access; None = ``.cache`` beside the file, or a
             temporary folder if that cannot be written to.
+        vocab_size: Entries of the model's vocabulary; a token id that is not below it is an error instead of a crash
+            in the model. None = not checked.
 
     Example:
         >>> dataset = InstanceDataset(["tf_examples.tfrecord"])  # doctest: +SKIP
@@ -33,10 +35,13 @@ class InstanceDataset(Dataset[dict[str, Any]]):
         InputError: A file is missing, empty, or not of the format its suffix names.
     """
 
-    def __init__(self, paths: Sequence[str | Path], *, cache_dir: str | Path | None = None) -> None:
+    def __init__(
+        self, paths: Sequence[str | Path], *, cache_dir: str | Path | None = None, vocab_size: int | None = None
+    ) -> None:
         """Find the records and read the last one of each file."""
         if not paths:
             raise InputError("no instance file given")
+        self.vocab_size = vocab_size
         self.paths = [Path(path) for path in paths]
         folder = None if cache_dir is None else Path(cache_dir)
         self._readers = [open_reader(path, folder) for path in self.paths]
@@ -83,15 +88,24 @@ class InstanceDataset(Dataset[dict[str, Any]]):
 
     def record(self, index: int) -> dict[str, np.ndarray]:
         """Return the seven features of an instance as they stand in the file, padded: int64 arrays, float64 weights."""
-        file, record = self._locate(index)
+        file, number = self._locate(index)
         try:
-            features = self._readers[file].read(record)
+            features = self._readers[file].read(number)
             missing = [name for name in FEATURE_NAMES if name not in features]
             if missing:
                 raise ValueError(f"{missing[0]} is missing")
-            return {name: _to_array(name, features[name]) for name in FEATURE_NAMES}
+            record = {name: _to_array(name, features[name]) for name in FEATURE_NAMES}
+            self._check_ids(record)
+            return record
         except ValueError as error:
             raise InputError(f"{self._where(index)}: {error}; make the file again") from error
+
+    def _check_ids(self, record: dict[str, np.ndarray]) -> None:
+        largest = max(record[name].max(initial=0) for name in ("input_ids", "masked_lm_ids"))
+        if self.vocab_size is not None and largest >= self.vocab_size:
+            raise ValueError(
+                f"token id {largest}, but the vocabulary has {self.vocab_size} entries: it is another one"
+            )
 
     def _padded_length(self, index: int) -> int:
         return len(self.record(index)["input_ids"])
