@@ -57,8 +57,7 @@ def iter_documents(
         A document: its paragraphs in order, stripped, none of them blank; at least one.
 
     Example:
-        >>> for document in iter_documents("books/", document_boundary="file"):  # doctest: +SKIP
-        ...     print(len(document), "paragraphs")
+        >>> documents = list(iter_documents("books/", document_boundary="file"))  # doctest: +SKIP
 
     Raises:
         InputError: With file and line or row, for whatever cannot be read.
@@ -69,8 +68,6 @@ def iter_documents(
     paths = find_files(files)
     _check_options(paths, document_boundary, wrapped_lines)
     for path in paths:
-        counts.files += 1
-        before = counts.documents
         if path.name.lower().endswith(TEXT_SUFFIXES):
             lines = read_lines(path, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts)
             boundary = "blank_line" if document_boundary == "auto" else document_boundary
@@ -84,11 +81,7 @@ def iter_documents(
                 counts=counts,
             )
             documents = _documents_of_rows(texts, wrapped_lines, counts)
-        for document in documents:
-            counts.documents += 1
-            yield document
-        if counts.documents == before:
-            counts.dropped["files_without_text"] += 1
+        yield from _count_documents(documents, counts)
 
 
 def iter_hub_documents(
@@ -115,6 +108,17 @@ def iter_hub_documents(
     for document in _documents_of_rows(texts, wrapped_lines, counts):
         counts.documents += 1
         yield document
+
+
+def _count_documents(documents: Iterable[list[str]], counts: CorpusCounts) -> Iterator[list[str]]:
+    """Pass the documents of a file on and count them."""
+    counts.files += 1
+    before = counts.documents
+    for document in documents:
+        counts.documents += 1
+        yield document
+    if counts.documents == before:
+        counts.dropped["files_without_text"] += 1
 
 
 def _check_options(paths: Sequence[Path], document_boundary: DocumentBoundary, wrapped_lines: bool) -> None:

@@ -15,11 +15,11 @@ next_sentence_labels     1        0 = B follows A, 1 = random
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -71,19 +71,6 @@ class Instance(NamedTuple):
 class _Shape(NamedTuple):
     max_seq_length: int
     max_predictions_per_seq: int
-
-
-class InstanceWriter(Protocol):
-    """Writes instances to an open file."""
-
-    def write(self, instance: Instance) -> None:
-        """Append one instance."""
-
-    def close(self) -> None:
-        """Write what is held back; the file itself stays open."""
-
-    def abandon(self) -> None:
-        """Forget what is held back: the file is about to be deleted."""
 
 
 def format_of(path: Path) -> str:
@@ -180,20 +167,23 @@ def _padded(values: list[int], size: int) -> list[int]:
     return values + [0] * (size - len(values))
 
 
-class _RecordWriter:
-    """Writes each instance at once and holds nothing back."""
+class _Writer:
+    """Writes instances to an open file, which stays open."""
 
     def __init__(self, file: BinaryIO, shape: _Shape) -> None:
         self._file, self._shape = file, shape
 
+    def write(self, instance: Instance) -> None:
+        raise NotImplementedError
+
     def close(self) -> None:
-        pass
+        """Write what is held back."""
 
     def abandon(self) -> None:
-        pass
+        """Forget what is held back: the file is about to be deleted."""
 
 
-class _JsonLinesWriter(_RecordWriter):
+class _JsonLinesWriter(_Writer):
     """One JSON object a line. The text of a list of numbers is the same in Python and in JSON."""
 
     def write(self, instance: Instance) -> None:
@@ -218,7 +208,7 @@ def _segment_ids_text(boundary: int, length: int, size: int) -> str:
     return str(_segment_ids(boundary, length, size))
 
 
-class _TFRecordWriter(_RecordWriter):
+class _TFRecordWriter(_Writer):
     """``tf.train.Example`` records, features sorted by name."""
 
     def write(self, instance: Instance) -> None:
@@ -251,11 +241,11 @@ def _weights_entry(count: int, size: int) -> bytes:
     return encode_float_feature("masked_lm_weights", _weights(count, size))
 
 
-class _ParquetWriter:
+class _ParquetWriter(_Writer):
     """Lists of int64 and float32, 1,024 rows a group."""
 
     def __init__(self, file: BinaryIO, shape: _Shape) -> None:
-        self._shape = shape
+        super().__init__(file, shape)
         self._rows: list[tuple[list, ...]] = []
         types = [pa.list_(pa.float32() if name == "masked_lm_weights" else pa.int64()) for name in FEATURE_NAMES]
         self._schema = pa.schema(list(zip(FEATURE_NAMES, types, strict=True)))
@@ -297,7 +287,7 @@ class _ParquetWriter:
         self._writer.is_open = False
 
 
-_WRITERS: dict[str, Callable[[BinaryIO, _Shape], InstanceWriter]] = {
+_WRITERS: dict[str, type[_Writer]] = {
     "jsonl": _JsonLinesWriter,
     "parquet": _ParquetWriter,
     "tfrecord": _TFRecordWriter,

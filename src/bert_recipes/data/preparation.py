@@ -42,7 +42,7 @@ class CorpusTokenizer(Protocol):
     def encode_ids(self, text: str) -> list[int]:
         """Return token ids without special tokens."""
 
-    def convert_tokens_to_ids(self, tokens: str) -> int:
+    def convert_tokens_to_ids(self, tokens: str) -> Any:
         """Return the id of a token."""
 
     def save_pretrained(self, save_directory: Path) -> Any:
