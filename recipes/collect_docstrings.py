@@ -9,13 +9,13 @@ paragraph that occurs more than once, up to names and numbers, is kept at its fi
 evaluated on was seen in training.
 """
 
-import hashlib
-import json
+import importlib
+import inspect
 import re
-import shutil
+import sys
 import sysconfig
 import tomllib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -29,15 +29,17 @@ from packaging.requirements import Requirement
 from tqdm import tqdm
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.data.docstrings import iter_cython_docstrings, iter_docstrings, near_key, prose_paragraphs
-from bert_recipes.errors import InputError, run_cli
+from bert_recipes.data.docstrings import iter_cython_docstrings, iter_docstrings, prose_paragraphs
+from bert_recipes.errors import InputError
 
 
 @dataclass
 class CollectArguments:
     """What to collect, and where to."""
 
-    output_dir: Path = field(default=Path("data/quickstart"), metadata={"help": "gets train/, validation/, corpus.json"})
+    output_dir: Path = field(
+        default=Path("data/quickstart"), metadata={"help": "gets train/, validation/, corpus.json"}
+    )
     validation_fraction: float = field(default=0.04, metadata={"help": "share of the text held out, by whole modules"})
     min_words: int = field(default=50, metadata={"help": "a document with fewer words is dropped"})
     num_workers: int = field(default=cpu_count() or 1, metadata={"help": "processes that parse source files"})
@@ -54,8 +56,6 @@ class CollectArguments:
             raise ValueError(f"num_workers is {self.num_workers}; allowed: 1 or more")
 
 
-
-
 @dataclass(frozen=True)
 class Source:
     """A file, or a text that is no file, and the module that it is held out with."""
@@ -70,7 +70,7 @@ def main() -> None:
     """Collect, clean, remove copies, split, write."""
     (args,) = parse_arguments(CollectArguments)
     # 1. What there is
-    sources = [*help_topics(), *standard_library(), *installed_packages()]
+    sources = [*help_topics(), *builtin_modules(), *standard_library(), *installed_packages()]
     # 2. Prose, in parallel; the order of the sources is kept
     with ProcessPoolExecutor(args.num_workers, mp_context=get_context("spawn")) as pool:
         texts = pool.map(read_prose, sources, chunksize=16)
@@ -80,7 +80,9 @@ def main() -> None:
     counts: Counter[str] = Counter(sources=len(sources))
     documents = remove_copies(found, args.min_words, counts)
     if len(documents) < 2:
-        raise InputError(f"{sysconfig.get_path('stdlib')}: found no documentation; is Python installed without sources?")
+        raise InputError(
+            f"{sysconfig.get_path('stdlib')}: found no documentation; is Python installed without sources?"
+        )
     # 4. Whole modules held out
     held_out = choose_held_out(documents, args.validation_fraction)
     write_corpus(args.output_dir, documents, held_out, counts)
@@ -99,6 +101,26 @@ def standard_library() -> Iterator[Source]:
         inside = path.relative_to(root)
         if is_documented(inside) and not {"site-packages", "dist-packages"} & set(inside.parts):
             yield Source(f"python/{inside.parts[0].removesuffix('.py')}", f"python/{inside}", path)
+
+
+def builtin_modules() -> Iterator[Source]:
+    """The docstrings of the modules that are part of the interpreter itself and have no source file."""
+    for name in sorted(sys.builtin_module_names):
+        module = importlib.import_module(name)
+        members = [module, *(member for _, member in sorted(vars(module).items()))]
+        parts = [part for member in members if isinstance(member, type) for _, part in sorted(vars(member).items())]
+        texts = [inspect.getdoc(member) or "" for member in (*members, *parts) if is_documentable(member)]
+        yield Source("python/builtins", f"python/{name}", text="\n\n".join(texts))
+
+
+def is_documentable(member: object) -> bool:
+    """Tell a function, class or module from a mere value, whose docstring is its type's."""
+    return (
+        inspect.isroutine(member)
+        or inspect.isclass(member)
+        or inspect.ismodule(member)
+        or inspect.isgetsetdescriptor(member)
+    )
 
 
 def installed_packages() -> Iterator[Source]:
@@ -134,8 +156,8 @@ def dependencies() -> list[metadata.Distribution]:
 
 
 def is_documented(path: PurePath) -> bool:
-    """Python and documentation files, but nobody's vendored copy."""
-    return path.suffix in (".py", ".pyx", ".pxi", ".rst", ".md") and not {"_vendor", "vendored"} & set(path.parts)
+    """Tell Python, Cython and documentation files from the rest. Vendored copies go with the other copies."""
+    return path.suffix in (".py", ".pyx", ".pxi", ".rst", ".md")
 
 
 def read_prose(source: Source) -> list[str] | None:
@@ -143,7 +165,9 @@ def read_prose(source: Source) -> list[str] | None:
     text = source.text if source.path is None else ""
     if source.path is not None and source.path.suffix == ".py":
         try:
-            return [paragraph for text in iter_docstrings(source.path.read_bytes()) for paragraph in prose_paragraphs(text)]
+            return [
+                paragraph for text in iter_docstrings(source.path.read_bytes()) for paragraph in prose_paragraphs(text)
+            ]
         except (SyntaxError, ValueError):
             return None
     if source.path is not None:

@@ -1,6 +1,6 @@
 """Print the parameters of a model by component, without making its weights.
 
-    python recipes/count_parameters.py --size base --vocab_size 30000
+python recipes/count_parameters.py --size base --vocab_size 30000
 """
 
 from dataclasses import dataclass, field
@@ -45,7 +45,9 @@ def main() -> None:
         print(f"  {name:28}{count:>14,}{note}")
     heads = sum(count for name, count in counts.items() if name.startswith("pre-training heads"))
     print(f"\n  {'encoder with pooler':28}{sum(counts.values()) - heads:>14,}")
-    print(f"  {'with pre-training heads':28}{sum(counts.values()):>14,}   (output matrix tied to the token embeddings)")
+    print(
+        f"  {'with pre-training heads':28}{sum(counts.values()):>14,}   (output matrix tied to the token embeddings)"
+    )
     if args.size in PAPER_TOTALS:
         print(f"\nThe paper says {PAPER_TOTALS[args.size]}; docs/rules.md says how the totals compare.")
 

@@ -1,6 +1,6 @@
 """Measure a pre-training checkpoint (ours or stock) on the held-out part of a store.
 
-    python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart --store data/quickstart/store
+python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart --store data/quickstart/store
 """
 
 import json
@@ -33,7 +33,7 @@ def main() -> None:
     data = load_data(data_args, args.seed)
     if data.validation is None:
         raise InputError(f"{data_args.store or data_args.train_file} has no held-out part to measure on")
-    model = load_model(model_args, data.tokenizer, data_args.max_seq_length, args.seed)
+    model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
     results = trainer.evaluate()
     if trainer.is_world_process_zero():

@@ -43,7 +43,7 @@ def main() -> None:
     start_logging(args)
     check_launch(args)
     data = load_data(data_args, args.seed)
-    model = load_model(model_args, data.tokenizer, data_args.max_seq_length, args.seed)
+    model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
     resume_from = claim_output_dir(args, overwrite=args.overwrite_run)
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
     description = describe_run(trainer, data)

@@ -21,7 +21,9 @@ class Pairs:
         return self.number
 
 
-@pytest.mark.parametrize(("pairs", "limit", "batch", "world"), [(100, 75, 8, 2), (10, 99, 4, 3), (3, 3, 2, 4), (8, 8, 8, 1)])
+@pytest.mark.parametrize(
+    ("pairs", "limit", "batch", "world"), [(100, 75, 8, 2), (10, 99, 4, 3), (3, 3, 2, 4), (8, 8, 8, 1)]
+)
 def test_each_held_out_pair_is_counted_once_and_processes_have_equally_many_batches(pairs, limit, batch, world):
     samplers = [EvaluationSampler(Pairs(pairs), limit, batch, rank, world) for rank in range(world)]
     assert len({len(sampler) for sampler in samplers}) == 1

@@ -31,6 +31,7 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
     """
 
     def __init__(self, dataset: EpochedDataset, max_pairs: int, batch_size: int, rank: int, world_size: int) -> None:
+        """Deal the pairs out."""
         order = epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs]
         self.num_pairs = len(order)
         share = order[rank::world_size].tolist()
@@ -71,9 +72,20 @@ class PreTrainingSums:
         unigram: float64 (V,) of `unigram_log_probs`, or None without that yardstick.
     """
 
-    NAMES = ("mlm_loss", "mlm_correct", "masked", "unigram_loss", "nsp_loss", "nsp_correct", "pairs", "random", "tokens")
+    NAMES = (
+        "mlm_loss",
+        "mlm_correct",
+        "masked",
+        "unigram_loss",
+        "nsp_loss",
+        "nsp_correct",
+        "pairs",
+        "random",
+        "tokens",
+    )
 
     def __init__(self, device: torch.device, unigram: torch.Tensor | None = None) -> None:
+        """Start at zero."""
         self.values = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
         self.unigram = None if unigram is None else unigram.to(device)
 

@@ -45,6 +45,7 @@ class BertAdam(torch.optim.AdamW):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
     ) -> None:
+        """Set up AdamW's fused kernels."""
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
         # A loss scaler must skip a step from outside: the steps are counted here, without asking the device.
         self._step_supports_amp_scaling = False
@@ -149,9 +150,7 @@ def create_optimizer(
     raise InputError(f"optimizer is '{name}'; allowed: {', '.join(OPTIMIZERS)}")
 
 
-def create_bert_schedule(
-    optimizer: torch.optim.Optimizer, num_warmup_steps: int, num_training_steps: int
-) -> LambdaLR:
+def create_bert_schedule(optimizer: torch.optim.Optimizer, num_warmup_steps: int, num_training_steps: int) -> LambdaLR:
     """The paper's schedule as a torch scheduler; step it after every optimiser step."""
 
     def factor(step: int) -> float:

@@ -53,10 +53,14 @@ def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
     # including_emulation=False: older GPUs emulate bfloat16, slower than float32.
     native = torch.cuda.is_bf16_supported(including_emulation=False)
     if wanted == "bf16" and not native:
-        raise InputError("precision is 'bf16'; this GPU has no bfloat16 units (compute capability below 8.0): use fp16")
+        raise InputError(
+            "precision is 'bf16'; this GPU has no bfloat16 units (compute capability below 8.0): use fp16"
+        )
     if wanted == "bf16":
         return Precision("bf16", "as asked")
-    return Precision("bf16", "this GPU has bfloat16 units") if native else Precision("fp16", "this GPU is older than 8.0")
+    return (
+        Precision("bf16", "this GPU has bfloat16 units") if native else Precision("fp16", "this GPU is older than 8.0")
+    )
 
 
 def cpu_bf16_units() -> dict[str, bool]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from huggingface_hub import is_offline_mode
+from huggingface_hub import try_to_load_from_cache
+from safetensors import SafetensorError
 from transformers import set_seed
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
@@ -19,6 +20,7 @@ from bert_recipes.data.instances import InstanceDataset
 from bert_recipes.data.store import Store, TokenStore, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.evaluation import EVALUATION_SEED
+from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.monitoring import ProgressWatch
@@ -65,7 +67,9 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
     store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
     train = _pairs(store, store.train, data, seed)
     validation = None if store.validation is None else _pairs(store, store.validation, data, EVALUATION_SEED)
-    return PreTrainingData(tokenizer, train, validation, make_collator(data, tokenizer, seed), store.train.unigram_counts)
+    return PreTrainingData(
+        tokenizer, train, validation, make_collator(data, tokenizer, seed), store.train.unigram_counts
+    )
 
 
 def _pairs(store: Store, split: TokenStore, data: DataArguments, seed: int) -> PreTrainingDataset:
@@ -87,8 +91,11 @@ def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
     if data.tokenizer is None:
         raise InputError("--train_file needs --tokenizer: the folder or vocab.txt with which the file was made")
     tokenizer = load_tokenizer(data.tokenizer)
-    train = InstanceDataset(data.train_file)
-    validation = None if data.validation_file is None else InstanceDataset(data.validation_file)
+    size = len(tokenizer)
+    train = InstanceDataset(data.train_file, cache_dir=data.data_cache_dir, vocab_size=size)
+    validation = None
+    if data.validation_file is not None:
+        validation = InstanceDataset(data.validation_file, cache_dir=data.data_cache_dir, vocab_size=size)
     return PreTrainingData(tokenizer, train, validation, make_collator(data, tokenizer, seed), None)
 
 
@@ -151,15 +158,29 @@ def load_model(
 
 
 def _from_checkpoint(name: str) -> BertForPreTraining:
-    if not Path(name).is_dir() and (is_offline_mode() or Path(name).is_absolute() or name.startswith((".", "~"))):
-        raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder, or a Hub name when online")
-    if Path(name).is_dir() and not (Path(name) / "model.safetensors").is_file():
+    folder = Path(name)
+    cached_only = False
+    if not folder.is_dir():
+        if not is_hub_name(name):
+            raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name")
+        reason = why_unreachable()
+        cached_only = reason is not None
+        if cached_only and not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            raise InputError(
+                f"model_name_or_path: no folder {name}, no model of that name in the local Hub cache, and {reason}; "
+                "give a checkpoint folder"
+            )
+    elif not (folder / "model.safetensors").is_file() and not (folder / "model.safetensors.index.json").is_file():
         raise InputError(f"model_name_or_path: {name} has no model.safetensors; only safetensors weights are opened")
-    network, info = BertForPreTraining.from_pretrained(name, use_safetensors=True, output_loading_info=True)
-    if info["missing_keys"]:
-        logger.warning(
-            "%s has no weights for %s; they start anew", name, ", ".join(sorted(info["missing_keys"])[:8])
+    try:
+        network, info = BertForPreTraining.from_pretrained(
+            name, use_safetensors=True, output_loading_info=True, local_files_only=cached_only
         )
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"model_name_or_path: {name} cannot be opened: {str(error).splitlines()[0]}") from error
+    if info["missing_keys"]:
+        missing = ", ".join(sorted(info["missing_keys"])[:8])
+        logger.warning("%s has no weights for %s; they start anew", name, missing)
     return network
 
 

@@ -33,7 +33,12 @@ def plot_losses(history: Sequence[dict[str, Any]], file: Path) -> None:
 
     figure, axes = plt.subplots(1, 3, figsize=(15, 4.2), layout="constrained")
     panels = (
-        ("Masked-LM loss", "nats a token", ("mlm_loss", "eval_mlm_loss"), ("eval_unigram_loss", "word frequencies alone")),
+        (
+            "Masked-LM loss",
+            "nats a token",
+            ("mlm_loss", "eval_mlm_loss"),
+            ("eval_unigram_loss", "word frequencies alone"),
+        ),
         ("Next-sentence loss", "nats a pair", ("nsp_loss", "eval_nsp_loss"), None),
         (
             "Held-out accuracy",
@@ -118,13 +123,17 @@ def _results_table(results: dict[str, Any]) -> list[str]:
     lines = ["| held-out documents | model | without a model |", "| --- | --- | --- |"]
     if "eval_mlm_loss" in results:
         unigram = f"{results['eval_unigram_loss']:.3f}" if "eval_unigram_loss" in results else ""
-        lines.append(f"| masked-LM loss, nats (yardstick: word frequencies) | {results['eval_mlm_loss']:.3f} | {unigram} |")
+        lines.append(
+            f"| masked-LM loss, nats (yardstick: word frequencies) | {results['eval_mlm_loss']:.3f} | {unigram} |"
+        )
         lines.append(f"| masked-LM perplexity | {results['eval_perplexity']:.1f} | |")
         lines.append(f"| masked-LM accuracy | {results['eval_mlm_accuracy']:.1%} | |")
     if "eval_nsp_accuracy" in results:
         lines.append(f"| next-sentence loss, nats | {results['eval_nsp_loss']:.3f} | |")
         majority = f"{results['eval_majority_accuracy']:.1%}"
-        lines.append(f"| next-sentence accuracy (yardstick: larger class) | {results['eval_nsp_accuracy']:.1%} | {majority} |")
+        lines.append(
+            f"| next-sentence accuracy (yardstick: larger class) | {results['eval_nsp_accuracy']:.1%} | {majority} |"
+        )
     lines += ["", "| training | |", "| --- | --- |"]
     names = ("train_steps", "train_seconds", "tokens_per_second", "peak_memory_mb", "eval_pairs", "eval_masked_tokens")
     lines += [f"| {name.replace('_', ' ')} | {_number(results[name])} |" for name in names if name in results]

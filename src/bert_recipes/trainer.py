@@ -52,6 +52,7 @@ class BertTrainer(Trainer):
         max_eval_pairs: int = 2000,
         **kwargs: Any,
     ) -> None:
+        """Set the Trainer up."""
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
         self.eval_collator = replace(data_collator, seed=EVALUATION_SEED)
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
@@ -192,7 +193,9 @@ class BertTrainer(Trainer):
         model.eval()
         sums = PreTrainingSums(self.args.device, self.unigram)
         batches = zip(dataloader, dataloader.batch_sampler.is_filler, strict=True)
-        for batch, is_filler in tqdm(batches, total=len(dataloader), desc=description, leave=False, disable=self._quiet):
+        for batch, is_filler in tqdm(
+            batches, total=len(dataloader), desc=description, leave=False, disable=self._quiet
+        ):
             batch = self._prepare_inputs(batch)
             with self.accelerator.autocast():
                 output = model(**batch)
@@ -218,6 +221,7 @@ class StepMeter:
     """
 
     def __init__(self, device: torch.device) -> None:
+        """Start at zero, with the clock stopped."""
         self._losses = torch.zeros(2, dtype=torch.float64, device=device)
         self._tokens = torch.zeros((), dtype=torch.float64, device=device)
         self._has_loss = [False, False]

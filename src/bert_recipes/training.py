@@ -69,7 +69,9 @@ def claim_output_dir(args: TrainingArguments, *, overwrite: bool) -> str | None:
     if wanted and str(wanted).lower() not in ("false", "no"):
         if str(wanted).lower() not in ("last", "true"):
             if not (Path(wanted) / "trainer_state.json").is_file():
-                raise InputError(f"resume_from_checkpoint: {wanted} is no checkpoint folder (it has no trainer_state.json)")
+                raise InputError(
+                    f"resume_from_checkpoint: {wanted} is no checkpoint folder (it has no trainer_state.json)"
+                )
             return str(wanted)
         last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
         if last is None:

@@ -1,6 +1,6 @@
 """A short training run that records what it trained on and every gradient; runs alone or under torchrun.
 
-    torchrun --nproc-per-node 2 tests/invariants/small_run.py '{"store": ..., "output_dir": ..., ...}'
+torchrun --nproc-per-node 2 tests/invariants/small_run.py '{"store": ..., "output_dir": ..., ...}'
 """
 
 import json
@@ -63,7 +63,7 @@ def small_run(
     check_launch(args)
     data = load_data(data_args, args.seed)
     model_args = ModelArguments(size="tiny", dropout=dropout)
-    model = load_model(model_args, data.tokenizer, data_args.max_seq_length, args.seed)
+    model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
     recorder = Recorder(model)
     trainer = RecordingTrainer(
         model,
@@ -97,7 +97,9 @@ if __name__ == "__main__":
     if rank == 0:
         from safetensors.torch import save_file
 
-        flat = {f"{step}/{name}": g for step, gradient in enumerate(result["gradients"]) for name, g in gradient.items()}
+        flat = {
+            f"{step}/{name}": g for step, gradient in enumerate(result["gradients"]) for name, g in gradient.items()
+        }
         save_file(flat, folder / "gradients.safetensors")
         (folder / "logs.json").write_text(json.dumps([result["history"], result["metrics"]]))
     if torch.distributed.is_initialized():

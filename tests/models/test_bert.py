@@ -72,7 +72,9 @@ def test_only_masked_positions_meet_the_vocabulary_in_training():
     assert model(**batch).prediction_logits.shape == (6, 24, VOCAB)
 
 
-@pytest.mark.parametrize("loader", ["BertForPreTraining", "BertForMaskedLM", "AutoModel", "BertForNextSentencePrediction"])
+@pytest.mark.parametrize(
+    "loader", ["BertForPreTraining", "BertForMaskedLM", "AutoModel", "BertForNextSentencePrediction"]
+)
 def test_checkpoint_loads_in_stock_classes_without_missing_keys(tmp_path, loader):
     model, batch = make_model().eval(), make_batch()
     model.save_pretrained(tmp_path)

@@ -15,7 +15,8 @@ import pytest
 from transformers import BertTokenizerFast
 
 from bert_recipes.errors import InputError
-from bert_recipes.tokenization import OriginalBertTokenizer, hub_folder, load_tokenizer
+from bert_recipes import hub_access
+from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -164,7 +165,7 @@ def test_hub_name_fails_at_once_when_the_hub_cannot_be_reached(monkeypatch: pyte
     monkeypatch.setattr(
         huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9"
     )  # the discard port: nobody listens
-    monkeypatch.setattr(hub_folder.urllib.request, "getproxies", dict)
+    monkeypatch.setattr(hub_access.urllib.request, "getproxies", dict)
     start = time.monotonic()
     with pytest.raises(InputError, match="cannot be reached, so give a local folder"):
         load_tokenizer("google-bert/bert-base-uncased")

@@ -39,9 +39,7 @@ def iter_documents(
     max_line_bytes: int = MAX_LINE_BYTES,
     counts: CorpusCounts | None = None,
 ) -> Iterator[list[str]]:
-    """Read documents from ``.txt``, ``.jsonl``, ``.json`` (each also ``.gz``) and ``.parquet`` files, one at a time.
-
-    Memory: one document, one line.
+    """Read documents from ``.txt``, ``.jsonl``, ``.json`` (each also ``.gz``) and ``.parquet`` files, one by one.
 
     Args:
         files: Files, folders (searched recursively) or globs; read in the order of the sorted paths, each once.
@@ -70,8 +68,7 @@ def iter_documents(
     for path in paths:
         if path.name.lower().endswith(TEXT_SUFFIXES):
             lines = read_lines(path, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts)
-            boundary = "blank_line" if document_boundary == "auto" else document_boundary
-            documents = _cut_documents((text for _, text in lines), boundary, wrapped_lines)
+            documents = _cut_documents((text for _, text in lines), document_boundary, wrapped_lines)
         else:
             texts = iter_file_texts(
                 path,
@@ -137,7 +134,7 @@ def _check_options(paths: Sequence[Path], document_boundary: DocumentBoundary, w
 
 
 def _cut_documents(lines: Iterable[str], boundary: str, wrapped_lines: bool) -> Iterator[list[str]]:
-    """Cut lines into documents of paragraphs."""
+    """Cut lines into documents of paragraphs; ``auto`` is ``blank_line`` here."""
     document: list[str] = []
     wrapped: list[str] = []
     for line in lines:
@@ -149,7 +146,7 @@ def _cut_documents(lines: Iterable[str], boundary: str, wrapped_lines: bool) -> 
         elif wrapped:
             document.append(" ".join(wrapped))
             wrapped = []
-        if document and (boundary == "line" or (boundary == "blank_line" and not text)):
+        if document and (boundary == "line" or (boundary in ("auto", "blank_line") and not text)):
             yield document
             document = []
     if wrapped:

@@ -16,7 +16,7 @@ _FUNCTION_WORDS = frozenset(
     "should so such than that the their then there these they this to used was we when where which will with you".split()
 )
 _DOCUMENTING_KEYWORDS = frozenset({"help", "description", "epilog", "custom_intro", "doc"})
-_FENCE = re.compile(r"^(`{3,}|~{3,}).*?(^\1|\Z)", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^ *(`{3,}|~{3,}).*?(^ *\1|\Z)", re.MULTILINE | re.DOTALL)
 _HTML_TAG = re.compile(r"</?[A-Za-z][\w-]*( [^<>]*)?/?>")
 _DIRECTIVE = re.compile(r"^\.\. ?(?P<name>[\w:-]+)::(?P<text>.*)$")
 _PROSE_DIRECTIVES = frozenset(
@@ -43,7 +43,7 @@ _INLINE = [
     (re.compile(r"<?\b(?:https?|ftp)://[^\s<>]*[^\s<>.,;:)\]]>?"), ""),
 ]
 _WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
-_NAME = re.compile(r"\w*(?:[a-z][A-Z]|[_\d.](?=\w))\w*|\b[A-Z]{2,}\w*")
+_NAME = re.compile(r"\w*(?:[a-z][A-Z]|\d)\w*|\b[A-Z]{2,}\w*")
 
 
 def iter_docstrings(source: bytes) -> Iterator[str]:
@@ -112,7 +112,7 @@ def prose_paragraphs(text: str) -> list[str]:
     """Turn a docstring, or text in reStructuredText or Markdown, into its paragraphs of English prose.
 
     Dropped: code (doctests, fenced and literal blocks, directives that hold any), tables, rules, headings, the types
-    in parameter lists, and whatever has fewer than five words or hardly a function word. Marks and addresses are
+    in parameter lists, and whatever has fewer than four words or hardly a function word. Marks and addresses are
     taken out of the rest, and hard-wrapped lines are joined.
 
     Args:
@@ -136,22 +136,25 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
     """The lines of each paragraph. A paragraph ends at a blank line, a bullet, a label, a dedent, a dropped line."""
     block: list[str] = []
     start = 0
-    # Lines that are indented deeper than this belong to something dropped.
+    # Lines indented deeper than this belong to a dropped directive or literal block.
     dropped_beyond: int | None = None
+    in_doctest = False
     for number, line in enumerate(lines):
         content = line.strip()
         indent = len(line) - len(line.lstrip())
         if not content:
             yield block
-            block = []
+            block, in_doctest = [], False
             continue
         if dropped_beyond is not None and indent > dropped_beyond:
             continue
         dropped_beyond = None
         following = lines[number + 1] if number + 1 < len(lines) else ""
-        if content.startswith((">>>", "...", "$ ", "In [")) or (content.startswith(".. ") and not _is_prose_directive(content)):
+        in_doctest = in_doctest or content.startswith((">>>", "...", "$ ", "In ["))
+        is_code = content.startswith(".. ") and not _is_prose_directive(content)
+        if in_doctest or is_code:
             yield block
-            block, dropped_beyond = [], indent - 1 if content.startswith((">>>", "$ ")) else indent
+            block, dropped_beyond = [], indent if is_code else None
             continue
         field = _NUMPY_FIELD.match(content)
         if field or _is_furniture(content, following.strip()):
@@ -208,9 +211,9 @@ def _is_prose(paragraph: str) -> bool:
     words = _WORD.findall(paragraph)
     letters = sum(map(len, words)) + paragraph.count(" ")
     return (
-        len(words) >= 5
-        and letters >= 0.8 * len(paragraph)
-        and sum(word.lower() in _FUNCTION_WORDS for word in words) >= max(1, len(words) // 10)
+        len(words) >= 4
+        and letters >= 0.75 * len(paragraph)
+        and sum(word.lower() in _FUNCTION_WORDS for word in words) >= max(1, len(words) // 12)
     )
 
 

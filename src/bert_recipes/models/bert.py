@@ -85,6 +85,7 @@ class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTrainin
     """
 
     def __init__(self, config: BertConfig) -> None:
+        """Build the encoder and both heads with new weights."""
         BertPreTrainedModel.__init__(self, config)
         if getattr(config, "weight_init", "truncated_normal") not in INITIALIZERS:
             raise InputError(f"weight_init is '{config.weight_init}'; allowed: {', '.join(INITIALIZERS)}")
@@ -166,9 +167,7 @@ class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTrainin
         )
 
 
-def _mean_cross_entropy(
-    logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None
-) -> torch.Tensor:
+def _mean_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None) -> torch.Tensor:
     """Cross-entropy summed over this batch and divided by `count` (default: its own size), in float32.
 
     Args:

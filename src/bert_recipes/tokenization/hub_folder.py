@@ -1,28 +1,13 @@
 """Find a tokenizer's files on the Hub or in its local cache, without waiting for a network that is not there."""
 
-import re
-import socket
-import urllib.request
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from bert_recipes.errors import InputError
+from bert_recipes.hub_access import why_unreachable
 
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
-
-# Long enough for a slow link. huggingface_hub itself tries six times, which takes 23 seconds without a network.
-_CONNECT_SECONDS = 3.0
-
-
-def is_hub_name(name: str) -> bool:
-    """Tell whether a string may be the name of a model on the Hub: ``model`` or ``owner/model``.
-
-    Args:
-        name: what the user gave; known not to be a local path.
-    """
-    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, flags=re.ASCII) is not None and not name.endswith(".txt")
 
 
 def find_hub_folder(name: str) -> Path:
@@ -45,10 +30,9 @@ def find_hub_folder(name: str) -> Path:
         if isinstance(cached, str):
             return Path(cached).parent
     wanted = f"{name}: no such file or folder, and no model of that name in the local Hub cache"
-    if constants.HF_HUB_OFFLINE:
-        raise InputError(f"{wanted}; HF_HUB_OFFLINE is set, so give a local folder or vocab.txt, or unset it")
-    if not _can_connect(constants.ENDPOINT):
-        raise InputError(f"{wanted}; {constants.ENDPOINT} cannot be reached, so give a local folder or vocab.txt")
+    reason = why_unreachable()
+    if reason:
+        raise InputError(f"{wanted}; {reason}, so give a local folder or vocab.txt")
     try:
         folders = [path.parent for path in map(partial(_download, name), _FILES) if path is not None]
     except HfHubHTTPError as error:
@@ -70,14 +54,3 @@ def _download(name: str, file: str) -> Path | None:
         return Path(hf_hub_download(name, file))
     except RemoteEntryNotFoundError:
         return None
-
-
-def _can_connect(endpoint: str) -> bool:
-    url = urlsplit(endpoint)
-    if urllib.request.getproxies() or url.hostname is None:
-        return True  # Only the proxy knows; let the client find out.
-    try:
-        socket.create_connection((url.hostname, url.port or 443), timeout=_CONNECT_SECONDS).close()
-    except OSError:
-        return False
-    return True

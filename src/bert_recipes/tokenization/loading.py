@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_recipes.errors import InputError
+from bert_recipes.hub_access import is_hub_name
 from bert_recipes.tokenization.bert_tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIAL_TOKENS, OriginalBertTokenizer
-from bert_recipes.tokenization.hub_folder import find_hub_folder, is_hub_name
+from bert_recipes.tokenization.hub_folder import find_hub_folder
 
 
 logger = logging.getLogger(__name__)

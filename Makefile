@@ -1,0 +1,103 @@
+# bert-recipes. `make` prints this help; every other target first sets up .venv when it is missing.
+#   PYTHON=python3   use that interpreter as it is and install nothing
+#   ARGS="--field value"   is passed on to the recipe
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+CONFIG ?=
+LAUNCH ?= $(if $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep GPU),single_gpu,cpu)
+ARGS ?=
+SIZE ?= base
+VOCAB_SIZE ?= 30522
+STORE ?= data/quickstart/store
+MODEL ?= runs/quickstart
+
+# With PYTHON given, nothing is installed and the sources are found on the path.
+ifdef PYTHON
+READY :=
+export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
+else
+PYTHON := .venv/bin/python
+READY := .venv/.installed
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+endif
+LAUNCHER := $(PYTHON) -m accelerate.commands.launch --config_file accelerate_configs/$(LAUNCH).yaml
+
+.PHONY: help install pretrain tokenizer corpus show-data params evaluate test test-slow lint format clean
+
+help:  ## print this help
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
+	@echo
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@echo
+	@echo "  CONFIG of pretrain: $(patsubst recipes/configs/pretrain/%.yaml,%,$(wildcard recipes/configs/pretrain/*.yaml))"
+	@echo "  LAUNCH:             $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))"
+
+# Torch first and alone, with plain pip: a range would fetch a CUDA build of several gigabytes.
+.venv/.installed: pyproject.toml constraints.txt
+	@echo "setting up .venv (once; a few minutes)"
+	python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed")'
+	python3 -m venv .venv
+	.venv/bin/python -m pip install --quiet --upgrade pip
+	.venv/bin/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	.venv/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+install: $(READY)  ## set up .venv with the versions of constraints.txt
+
+check-names:
+	@test -z "$(CONFIG)" || test -f "recipes/configs/pretrain/$(CONFIG).yaml" || { echo "error: no CONFIG '$(CONFIG)'; there are: $(patsubst recipes/configs/pretrain/%.yaml,%,$(wildcard recipes/configs/pretrain/*.yaml))" >&2; exit 1; }
+	@test -f "accelerate_configs/$(LAUNCH).yaml" || { echo "error: no LAUNCH '$(LAUNCH)'; there are: $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))" >&2; exit 1; }
+
+ifeq ($(CONFIG),)
+pretrain: check-names $(READY) data/quickstart/store/store.json  ## the quickstart; or CONFIG=bert_base LAUNCH=ddp ARGS="--store my_store"
+	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/quickstart.yaml $(ARGS)
+else
+pretrain: check-names $(READY)
+	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(CONFIG).yaml $(ARGS)
+endif
+
+data/quickstart/corpus.json: | $(READY)
+	$(PYTHON) recipes/collect_docstrings.py --output_dir data/quickstart
+
+data/quickstart/tokenizer/vocab.txt: data/quickstart/corpus.json
+	$(PYTHON) tokenizer/train.py --config tokenizer/configs/quickstart.yaml
+
+data/quickstart/store/store.json: data/quickstart/tokenizer/vocab.txt
+	$(PYTHON) recipes/prepare_corpus.py --config recipes/configs/corpus/quickstart.yaml
+
+tokenizer: $(READY)  ## train a WordPiece tokenizer: ARGS="--files my_texts/ --output_dir my_tokenizer"
+	$(PYTHON) tokenizer/train.py $(if $(CONFIG),--config tokenizer/configs/$(CONFIG).yaml) $(ARGS)
+
+corpus: $(READY)  ## text -> token-id store: ARGS="--files my_texts/ --tokenizer my_tokenizer --output_dir my_store"
+	$(PYTHON) recipes/prepare_corpus.py $(if $(CONFIG),--config recipes/configs/corpus/$(CONFIG).yaml) $(ARGS)
+
+show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
+	$(PYTHON) recipes/show_data.py --store $(STORE) $(ARGS)
+
+params: $(READY)  ## parameters by component: SIZE=base VOCAB_SIZE=30522
+	$(PYTHON) recipes/count_parameters.py --size $(SIZE) --vocab_size $(VOCAB_SIZE) $(ARGS)
+
+evaluate: $(READY)  ## measure a checkpoint on a store's held-out part: MODEL=runs/quickstart STORE=data/quickstart/store
+	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(MODEL) --store $(STORE) $(ARGS)
+
+test: $(READY)  ## the tests, offline, a few minutes on 2 cores
+	$(PYTHON) -m pytest $(ARGS)
+
+test-slow: $(READY)  ## the longer proofs
+	$(PYTHON) -m pytest -m slow $(ARGS)
+
+lint: $(READY)  ## style and types
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+format: $(READY)  ## format the code
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+clean:  ## remove the quickstart's data and run, and caches; .venv stays
+	rm -rf data/quickstart runs/quickstart .pytest_cache .ruff_cache .mypy_cache build
