@@ -5,32 +5,27 @@
 Needs no network. Writes ``train/documents.txt`` and ``validation/documents.txt``: one paragraph a line, a blank line
 after each document; and ``corpus.json`` with the counts. A document is what one source file says in its docstrings, in
 their order, one of Python's help topics, or a package's description. Whole modules are held out for validation, and a
-paragraph that occurs more than once, up to names and numbers, is kept at its first place only: nothing that is
+paragraph that occurs more than once, up to class names and numbers, is kept at its first place only: nothing that is
 evaluated on was seen in training.
 """
 
-import importlib
-import inspect
-import re
-import sys
-import sysconfig
+import hashlib
+import json
+import os
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from importlib import metadata
 from multiprocessing import get_context
-from os import cpu_count
-from pathlib import Path, PurePath
-from pydoc_data.topics import topics
+from pathlib import Path
 
-from packaging.requirements import Requirement
 from tqdm import tqdm
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.data.docstrings import iter_cython_docstrings, iter_docstrings, prose_paragraphs
-from bert_recipes.errors import InputError
+from bert_recipes.data import installed_documentation as documentation
+from bert_recipes.data.docstrings import near_key
+from bert_recipes.errors import InputError, run_cli
 
 
 @dataclass
@@ -38,11 +33,11 @@ class CollectArguments:
     """What to collect, and where to."""
 
     output_dir: Path = field(
-        default=Path("data/quickstart"), metadata={"help": "gets train/, validation/, corpus.json"}
+        default=Path("data/quickstart"), metadata={"help": "gets train/, validation/ and corpus.json"}
     )
-    validation_fraction: float = field(default=0.04, metadata={"help": "share of the text held out, by whole modules"})
-    min_words: int = field(default=50, metadata={"help": "a document with fewer words is dropped"})
-    num_workers: int = field(default=cpu_count() or 1, metadata={"help": "processes that parse source files"})
+    validation_fraction: float = field(default=0.04, metadata={"help": "share of the text held out, in whole modules"})
+    min_words: int = field(default=20, metadata={"help": "a document with fewer words is dropped"})
+    num_workers: int = field(default=os.cpu_count() or 1, metadata={"help": "processes that read source files"})
 
     def __post_init__(self) -> None:
         """Refuse what cannot work.
@@ -57,121 +52,122 @@ class CollectArguments:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A file, or a text that is no file, and the module that it is held out with."""
+class Document:
+    """Paragraphs, and the module that they are held out with."""
 
     group: str
-    name: str
-    path: Path | None = None
-    text: str = ""
+    text: str
 
 
 def main() -> None:
-    """Collect, clean, remove copies, split, write."""
+    """Collect, remove copies, hold modules out, write."""
     (args,) = parse_arguments(CollectArguments)
+    counts: Counter[str] = Counter()
     # 1. What there is
-    sources = [*help_topics(), *builtin_modules(), *standard_library(), *installed_packages()]
-    # 2. Prose, in parallel; the order of the sources is kept
+    sources = find_sources(Path(__file__).parents[1] / "pyproject.toml", counts)
+    # 2. Its prose, in parallel; the order of the sources is kept. No worker inherits the main process's threads.
     with ProcessPoolExecutor(args.num_workers, mp_context=get_context("spawn")) as pool:
-        texts = pool.map(read_prose, sources, chunksize=16)
-        bar = tqdm(texts, total=len(sources), desc="Reading documentation", unit="file", mininterval=1)
-        found = list(zip(sources, bar, strict=True))
-    # 3. Documents without copies
-    counts: Counter[str] = Counter(sources=len(sources))
-    documents = remove_copies(found, args.min_words, counts)
-    if len(documents) < 2:
-        raise InputError(
-            f"{sysconfig.get_path('stdlib')}: found no documentation; is Python installed without sources?"
-        )
-    # 4. Whole modules held out
+        prose = pool.map(documentation.read_prose, sources, chunksize=32)
+        bar = tqdm(prose, total=len(sources), desc="Reading documentation", unit=" files", mininterval=1)
+        documents = remove_copies(zip(sources, bar, strict=True), args.min_words, counts)
+    # 3. Whole modules held out
     held_out = choose_held_out(documents, args.validation_fraction)
-    write_corpus(args.output_dir, documents, held_out, counts)
+    splits = {
+        "train": [document for document in documents if document.group not in held_out],
+        "validation": [document for document in documents if document.group in held_out],
+    }
+    if min(map(len, splits.values())) < 2:
+        raise InputError(f"only {len(documents)} documents were found: is this Python installed without its sources?")
+    write_corpus(args.output_dir, splits, sorted(held_out), counts)
 
 
-def help_topics() -> Iterator[Source]:
-    """Python's own help pages, as `help("ASSERTION")` prints them."""
-    for name, text in sorted(topics.items()):
-        yield Source("pydoc_data", f"pydoc_data.topics/{name}", text=text)
-
-
-def standard_library() -> Iterator[Source]:
-    """The source files of the standard library, without its tests; one group a module or package."""
-    root = Path(sysconfig.get_path("stdlib"))
-    for path in sorted(root.rglob("*.py")):
-        inside = path.relative_to(root)
-        if is_documented(inside) and not {"site-packages", "dist-packages"} & set(inside.parts):
-            yield Source(f"python/{inside.parts[0].removesuffix('.py')}", f"python/{inside}", path)
-
-
-def builtin_modules() -> Iterator[Source]:
-    """The docstrings of the modules that are part of the interpreter itself and have no source file."""
-    for name in sorted(sys.builtin_module_names):
-        module = importlib.import_module(name)
-        members = [module, *(member for _, member in sorted(vars(module).items()))]
-        parts = [part for member in members if isinstance(member, type) for _, part in sorted(vars(member).items())]
-        texts = [inspect.getdoc(member) or "" for member in (*members, *parts) if is_documentable(member)]
-        yield Source("python/builtins", f"python/{name}", text="\n\n".join(texts))
-
-
-def is_documentable(member: object) -> bool:
-    """Tell a function, class or module from a mere value, whose docstring is its type's."""
-    return (
-        inspect.isroutine(member)
-        or inspect.isclass(member)
-        or inspect.ismodule(member)
-        or inspect.isgetsetdescriptor(member)
+def find_sources(pyproject: Path, counts: Counter[str]) -> list[documentation.Source]:
+    """List all documentation: Python's, and that of the packages that `make install` installs."""
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    packages, missing = documentation.dependencies(
+        [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     )
+    if missing:
+        print(f"not installed, so left out: {', '.join(missing)}")
+    counts["packages"] = len(packages)
+    python = [*documentation.help_topics(), *documentation.builtin_modules(), *documentation.standard_library()]
+    return python + [source for package in packages for source in documentation.package_documentation(package)]
 
 
-def installed_packages() -> Iterator[Source]:
-    """The source files, descriptions and texts of what this project depends on; one group a package's sub-package."""
-    for distribution in dependencies():
-        name = distribution.metadata["Name"]
-        yield Source(name, f"{name}/description", text=distribution.metadata.get_payload() or "")
-        for file in sorted(distribution.files or []):
-            path = Path(str(distribution.locate_file(file)))
-            if is_documented(file) and path.is_file():
-                parts = [part.removesuffix(".py") for part in file.parts]
-                yield Source("/".join(parts[:2]), str(file), path)
-
-
-def dependencies() -> list[metadata.Distribution]:
-    """The packages that `make install` installs, and theirs in turn; other extras change nothing."""
-    pyproject = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
-    project = pyproject["project"]
-    waiting = [Requirement(line) for line in [*project["dependencies"], *project["optional-dependencies"]["dev"]]]
-    found: dict[str, metadata.Distribution] = {}
-    while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop().name).lower()
-        if name in found:
+def remove_copies(
+    found: Iterable[tuple[documentation.Source, documentation.Prose | None]], min_words: int, counts: Counter[str]
+) -> list[Document]:
+    """Make each source a document of the paragraphs that occur in it for the first time, near copies counting as copies."""
+    seen: set[str] = set()
+    documents = []
+    for source, prose in found:
+        counts["files"] += 1
+        if prose is None:
+            counts["dropped files: not this Python's syntax"] += 1
             continue
-        try:
-            found[name] = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            print(f"{name} is not installed: its documentation is left out")
-            continue
-        needed = map(Requirement, found[name].requires or [])
-        waiting += [need for need in needed if need.marker is None or need.marker.evaluate({"extra": ""})]
-    return [found[name] for name in sorted(found)]
+        counts["docstrings"] += prose.num_texts
+        counts["dropped paragraphs: no prose"] += prose.num_other_paragraphs
+        fresh = []
+        for paragraph in prose.paragraphs:
+            key = near_key(paragraph)
+            if key not in seen:
+                seen.add(key)
+                fresh.append(paragraph)
+        counts["dropped paragraphs: copies"] += len(prose.paragraphs) - len(fresh)
+        text = "\n".join(fresh) + "\n"
+        if len(text.split()) >= min_words:
+            documents.append(Document(source.group, text))
+        else:
+            counts[f"dropped files: fewer than {min_words} words left"] += 1
+            counts["dropped paragraphs: of such files"] += len(fresh)
+    return documents
 
 
-def is_documented(path: PurePath) -> bool:
-    """Tell Python, Cython and documentation files from the rest. Vendored copies go with the other copies."""
-    return path.suffix in (".py", ".pyx", ".pxi", ".rst", ".md")
+def choose_held_out(documents: Iterable[Document], fraction: float) -> set[str]:
+    """Choose whole modules at random, the same every time, until they hold the given share of the text.
+
+    A module with more than a quarter of that share is never chosen: the rest shall be of many kinds.
+    """
+    sizes: Counter[str] = Counter()
+    for document in documents:
+        sizes[document.group] += len(document.text)
+    wanted = fraction * sizes.total()
+    held_out: set[str] = set()
+    for group in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        if wanted > 0 and sizes[group] <= 0.25 * fraction * sizes.total():
+            held_out.add(group)
+            wanted -= sizes[group]
+    return held_out
 
 
-def read_prose(source: Source) -> list[str] | None:
-    """A source's paragraphs; None where the file cannot be parsed."""
-    text = source.text if source.path is None else ""
-    if source.path is not None and source.path.suffix == ".py":
-        try:
-            return [
-                paragraph for text in iter_docstrings(source.path.read_bytes()) for paragraph in prose_paragraphs(text)
-            ]
-        except (SyntaxError, ValueError):
-            return None
-    if source.path is not None:
-        text = source.path.read_text(encoding="utf-8", errors="replace")
-        if source.path.suffix in (".pyx", ".pxi"):
-            return [paragraph for part in iter_cython_docstrings(text) for paragraph in prose_paragraphs(part)]
-    return prose_paragraphs(text)
+def write_corpus(
+    output_dir: Path, splits: dict[str, list[Document]], held_out: list[str], counts: Counter[str]
+) -> None:
+    """Write the splits and, when they are whole, the counts; print these."""
+    description = output_dir / "corpus.json"
+    description.unlink(missing_ok=True)
+    report: dict[str, object] = dict(sorted(counts.items()))
+    for split, documents in splits.items():
+        data = "\n".join(document.text for document in documents).encode()
+        write_whole(output_dir / split / "documents.txt", data)
+        report[split] = {
+            "documents": len(documents),
+            "paragraphs": data.count(b"\n") - len(documents) + 1,
+            "bytes": len(data),
+        }
+    for name, value in report.items():
+        print(f"{name}: {value}")
+    print(f"held-out modules: {len(held_out)}")
+    write_whole(description, json.dumps(report | {"held_out": held_out}, indent=2).encode() + b"\n")
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file aside and rename it, so that no half of it is ever taken for the whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_bytes(data)
+    aside.replace(path)
+
+
+if __name__ == "__main__":
+    run_cli(main)

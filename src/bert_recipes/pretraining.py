@@ -193,6 +193,9 @@ def make_trainer(
             f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; make the store with "
             "--validation_files or --validation_fraction, or give --eval_strategy no"
         )
+    if args.use_cpu:
+        # On CPUs scaled_dot_product_attention has no fast path with dropout; spelled out it is quicker (same function).
+        model.set_attn_implementation("eager")
     trainer = BertTrainer(
         model,
         args,

@@ -123,3 +123,23 @@ def test_a_folder_that_holds_another_run_is_left_alone(repository, small_store, 
     assert "holds another run" in done.stderr
     assert "--overwrite_run true" in done.stderr
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_it_trains_from_the_files_of_create_pretraining_data(repository, small_store, tmp_path):
+    vocabulary = small_store / "tokenizer" / "vocab.txt"
+    text = tmp_path / "text.txt"
+    lines = [" ".join(f"w{(number * 7 + word) % 95}" for word in range(9)) for number in range(60)]
+    text.write_text("\n".join("" if number % 10 == 9 else line for number, line in enumerate(lines)) + "\n")
+    for name, seed in (("train.jsonl", 1), ("held_out.parquet", 2)):
+        arguments = [f"--input_file={text}", f"--output_file={tmp_path / name}", f"--vocab_file={vocabulary}"]
+        arguments += ["--max_seq_length=32", "--max_predictions_per_seq=5", f"--random_seed={seed}", "--dupe_factor=3"]
+        run(repository, *arguments, script="create_pretraining_data")
+    out = tmp_path / "out"
+    files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "held_out.parquet"]
+    # --max_seq_length is the file's here
+    settings = [*SMALL, "--eval_strategy", "steps", "--config", repository / "tests/fixtures/empty.yaml"]
+    run(repository, *files, "--tokenizer", small_store / "tokenizer", "--output_dir", out, *settings)
+    results = json.loads((out / "all_results.json").read_text())
+    assert results["train_steps"] == 4
+    assert results["eval_mlm_loss"] > 0
+    assert "eval_unigram_loss" not in results

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 # Words that English prose can hardly do without, and code, tables and other languages can.
 _FUNCTION_WORDS = frozenset(
-    "a an and are as at be been but by can do does for from has have if in into is it its may must no not of on or "
+    "a an and are as at be been but by can do does for from has have if in into is it its may must no not of on or "  # noqa: SIM905
     "should so such than that the their then there these they this to used was we when where which will with you".split()
 )
 _DOCUMENTING_KEYWORDS = frozenset({"help", "description", "epilog", "custom_intro", "doc"})
@@ -20,7 +20,7 @@ _FENCE = re.compile(r"^ *(`{3,}|~{3,}).*?(^ *\1|\Z)", re.MULTILINE | re.DOTALL)
 _HTML_TAG = re.compile(r"</?[A-Za-z][\w-]*( [^<>]*)?/?>")
 _DIRECTIVE = re.compile(r"^\.\. ?(?P<name>[\w:-]+)::(?P<text>.*)$")
 _PROSE_DIRECTIVES = frozenset(
-    "note warning caution tip hint important attention seealso admonition versionadded versionchanged deprecated".split()
+    "note warning caution tip hint important attention seealso admonition versionadded versionchanged deprecated".split()  # noqa: SIM905
 )
 _RULE = re.compile(r"^([=\-~^\"'`#*+_.])\1{2,}$")
 _TABLE = re.compile(r"^[|+].*[|+]$|^(=+ +)+=+$")
@@ -30,7 +30,9 @@ _BULLET = re.compile(r"^([-*+\u2022]|\(?\d{1,2}[.)]|\(?[a-z]\))\s+")
 # "axis: The axis."; the types say nothing in English.
 _NUMPY_FIELD = re.compile(r"^(?P<names>[*\w.`]+(, ?[*\w.`]+)*) : ?[^.]{0,90}$")
 _GOOGLE_FIELD = re.compile(r"^[*`]*(?P<name>[\w.]+)[*`]* ?\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\) ?:(?:\s+|$)")
-_SPHINX_FIELD = re.compile(r"^[:@](?P<kind>param|parameter|arg|keyword|raises?|returns?|ivar|cvar)\b ?(?P<name>[^:]*):\s+")
+_SPHINX_FIELD = re.compile(
+    r"^[:@](?P<kind>param|parameter|arg|keyword|raises?|returns?|ivar|cvar)\b ?(?P<name>[^:]*):\s+"
+)
 _PLAIN_FIELD = re.compile(r"^[*`]*[\w.]+[*`]* ?:(?:\s+|$)")
 _OPENINGS = (_BULLET, _GOOGLE_FIELD, _PLAIN_FIELD, _SPHINX_FIELD, _DIRECTIVE)
 _INLINE = [
@@ -47,7 +49,7 @@ _NAME = re.compile(r"\w*(?:[a-z][A-Z]|\d)\w*|\b[A-Z]{2,}\w*")
 
 
 def iter_docstrings(source: bytes) -> Iterator[str]:
-    """Yield the documentation strings of a source file in the order in which they stand.
+    r"""Yield the documentation strings of a source file in the order in which they stand.
 
     These are strings that stand alone (docstrings of modules, classes, functions, attributes), strings handed to a
     function that attaches them to code, such as ``add_docstr`` (torch) and ``add_newdoc`` (numpy), and help texts.
@@ -60,7 +62,7 @@ def iter_docstrings(source: bytes) -> Iterator[str]:
         ValueError: NUL bytes.
 
     Example:
-        >>> list(iter_docstrings(b'class A:\\n    "One."\\n    def f(self):\\n        "Two."'))
+        >>> list(iter_docstrings(b'class A:\n    "One."\n    def f(self):\n        "Two."'))
         ['One.', 'Two.']
     """
     with warnings.catch_warnings():
@@ -108,28 +110,43 @@ def iter_cython_docstrings(source: str) -> Iterator[str]:
         yield match[1]
 
 
-def prose_paragraphs(text: str) -> list[str]:
-    """Turn a docstring, or text in reStructuredText or Markdown, into its paragraphs of English prose.
+def clean_paragraphs(text: str) -> list[str]:
+    r"""Turn a docstring, or text in reStructuredText or Markdown, into its paragraphs, each one line.
 
     Dropped: code (doctests, fenced and literal blocks, directives that hold any), tables, rules, headings, the types
-    in parameter lists, and whatever has fewer than four words or hardly a function word. Marks and addresses are
-    taken out of the rest, and hard-wrapped lines are joined.
+    in parameter lists. Marks and addresses are taken out of the rest, and hard-wrapped lines are joined.
 
     Args:
         text: as it stands in the file.
 
     Returns:
-        Paragraphs, each one line, in order; none is empty.
+        Paragraphs in order; none is empty, but not every one is prose (`is_prose`).
 
     Example:
-        >>> prose_paragraphs("Return the ``axis``\\n    of an array.\\n\\n    >>> f(1)\\n    2")
-        []
-        >>> prose_paragraphs("Return the ``axis`` with\\nthe largest sum.")
+        >>> clean_paragraphs("Return the ``axis`` with\nthe largest sum.\n\n>>> largest([[1], [2]])\n1")
         ['Return the axis with the largest sum.']
+        >>> clean_paragraphs("Parameters\n----------\naxis : int, optional\n    The axis.")
+        ['axis: The axis.']
     """
     text = _HTML_TAG.sub("", _FENCE.sub("", inspect.cleandoc(text)))
     paragraphs = (_without_marks(_name_first(" ".join(lines))) for lines in _blocks(text.splitlines()))
-    return [paragraph for paragraph in paragraphs if _is_prose(paragraph)]
+    return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def is_prose(paragraph: str) -> bool:
+    """Tell English sentences from what is left of code, tables, signatures and other languages.
+
+    Example:
+        >>> is_prose("Return the axis with the largest sum."), is_prose("nan_to_num(input, nan=0.0) -> Tensor")
+        (True, False)
+    """
+    words = _WORD.findall(paragraph)
+    letters = sum(map(len, words)) + paragraph.count(" ")
+    return (
+        len(words) >= 4
+        and letters >= 0.75 * len(paragraph)
+        and sum(word.lower() in _FUNCTION_WORDS for word in words) >= max(1, len(words) // 12)
+    )
 
 
 def _blocks(lines: list[str]) -> Iterator[list[str]]:
@@ -188,7 +205,9 @@ def _is_furniture(content: str, following: str) -> bool:
 def _name_first(text: str) -> str:
     """A parameter's description, in whatever style, as "name: description"."""
     text = _GOOGLE_FIELD.sub(r"\g<name>: ", text, count=1)
-    return _SPHINX_FIELD.sub(lambda field: f"{field['name'].split()[-1]}: " if field["name"].strip() else "", text, count=1)
+    return _SPHINX_FIELD.sub(
+        lambda field: f"{field['name'].split()[-1]}: " if field["name"].strip() else "", text, count=1
+    )
 
 
 def _unmarked(content: str) -> str:
@@ -205,16 +224,6 @@ def _without_marks(text: str) -> str:
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(text.split())
-
-
-def _is_prose(paragraph: str) -> bool:
-    words = _WORD.findall(paragraph)
-    letters = sum(map(len, words)) + paragraph.count(" ")
-    return (
-        len(words) >= 4
-        and letters >= 0.75 * len(paragraph)
-        and sum(word.lower() in _FUNCTION_WORDS for word in words) >= max(1, len(words) // 12)
-    )
 
 
 def near_key(paragraph: str) -> str:

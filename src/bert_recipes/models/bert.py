@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import BertConfig
 from transformers import initialization as init
+from transformers.activations import NewGELUActivation
 from transformers.models.bert.modeling_bert import BertPreTrainedModel, BertPreTrainingHeads
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
@@ -91,6 +92,7 @@ class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTrainin
             raise InputError(f"weight_init is '{config.weight_init}'; allowed: {', '.join(INITIALIZERS)}")
         self.bert = BertModel(config)
         self.cls = BertPreTrainingHeads(config)
+        _fuse_tanh_gelu(self)
         self.post_init()
 
     @can_return_tuple
@@ -165,6 +167,14 @@ class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTrainin
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+def _fuse_tanh_gelu(model: nn.Module) -> None:
+    """Compute "gelu_new" in one pass: transformers spells it out in eight, a tenth of a tiny model's step on a CPU."""
+    for module in model.modules():
+        for name in ("intermediate_act_fn", "transform_act_fn"):
+            if isinstance(getattr(module, name, None), NewGELUActivation):
+                setattr(module, name, nn.GELU(approximate="tanh"))
 
 
 def _mean_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None) -> torch.Tensor:

@@ -1,0 +1,150 @@
+"""Who may import whom, read from the source with `ast`: recipes -> layer 2 -> layer 1, and layer 1 parts apart."""
+
+import ast
+import importlib.metadata
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "bert_recipes"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+SCRIPTS = sorted([*(ROOT / "recipes").glob("*.py"), *(ROOT / "tokenizer").glob("*.py")])
+
+# Layer 1: part -> the other parts that it may import. data/ never sees a model, models/ never sees data.
+LAYER_1 = {
+    "errors": set(),
+    "field_types": set(),
+    "hub_access": set(),
+    "config": {"errors", "field_types"},
+    "data": {"errors"},
+    "models": {"errors"},
+    "optimization": {"errors"},
+    "precision": {"errors"},
+    "tokenization": {"errors", "hub_access"},
+}
+# Layer 2 joins the parts of layer 1.
+LAYER_2 = {"arguments", "evaluation", "inspection", "monitoring", "pretraining", "reporting", "trainer", "training"}
+
+# Other people's packages, and the only files that may import them. None of these is needed where it is not named.
+ONLY_IN = {
+    "argparse": {"config.py"},
+    "yaml": {"config.py"},
+    "datasets": {"data/rows.py"},
+    "evaluate": set(),
+    "pickle": set(),
+    "wandb": set(),
+    "tensorboard": set(),
+    "deepspeed": set(),
+    "matplotlib": {"reporting.py"},
+    # Where the network may be reached; nothing is downloaded anywhere else.
+    "huggingface_hub": {"data/rows.py", "hub_access.py", "pretraining.py", "tokenization/hub_folder.py"},
+    "requests": set(),
+    "urllib": set(),
+    "socket": set(),
+}
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """Full names of what a statement imports; `from package import name` is taken as package.name."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute"
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def all_imports(path: Path) -> set[str]:
+    return {name for node in ast.walk(ast.parse(path.read_bytes())) for name in imported(node)}
+
+
+def imports_at_start(path: Path) -> set[str]:
+    """What the import of a module imports: not in functions, not for the type checker only."""
+    return {name for statement in ast.parse(path.read_bytes()).body for name in imported(statement)}
+
+
+def part(module: str) -> str:
+    return module.split(".")[1]
+
+
+def module_name(path: Path) -> str:
+    return ".".join(["bert_recipes", *path.relative_to(PACKAGE).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def test_every_module_has_its_layer():
+    parts = {part(module_name(path)) for path in MODULES}
+    assert parts == LAYER_1.keys() | LAYER_2
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_layer_1_parts_do_not_know_each_other(path: Path):
+    own = part(module_name(path))
+    seen = {part(name) for name in all_imports(path) if name.startswith("bert_recipes.")}
+    if own in LAYER_1:
+        assert seen <= LAYER_1[own] | {own}
+
+
+def test_no_module_imports_itself_over_others():
+    names = {module_name(path): path for path in MODULES}
+    graph = {name: {target for target in names if _imports(path, target, names)} for name, path in names.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+def _imports(path: Path, target: str, names: dict[str, Path]) -> bool:
+    # `from bert_recipes.data import masking` names a module, `from bert_recipes.data.masking import x` what is in one.
+    seen = {name if name in names else name.rpartition(".")[0] for name in imports_at_start(path)}
+    return target in seen and target != module_name(path)
+
+
+@pytest.mark.parametrize("package", sorted(ONLY_IN))
+def test_a_package_is_imported_in_its_named_places_only(package: str):
+    places = set()
+    for path in MODULES:
+        if any(name.split(".")[0] == package for name in all_imports(path)):
+            places.add(path.relative_to(PACKAGE).as_posix())
+    assert places <= ONLY_IN[package]
+
+
+@pytest.mark.parametrize("package", ["argparse", "yaml", "datasets", "evaluate"])
+def test_scripts_leave_to_the_package_what_is_its_own(package: str):
+    assert not [path.name for path in SCRIPTS if any(name.split(".")[0] == package for name in all_imports(path))]
+
+
+def test_data_knows_no_transformers_and_pairs_know_no_torch():
+    for path in (PACKAGE / "data").glob("*.py"):
+        assert not any(name.startswith("transformers") for name in all_imports(path)), path.name
+    for name in ("pairs", "masking", "keyed_random", "sentences", "corpus", "store"):
+        assert not any(name.startswith("torch") for name in all_imports(PACKAGE / "data" / f"{name}.py")), name
+
+
+def test_nobody_imports_a_script():
+    scripts = {path.stem for path in SCRIPTS}
+    for path in [*MODULES, PACKAGE / "__init__.py", *SCRIPTS, *ROOT.glob("tests/**/*.py")]:
+        firsts = {name.split(".")[0] for name in all_imports(path)}
+        assert not firsts & {"recipes", "tokenizer"}, path
+        assert path not in SCRIPTS or not firsts & scripts, path
+
+
+def test_no_script_bears_the_name_of_a_package():
+    # A script's folder comes first on sys.path: recipes/evaluate.py would be what `import evaluate` finds.
+    taken = importlib.metadata.packages_distributions().keys() | sys.stdlib_module_names
+    assert not taken & {path.stem for path in SCRIPTS}
+
+
+def test_every_script_ends_users_mistakes_in_one_line():
+    for path in SCRIPTS:
+        assert path.read_text(encoding="utf-8").endswith('if __name__ == "__main__":\n    run_cli(main)\n'), path.name
+
+
+def test_importing_the_package_is_quick_and_needs_no_heavy_module():
+    code = "import sys, bert_recipes; print([m for m in ('torch', 'transformers', 'pyarrow', 'yaml') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
