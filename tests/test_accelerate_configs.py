@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from transformers import TrainingArguments
+
+from bert_recipes.errors import InputError
+from bert_recipes.training import check_launch
 
 
 CONFIGS = sorted((Path(__file__).parents[1] / "accelerate_configs").glob("*.yaml"))
@@ -62,16 +66,11 @@ def test_cpu_configurations_start_what_they_say(tmp_path: Path, name: str, proce
         assert f"processes {processes} sum {processes} device cpu" in result.stdout
 
 
-def test_a_launch_that_is_not_really_distributed_is_refused(tmp_path: Path):
-    # Two processes of MULTI_CPU: accelerate starts one, which is honest about it; a bare WORLD_SIZE is not.
-    probe = tmp_path / "probe.py"
-    probe.write_text(PROBE)
-    environment = os.environ | {"WORLD_SIZE": "2"}
-    result = subprocess.run(
-        [sys.executable, probe], capture_output=True, text=True, timeout=120, check=False, env=environment
-    )
-    assert result.returncode != 0
-    assert "2 processes were started but this one trains alone" in result.stderr
+def test_a_launch_that_is_not_really_distributed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="2 processes were started but this one trains alone"):
+        check_launch(args)
 
 
 @pytest.mark.gpu

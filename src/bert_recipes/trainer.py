@@ -89,6 +89,13 @@ class BertTrainer(Trainer):
         )
         return DataLoader(dataset, batch_sampler=sampler, collate_fn=self.eval_collator)
 
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """As stock; the time in here is time that the model waits for data."""
+        start = time.perf_counter()
+        samples = super().get_batch_samples(*args, **kwargs)
+        self.meter.count_wait(time.perf_counter() - start)
+        return samples
+
     # Loss
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> torch.Tensor | None:
@@ -226,12 +233,17 @@ class StepMeter:
         self._tokens = torch.zeros((), dtype=torch.float64, device=device)
         self._has_loss = [False, False]
         self._steps = 0
+        self._waited = 0.0
         self._since: float | None = None
 
     def count_step(self, tokens: torch.Tensor) -> None:
         """Count one optimiser step and its real tokens over all processes."""
         self._steps += 1
         self._tokens += tokens
+
+    def count_wait(self, seconds: float) -> None:
+        """Add time for which the model waited for its data."""
+        self._waited += seconds
 
     def add_losses(self, mlm_loss: torch.Tensor | None, nsp_loss: torch.Tensor | None, scale: int) -> None:
         """Add this micro-batch's parts of the step's losses."""
@@ -244,6 +256,7 @@ class StepMeter:
         """Start measuring, once: after the first step, which is slow everywhere."""
         if self._since is None:
             self._since = time.perf_counter()
+            self._waited = 0.0
             self._tokens.zero_()
 
     def leave_out(self, seconds: float) -> None:
@@ -251,7 +264,12 @@ class StepMeter:
         self._since = (self._since or time.perf_counter()) + seconds
 
     def read(self, accelerator: Accelerator) -> dict[str, float]:
-        """Means since the last reading (`mlm_loss`, `nsp_loss` in nats, `tokens_per_second`), and start anew."""
+        """Means since the last reading, and start anew.
+
+        Returns:
+            `mlm_loss`, `nsp_loss` in nats; `tokens_per_second`; `data_wait_share`, the share of the time (0 to 1) for
+            which the model waited for its data.
+        """
         losses = accelerator.reduce(self._losses.clone(), reduction="mean") / max(self._steps, 1)
         result = {
             name: loss
@@ -261,7 +279,8 @@ class StepMeter:
         now, tokens = time.perf_counter(), self._tokens.item()
         if tokens and self._since is not None:
             result["tokens_per_second"] = tokens / (now - self._since)
+            result["data_wait_share"] = self._waited / (now - self._since)
         self._losses.zero_()
         self._tokens.zero_()
-        self._steps, self._since = 0, now
+        self._steps, self._waited, self._since = 0, 0.0, now
         return result

@@ -6,9 +6,8 @@ import json
 import logging
 import os
 import platform
-import resource
 import shutil
-import sys
+import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from transformers.training_args import ParallelMode, TrainingArguments
 
 from bert_recipes.config import save_config
 from bert_recipes.errors import InputError
+from bert_recipes.memory import keep_freed_memory, peak_memory_mb
 
 
 logger = logging.getLogger(__name__)
@@ -138,15 +138,18 @@ def run_training(trainer: Trainer, configs: Sequence[Any], resume_from: str | No
         folder.mkdir(parents=True, exist_ok=True)
         save_config(folder / CONFIG_FILE, *configs)
     trainer.accelerator.wait_for_everyone()
+    if args.use_cpu:
+        keep_freed_memory()
     start = time.perf_counter()
     output = trainer.train(resume_from_checkpoint=resume_from)
     results: dict[str, Any] = {"train_loss": output.training_loss, "train_steps": trainer.state.global_step}
     results["train_seconds"] = round(time.perf_counter() - start, 1)
     if trainer.eval_dataset is not None:
         results |= trainer.evaluate()
-    rates = [line["tokens_per_second"] for line in trainer.state.log_history if "tokens_per_second" in line]
-    if rates:
-        results["tokens_per_second"] = round(sorted(rates)[len(rates) // 2], 1)
+    for name, digits in (("tokens_per_second", 1), ("data_wait_share", 4)):
+        values = [line[name] for line in trainer.state.log_history if name in line]
+        if values:
+            results[name] = round(statistics.median(values), digits)
     results["peak_memory_mb"] = round(peak_memory_mb(), 1)
     results["processes"] = args.world_size
     results["machine"] = describe_machine()
@@ -165,11 +168,3 @@ def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
         (folder / "training_args.bin").unlink(missing_ok=True)
         (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     trainer.accelerator.wait_for_everyone()
-
-
-def peak_memory_mb() -> float:
-    """Peak memory of this process in MB: resident memory, or allocated GPU memory where there is a GPU."""
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return usage / 2**20 if sys.platform == "darwin" else usage / 2**10

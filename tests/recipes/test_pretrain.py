@@ -136,8 +136,8 @@ def test_it_trains_from_the_files_of_create_pretraining_data(repository, small_s
         run(repository, *arguments, script="create_pretraining_data")
     out = tmp_path / "out"
     files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "held_out.parquet"]
-    # --max_seq_length is the file's here
-    settings = [*SMALL, "--eval_strategy", "steps", "--config", repository / "tests/fixtures/empty.yaml"]
+    settings = [*SMALL, "--eval_strategy", "steps", "--config", repository / "recipes/configs/pretrain/instances.yaml"]
+    settings += ["--size", "tiny"]
     run(repository, *files, "--tokenizer", small_store / "tokenizer", "--output_dir", out, *settings)
     results = json.loads((out / "all_results.json").read_text())
     assert results["train_steps"] == 4

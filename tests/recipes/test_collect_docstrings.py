@@ -1,0 +1,113 @@
+"""The quickstart's corpus: documents of whole modules, no copies, the same every time."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.data.docstrings import near_key
+from bert_recipes.data.installed_documentation import (
+    Source,
+    builtin_modules,
+    dependencies,
+    help_topics,
+    package_documentation,
+    read_prose,
+    standard_library,
+)
+
+
+# A project that depends on little: the run takes seconds. The standard library is read as a whole.
+PYPROJECT = (
+    '[project]\ndependencies = ["numpy", "tqdm", "no-such-package"]\noptional-dependencies = {dev = ["pluggy"]}\n'
+)
+
+
+@pytest.fixture(scope="module")
+def small_project(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "recipes").mkdir()
+    recipe = (repository / "recipes" / "collect_docstrings.py").read_text(encoding="utf-8")
+    (folder / "recipes" / "collect_docstrings.py").write_text(recipe, encoding="utf-8")
+    (folder / "pyproject.toml").write_text(PYPROJECT)
+    return folder
+
+
+def collect(project: Path, output_dir: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "recipes/collect_docstrings.py", "--output_dir", output_dir, *flags]
+    return subprocess.run(
+        command, cwd=project, capture_output=True, text=True, timeout=300, check=False, env=os.environ
+    )
+
+
+@pytest.fixture(scope="module")
+def corpus(small_project: Path) -> Path:
+    result = collect(small_project, "out", "--num_workers", "2")
+    assert result.returncode == 0, result.stderr
+    assert "not installed, so left out: no-such-package" in result.stdout
+    return small_project / "out"
+
+
+def paragraphs(folder: Path, split: str) -> list[list[str]]:
+    text = (folder / split / "documents.txt").read_text(encoding="utf-8")
+    return [document.splitlines() for document in text.removesuffix("\n").split("\n\n")]
+
+
+def test_documents_are_paragraph_lines_between_blank_lines_and_are_counted(corpus: Path):
+    counts = json.loads((corpus / "corpus.json").read_text())
+    for split in ("train", "validation"):
+        documents = paragraphs(corpus, split)
+        assert all(line.strip() for document in documents for line in document)
+        assert counts[split]["documents"] == len(documents)
+        assert counts[split]["paragraphs"] == sum(map(len, documents))
+        assert counts[split]["bytes"] == (corpus / split / "documents.txt").stat().st_size
+    assert counts["files"] > 1000
+    dropped = sum(number for name, number in counts.items() if name.startswith("dropped files"))
+    assert counts["files"] == dropped + counts["train"]["documents"] + counts["validation"]["documents"]
+
+
+def test_no_paragraph_or_near_copy_occurs_twice(corpus: Path):
+    keys = [
+        near_key(line)
+        for split in ("train", "validation")
+        for document in paragraphs(corpus, split)
+        for line in document
+    ]
+    assert len(keys) == len(set(keys))
+
+
+def test_three_to_six_percent_are_held_out_in_whole_modules(corpus: Path):
+    counts = json.loads((corpus / "corpus.json").read_text())
+    share = counts["validation"]["bytes"] / (counts["train"]["bytes"] + counts["validation"]["bytes"])
+    assert 0.03 < share < 0.06
+    assert len(counts["held_out"]) >= 5
+
+
+def test_the_same_installation_gives_the_same_bytes_with_any_number_of_workers(small_project: Path, corpus: Path):
+    assert collect(small_project, "again", "--num_workers", "1").returncode == 0
+    for name in ("train/documents.txt", "validation/documents.txt", "corpus.json"):
+        assert (small_project / "again" / name).read_bytes() == (corpus / name).read_bytes()
+
+
+def test_a_bad_fraction_is_one_line(small_project: Path):
+    result = collect(small_project, "bad", "--validation_fraction", "2")
+    assert result.returncode == 1
+    assert result.stderr == "error: validation_fraction is 2.0; allowed: between 0 and 0.5\n"
+
+
+def test_every_kind_of_source_gives_prose():
+    packages, missing = dependencies(["numpy", "no-such-package"])
+    assert missing == ["no-such-package"]
+    for sources in (help_topics(), builtin_modules(), standard_library(), package_documentation(packages[0])):
+        assert any(prose.paragraphs for prose in map(read_prose, [*sources][:60]) if prose is not None)
+
+
+def test_a_file_that_does_not_parse_is_told_from_an_empty_one(tmp_path: Path):
+    bad, empty = tmp_path / "bad.py", tmp_path / "empty.py"
+    bad.write_text("print 'Python 2'")
+    empty.write_text("")
+    assert read_prose(Source("g", "bad", bad)) is None
+    assert read_prose(Source("g", "empty", empty)).paragraphs == []
