@@ -1,6 +1,6 @@
 """Measure what the data costs: an epoch's index, pairs and masked batches, and what that makes for 16 GB of text.
 
-    python recipes/measure_data.py --store my_store --results_file results.json
+python recipes/measure_data.py --store my_store --results_file results.json
 """
 
 import json

@@ -23,6 +23,7 @@ LAYER_1 = {
     "hub_access": set(),
     "config": {"errors", "field_types"},
     "data": {"errors"},
+    "memory": set(),
     "models": {"errors"},
     "optimization": {"errors"},
     "precision": {"errors"},

@@ -113,6 +113,10 @@ class PreTrainingArguments(TrainingArguments):
     max_grad_norm: float = field(default=1.0, metadata={"help": "clip the gradient's global norm (original: 1.0)"})
     remove_unused_columns: bool | None = field(default=False, metadata={"help": "must stay false: masks need the key"})
     seed: int = field(default=12345, metadata={"help": "seed of weights, pairs, masks and order (original: 12345)"})
+    # Declared again for the type checker: the base class assigns them in ways that it cannot follow.
+    use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
+    bf16: bool = field(default=False, metadata={"help": "bfloat16 under autocast; precision decides this by itself"})
+    fp16: bool = field(default=False, metadata={"help": "float16 under autocast; precision decides this by itself"})
     optimizer: str = field(default="bert_adam", metadata={"help": f"one of {', '.join(OPTIMIZERS)}"})
     schedule: str = field(default="bert_linear", metadata={"help": f"one of {', '.join(SCHEDULES)}"})
     precision: str = field(default="auto", metadata={"help": f"one of {', '.join(PRECISIONS)}"})

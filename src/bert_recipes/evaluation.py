@@ -96,6 +96,8 @@ class PreTrainingSums:
             output: What the model gave for it, with labels, losses being means over this batch.
             batch: The collator's batch.
         """
+        assert output.mlm_loss is not None
+        assert output.prediction_logits is not None
         targets = batch["labels"][batch["labels"] != IGNORE_INDEX]
         masked, pairs = targets.numel(), len(batch["input_ids"])
         zero = torch.zeros((), device=targets.device)
@@ -106,6 +108,8 @@ class PreTrainingSums:
             zero if self.unigram is None else -self.unigram[targets].sum(),
         ]
         if "next_sentence_label" in batch:
+            assert output.nsp_loss is not None
+            assert output.seq_relationship_logits is not None
             labels = batch["next_sentence_label"]
             correct = (output.seq_relationship_logits.argmax(-1) == labels).sum()
             parts += [output.nsp_loss.double() * pairs, correct, torch.tensor(pairs), labels.sum()]

@@ -30,10 +30,10 @@ def keep_freed_memory() -> bool:
         return False
     libc = ctypes.CDLL(None)
     settings = ((_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, (1 << 31) - 1), (_M_TOP_PAD, 64 << 20))
-    done = all([libc.mallopt(name, value) == 1 for name, value in settings])
-    if not done:
+    refused = [name for name, value in settings if libc.mallopt(name, value) != 1]
+    if refused:
         logger.info("glibc refused to keep freed memory; steps will be slower")
-    return done
+    return not refused
 
 
 def peak_memory_mb() -> float:

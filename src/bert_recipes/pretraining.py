@@ -88,7 +88,7 @@ def _pairs(store: Store, split: TokenStore, data: DataArguments, seed: int) -> P
 
 
 def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
-    if data.tokenizer is None:
+    if data.tokenizer is None or data.train_file is None:
         raise InputError("--train_file needs --tokenizer: the folder or vocab.txt with which the file was made")
     tokenizer = load_tokenizer(data.tokenizer)
     size = len(tokenizer)
@@ -193,7 +193,7 @@ def make_trainer(
             f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; make the store with "
             "--validation_files or --validation_fraction, or give --eval_strategy no"
         )
-    if args.use_cpu:
+    if args.use_cpu and model.config.attention_probs_dropout_prob > 0:
         # On CPUs scaled_dot_product_attention has no fast path with dropout; spelled out it is quicker (same function).
         model.set_attn_implementation("eager")
     trainer = BertTrainer(

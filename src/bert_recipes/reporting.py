@@ -135,8 +135,8 @@ def _results_table(results: dict[str, Any]) -> list[str]:
             f"| next-sentence accuracy (yardstick: larger class) | {results['eval_nsp_accuracy']:.1%} | {majority} |"
         )
     lines += ["", "| training | |", "| --- | --- |"]
-    names = ("train_steps", "train_seconds", "tokens_per_second", "data_wait_share", "peak_memory_mb")
-    names += ("eval_pairs", "eval_masked_tokens")
+    names = ["train_steps", "train_seconds", "tokens_per_second", "data_wait_share", "peak_memory_mb"]
+    names += ["eval_pairs", "eval_masked_tokens"]
     lines += [f"| {name.replace('_', ' ')} | {_number(results[name])} |" for name in names if name in results]
     return lines
 

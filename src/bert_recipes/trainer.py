@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -41,6 +41,8 @@ class BertTrainer(Trainer):
     """
 
     args: PreTrainingArguments
+    optimizer: Any
+    lr_scheduler: Any
 
     def __init__(
         self,
@@ -197,9 +199,10 @@ class BertTrainer(Trainer):
         """Exact means over all held-out pairs of all processes (see `PreTrainingSums.metrics`)."""
         model = self.model if self.is_in_train else self.accelerator.prepare_model(self.model, evaluation_mode=True)
         was_training = model.training
+        sampler = cast(EvaluationSampler, dataloader.batch_sampler)
         model.eval()
         sums = PreTrainingSums(self.args.device, self.unigram)
-        batches = zip(dataloader, dataloader.batch_sampler.is_filler, strict=True)
+        batches = zip(dataloader, sampler.is_filler, strict=True)
         for batch, is_filler in tqdm(
             batches, total=len(dataloader), desc=description, leave=False, disable=self._quiet
         ):
@@ -212,8 +215,7 @@ class BertTrainer(Trainer):
         if self.args.world_size > 1:
             sums.values = self.accelerator.reduce(sums.values, reduction="sum")
         metrics = sums.metrics(metric_key_prefix)
-        num_pairs = dataloader.batch_sampler.num_pairs
-        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=num_pairs)
+        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs)
 
     @property
     def _quiet(self) -> bool:

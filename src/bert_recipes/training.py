@@ -65,6 +65,21 @@ def claim_output_dir(args: TrainingArguments, *, overwrite: bool) -> str | None:
         InputError: The folder holds another run or foreign files, or there is nothing to resume from.
     """
     folder = Path(args.output_dir)
+    try:
+        resume_from = _find_checkpoint(args, folder)
+        if resume_from is None:
+            _check_free(folder, overwrite=overwrite)
+    finally:
+        # No process writes before all have looked.
+        args.distributed_state.wait_for_everyone()
+    if resume_from is None and overwrite and args.process_index == 0 and folder.is_dir():
+        shutil.rmtree(folder)
+    args.distributed_state.wait_for_everyone()
+    return resume_from
+
+
+def _find_checkpoint(args: TrainingArguments, folder: Path) -> str | None:
+    """The checkpoint that resume_from_checkpoint names, or None."""
     wanted = args.resume_from_checkpoint
     if wanted and str(wanted).lower() not in ("false", "no"):
         if str(wanted).lower() not in ("last", "true"):
@@ -77,19 +92,20 @@ def claim_output_dir(args: TrainingArguments, *, overwrite: bool) -> str | None:
         if last is None:
             raise InputError(f"resume_from_checkpoint: {folder} holds no checkpoint; leave the flag out to start anew")
         return last
-    if not folder.exists() or not any(folder.iterdir()):
-        return None
-    is_run = (folder / CONFIG_FILE).is_file()
-    if not is_run:
+    return None
+
+
+def _check_free(folder: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that holds something that may not be deleted."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / CONFIG_FILE).is_file():
         raise InputError(f"output_dir {folder} holds files that are no run of this project; give another --output_dir")
     if not overwrite:
         raise InputError(
             f"output_dir {folder} holds another run; continue it with --resume_from_checkpoint last, replace it with "
             "--overwrite_run true, or give another --output_dir"
         )
-    if args.process_index == 0:
-        shutil.rmtree(folder)
-    return None
 
 
 def start_logging(args: TrainingArguments) -> None:

@@ -15,7 +15,9 @@ from bert_recipes.tokenization import load_tokenizer
 def first_loss(store_path, output_dir, batch, accumulation):
     store = open_store(store_path)
     tokenizer = load_tokenizer(store.tokenizer_path)
-    dataset = PreTrainingDataset(store.train, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint, max_seq_length=48)
+    dataset = PreTrainingDataset(
+        store.train, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint, max_seq_length=48
+    )
     torch.manual_seed(0)
     model = BertForPreTraining(pretraining_config("tiny", vocab_size=len(tokenizer), dropout=0.0))
     args = TrainingArguments(

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from transformers import BertTokenizerFast
 
-from bert_recipes.errors import InputError
 from bert_recipes import hub_access
+from bert_recipes.errors import InputError
 from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
 
 

@@ -89,7 +89,7 @@ class DataCollatorForPreTraining:
         for name in ("pad", "cls", "sep", "mask"):
             if getattr(self.tokenizer, f"{name}_token_id") is None:
                 raise InputError(f"the tokenizer has no [{name.upper()}] token; masked-LM training needs it")
-        self._vocab_size = len(self.tokenizer)  # type: ignore[arg-type]
+        self._vocab_size = len(self.tokenizer)
         self._is_continuation = np.zeros(self._vocab_size, dtype=bool)
         for piece, number in self.tokenizer.get_vocab().items():
             self._is_continuation[number] = piece.startswith("##")

@@ -159,7 +159,7 @@ class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTrainin
 
         losses = [loss for loss in (mlm_loss, nsp_loss) if loss is not None]
         return BertForPreTrainingOutput(
-            loss=sum(losses) if losses else None,
+            loss=torch.stack(losses).sum() if losses else None,
             mlm_loss=mlm_loss,
             nsp_loss=nsp_loss,
             prediction_logits=prediction_logits,

@@ -137,7 +137,7 @@ class OriginalBertTokenizer(BertTokenizer):
             "split_cjk": self.tokenize_chinese_chars,
         }
 
-    def _encode_plus(  # type: ignore[override]
+    def _encode_plus(
         self,
         text: Any,
         text_pair: Any = None,
@@ -207,7 +207,7 @@ class OriginalBertTokenizer(BertTokenizer):
         cast(WordPiece, stock.backend_tokenizer.model).max_input_chars_per_word = MAX_WORD_CHARACTERS
         return stock
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> tuple[str, ...]:  # type: ignore[override]
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> tuple[str, ...]:
         """Write a stock folder: tokenizer.json, tokenizer_config.json (class BertTokenizer) and vocab.txt.
 
         Args:
