@@ -31,7 +31,7 @@ endif
 # --quiet: the recipe has said in one line what is wrong; without it the launcher adds a traceback of its own.
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 
-.PHONY: help install pretrain tokenizer corpus show-data params evaluate test test-slow lint format clean
+.PHONY: help install check-names pretrain tokenizer corpus show-data params evaluate test test-slow lint format clean
 
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -41,7 +41,7 @@ help:  ## print this help
 	@echo "  CONFIG of pretrain: $(patsubst recipes/configs/pretrain/%.yaml,%,$(wildcard recipes/configs/pretrain/*.yaml))"
 	@echo "  LAUNCH:             $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))"
 
-# Torch first and alone, with plain pip: a range would fetch a CUDA build of several gigabytes.
+# Torch first and alone, at the pinned version: no other package's range can then choose another build of it.
 .venv/.installed: pyproject.toml constraints.txt
 	@echo "setting up .venv (once; a few minutes)"
 	python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: Python 3.11 or newer is needed")'

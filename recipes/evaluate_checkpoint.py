@@ -4,6 +4,8 @@ python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart --sto
 """
 
 import json
+import logging
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from bert_recipes.pretraining import load_data, load_model, make_trainer
 from bert_recipes.training import check_launch, describe_machine, start_logging
 
 
+logger = logging.getLogger("evaluate_checkpoint")
+
+
 @dataclass
 class EvaluateArguments:
     """Where the figures go."""
@@ -21,19 +26,40 @@ class EvaluateArguments:
     results_file: str | None = field(default=None, metadata={"help": "also write the figures to this JSON file"})
 
 
+@dataclass
+class EvaluationRunArguments(PreTrainingArguments):
+    """`PreTrainingArguments` without a default output_dir: the figures go to stdout and results_file."""
+
+    def __post_init__(self) -> None:
+        """See whether output_dir was given before `TrainingArguments` sets its default."""
+        self.has_output_dir = self.output_dir is not None
+        super().__post_init__()
+
+
 def main() -> None:
-    """Load, evaluate, print."""
+    """Parse; make no folder in the working directory for a Trainer that only evaluates."""
     evaluate, model_args, data_args, args = parse_arguments(
-        EvaluateArguments, ModelArguments, DataArguments, PreTrainingArguments
+        EvaluateArguments, ModelArguments, DataArguments, EvaluationRunArguments
     )
     start_logging(args)
     check_launch(args)
+    with tempfile.TemporaryDirectory() as folder:
+        if not args.has_output_dir:
+            args.output_dir = folder
+        run(evaluate, model_args, data_args, args)
+
+
+def run(
+    evaluate: EvaluateArguments, model_args: ModelArguments, data_args: DataArguments, args: EvaluationRunArguments
+) -> None:
+    """Load, evaluate, print."""
     if model_args.model_name_or_path is None:
         raise InputError("model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to measure")
     data = load_data(data_args, args.seed)
     if data.validation is None:
         raise InputError(f"{data_args.store or data_args.train_file} has no held-out part to measure on")
-    model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
+    model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed)
+    logger.info("inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs)
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
     results = trainer.evaluate()
     if trainer.is_world_process_zero():

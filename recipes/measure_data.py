@@ -13,7 +13,7 @@ from bert_recipes.arguments import DataArguments
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.sampler import epoch_order
 from bert_recipes.data.store import open_store
-from bert_recipes.errors import run_cli
+from bert_recipes.errors import InputError, run_cli
 from bert_recipes.pretraining import load_data
 from bert_recipes.training import describe_machine
 
@@ -35,7 +35,9 @@ class MeasureArguments:
 def main() -> None:
     """Build an index, draw, collate, extrapolate, print."""
     measure, data_args = parse_arguments(MeasureArguments, DataArguments)
-    store = open_store(data_args.store or "")
+    if data_args.store is None:
+        raise InputError("measure_data measures a store's pairs: give --store FOLDER instead of --train_file")
+    store = open_store(data_args.store)
     with tempfile.TemporaryDirectory() as folder:
         data = load_data(replace(data_args, data_cache_dir=folder), seed=12345)
         start = time.perf_counter()
@@ -53,16 +55,18 @@ def main() -> None:
     times = LARGE_CORPUS_BYTES / text_bytes
     results = {
         "max_seq_length": data_args.max_seq_length,
+        # How many build the index; pairs are drawn and masked by one.
+        "data_num_processes": data_args.data_num_processes,
         "text_mb": round(text_bytes / 1e6, 1),
         "tokens": store.train.num_tokens,
         "pairs_in_epoch_0": total,
-        "index_seconds_one_process": round(index_seconds, 3),
+        "index_seconds": round(index_seconds, 3),
         "index_mb": round(total * INDEX_BYTES_A_PAIR / 1e6, 2),
         "pairs_per_second_one_process": round(len(pairs) / pair_seconds),
         "masked_pairs_per_second_one_process": round(len(pairs) / collate_seconds),
         "for_16_gb": {
             "pairs": round(total * times),
-            "index_seconds_one_process": round(index_seconds * times),
+            "index_seconds": round(index_seconds * times),
             "index_gb": round(total * times * INDEX_BYTES_A_PAIR / 1e9, 2),
         },
         "machine": describe_machine(),

@@ -10,13 +10,15 @@ src/bert_recipes/arguments.py; `--help` lists them.
 import logging
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.inspection import fill_masks, judge_next_sentences
+from bert_recipes.inspection import fill_masks, judge_next_sentences, knows_words
 from bert_recipes.monitoring import describe_progress
-from bert_recipes.pretraining import describe_run, load_data, load_model, make_trainer
-from bert_recipes.reporting import format_guesses, write_report
+from bert_recipes.pretraining import load_data, load_model, make_trainer
+from bert_recipes.reporting import describe_run, format_guesses, write_report
 from bert_recipes.training import check_launch, claim_output_dir, run_training, start_logging
 
 
@@ -35,6 +37,16 @@ PAIRS = (
 )
 
 
+def known_examples(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[tuple[str, str]]]:
+    """Those of SENTENCES and PAIRS in whose words the tokenizer was trained."""
+    sentences = [text for text in SENTENCES if knows_words(tokenizer, text)]
+    pairs = [pair for pair in PAIRS if knows_words(tokenizer, " ".join(pair))]
+    skipped = len(SENTENCES) + len(PAIRS) - len(sentences) - len(pairs)
+    if skipped:
+        logger.info("%d of the English examples are left out: the tokenizer does not know their words", skipped)
+    return sentences, pairs
+
+
 def main() -> None:
     """Parse, check, train, report."""
     model_args, data_args, args = parse_arguments(
@@ -43,7 +55,7 @@ def main() -> None:
     start_logging(args)
     check_launch(args)
     data = load_data(data_args, args.seed)
-    model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
+    model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed)
     resume_from = claim_output_dir(args, overwrite=args.overwrite_run)
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
     description = describe_run(trainer, data)
@@ -52,8 +64,9 @@ def main() -> None:
     results = run_training(trainer, (model_args, data_args, args), resume_from)
 
     if trainer.is_world_process_zero():
-        masks = fill_masks(model, data.tokenizer, SENTENCES)
-        verdicts = judge_next_sentences(model, data.tokenizer, PAIRS)
+        sentences, pairs = known_examples(data.tokenizer)
+        masks = fill_masks(model, data.tokenizer, sentences)
+        verdicts = judge_next_sentences(model, data.tokenizer, pairs)
         steps = trainer.state.max_steps
         remark = describe_progress(results, steps, steps, 0)
         report = write_report(

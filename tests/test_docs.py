@@ -2,9 +2,33 @@
 
 import ast
 import importlib
+import itertools
 import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/README.md")])
+SETUP_FILES = sorted(
+    path for folder in ("recipes", "tokenizer", "accelerate_configs") for path in (ROOT / folder).rglob("*.yaml")
+)
+SCRIPTS = sorted([*(ROOT / "recipes").glob("*.py"), *(ROOT / "tokenizer").glob("*.py")])
+
+# What CONFIG=name of a make target stands for, and the script that gets ARGS.
+CONFIG_FOLDERS = {"pretrain": "recipes/configs/pretrain", "corpus": "recipes/configs/corpus"}
+CONFIG_FOLDERS["tokenizer"] = "tokenizer/configs"
+TARGET_SCRIPTS = {"pretrain": "recipes/pretrain.py", "corpus": "recipes/prepare_corpus.py"}
+TARGET_SCRIPTS |= {"tokenizer": "tokenizer/train.py", "show-data": "recipes/show_data.py"}
+TARGET_SCRIPTS |= {"params": "recipes/count_parameters.py", "evaluate": "recipes/evaluate_checkpoint.py"}
+
+FENCE = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE_CODE = re.compile(r"`([^`]+)`")
 
 
 def test_every_function_and_test_named_in_the_rules_exists(repository):
@@ -42,3 +66,186 @@ def test_the_parameter_totals_in_the_rules_are_the_models(repository, size):
             counts = count_parameters(BertForPreTraining(pretraining_config(size, vocab_size=vocab_size)))
         encoder = sum(number for name, number in counts.items() if not name.startswith("pre-training heads"))
         assert f"{encoder:,}" in text
+
+
+# Links and files
+
+
+def prose(page: Path) -> str:
+    """The page without code, in which brackets mean something else."""
+    return INLINE_CODE.sub("``", FENCE.sub("", page.read_text(encoding="utf-8")))
+
+
+def page_id(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_relative_link_leads_to_a_file(page: Path):
+    targets = re.findall(r"\]\(<?([^)\s>]+)", prose(page))
+    relative = [target.split("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
+    assert not [target for target in relative if not (page.parent / target).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_file_of_ours_named_in_code_exists(page: Path):
+    folders = "recipes|configs|tokenizer|accelerate_configs|docs|tests|src"
+    named = {
+        path
+        for code in INLINE_CODE.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
+        for path in re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/.{{}},-]*", code)
+    }
+    places = (ROOT, page.parent)
+    files = {file for path in named for file in expand_braces(path)}
+    assert not [file for file in files if not any((place / file).exists() for place in places)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_no_placeholder_is_left(page: Path):
+    assert not re.findall(r"<!--.*?-->", page.read_text(encoding="utf-8"))
+
+
+def expand_braces(text: str) -> list[str]:
+    """Expand bert_{tiny,mini} to bert_tiny and bert_mini, as bash does."""
+    match = re.search(r"\{([^{}]*,[^{}]*)\}", text)
+    if match is None:
+        return [text]
+    head, tail = text[: match.start()], text[match.end() :]
+    return [full for part in match[1].split(",") for full in expand_braces(head + part + tail)]
+
+
+# Commands
+
+
+def code_lines(path: Path) -> Iterator[str]:
+    """The lines of a file that may be commands: code in pages, comments in YAML, docstrings of scripts."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        blocks = [*FENCE.findall(text), *(" ".join(code.split()) for code in INLINE_CODE.findall(FENCE.sub("", text)))]
+    elif path.suffix == ".yaml":
+        blocks = ["\n".join(line[1:] for line in text.splitlines() if line.startswith("#"))]
+    else:
+        blocks = [ast.get_docstring(ast.parse(text)) or ""]
+    for block in blocks:
+        yield from re.sub(r"\\\n\s*", " ", block).splitlines()
+
+
+def commands(path: Path) -> Iterator[list[str]]:
+    """The commands of a file that start something of this project, cut into words."""
+    for line in code_lines(path):
+        for part in line.split(" && "):
+            if re.match(r"\s*(make|python3?|accelerate launch)(\s|$)", part):
+                # Words for the reader, not for the shell: [--field value ...] and <target>.
+                words = [word for text in shlex.split(part, comments=True) for word in expand_braces(text)]
+                yield [word for word in words if not word.startswith(("[", "<")) and not word.endswith(("]", "..."))]
+
+
+Flags = Callable[[str], set[str]]
+
+
+@pytest.fixture(scope="session")
+def flags_of(repository: Path) -> Flags:
+    """Ask a script for its flags; each script runs once."""
+    known: dict[str, set[str]] = {}
+
+    def flags(script: str) -> set[str]:
+        if script not in known:
+            done = subprocess.run(
+                [sys.executable, script, "--help"], capture_output=True, text=True, timeout=300, check=True, cwd=ROOT
+            )
+            usage = done.stdout.split("\n\n")[0]
+            known[script] = set(re.findall(r"\[(--[\w-]+)", usage))
+            assert "--config" in known[script], usage
+        return known[script]
+
+    return flags
+
+
+def problems_of_script(words: list[str], flags_of: Flags) -> Iterator[str]:
+    """What is wrong with `script.py --flag value ...`."""
+    script, *rest = words
+    if not (ROOT / script).is_file():
+        yield f"no script {script}"
+        return
+    given = [word.split("=")[0] for word in rest if word.startswith("--")]
+    yield from (f"{script} has no {flag}" for flag in given if flag != "--help" and flag not in flags_of(script))
+    configs = rest[rest.index("--config") + 1 :] if "--config" in rest else []
+    for config in configs[:1]:
+        if not config.startswith("--") and not (ROOT / config).is_file():
+            yield f"no configuration {config}"
+
+
+def problems_of_launch(words: list[str], flags_of: Flags) -> Iterator[str]:
+    """What is wrong with `accelerate launch --flag value ... script.py ...`."""
+    from accelerate.commands.launch import launch_command_parser
+
+    place = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
+    known = launch_command_parser()._option_string_actions
+    yield from (f"accelerate launch has no {word}" for word in words[:place] if word[:2] == "--" and word not in known)
+    config = dict(itertools.pairwise(words)).get("--config_file")
+    if config is not None and not (ROOT / config).is_file():
+        yield f"no launch configuration {config}"
+    if place < len(words):
+        yield from problems_of_script(words[place:], flags_of)
+
+
+def problems_of_make(words: list[str], flags_of: Flags) -> Iterator[str]:
+    """What is wrong with `make target NAME=value ...`."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.MULTILINE))
+    settings = set(re.findall(r"^([A-Z_]+) *[?:]?=", makefile, re.MULTILINE))
+    values = dict(word.split("=", 1) for word in words if "=" in word)
+    wanted = [word for word in words if "=" not in word]
+    yield from (f"make has no target {target}" for target in wanted if target not in targets)
+    yield from (f"make knows no {name}=" for name in values if name not in settings)
+    launch = f"accelerate_configs/{values['LAUNCH']}.yaml" if "LAUNCH" in values else "accelerate_configs"
+    config = CONFIG_FOLDERS.get("".join(wanted), "no such folder")
+    config = f"{config}/{values['CONFIG']}.yaml" if "CONFIG" in values else "recipes/configs"
+    yield from (f"make {' '.join(words)}: no {path}" for path in (launch, config) if not (ROOT / path).exists())
+    arguments = shlex.split(values.get("ARGS", ""))
+    if arguments and wanted[0] in TARGET_SCRIPTS:
+        yield from problems_of_script([TARGET_SCRIPTS[wanted[0]], *arguments], flags_of)
+    elif arguments:
+        paths = [argument for argument in arguments if not argument.startswith("-")]
+        yield from (f"no {path}" for path in paths if not (ROOT / path.split("::")[0]).exists())
+
+
+def problems(words: list[str], flags_of: Flags) -> Iterator[str]:
+    if words[0] == "make":
+        yield from problems_of_make(words[1:], flags_of)
+    elif words[0] == "accelerate":
+        yield from problems_of_launch(words[2:], flags_of)
+    elif words[1:2] and words[1].endswith(".py"):
+        yield from problems_of_script(words[1:], flags_of)
+
+
+def test_every_command_shown_could_be_typed(flags_of: Flags):
+    seen, found = 0, []
+    for path in [*PAGES, *SETUP_FILES, *SCRIPTS]:
+        for words in commands(path):
+            seen += 1
+            found += [f"{page_id(path)}: {problem}" for problem in problems(words, flags_of)]
+    assert seen >= 40
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("make pretrian", "make has no target pretrian"),
+        ("make pretrain CONFIG=bert_huge", "no recipes/configs/pretrain/bert_huge.yaml"),
+        ("make pretrain LAUNCH=tpu", "no accelerate_configs/tpu.yaml"),
+        ("make params SIZES=base", "make knows no SIZES="),
+        ('make params ARGS="--sizes base"', "count_parameters.py has no --sizes"),
+        ("python recipes/count_params.py", "no script recipes/count_params.py"),
+        ("python recipes/count_parameters.py --sizes base", "count_parameters.py has no --sizes"),
+        ("python recipes/count_parameters.py --config missing.yaml", "no configuration missing.yaml"),
+        ("accelerate launch --config_file a.yaml recipes/count_parameters.py", "no launch configuration a.yaml"),
+        ("accelerate launch --config a recipes/count_parameters.py", "accelerate launch has no --config"),
+    ],
+)
+def test_a_wrong_command_would_be_found(tmp_path: Path, flags_of: Flags, line: str, problem: str):
+    page = tmp_path / "page.md"
+    page.write_text(f"```bash\n{line}\n```\n")
+    (words,) = commands(page)
+    assert problem in "\n".join(problems(words, flags_of))

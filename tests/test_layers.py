@@ -140,6 +140,17 @@ def test_no_script_bears_the_name_of_a_package():
     assert not taken & {path.stem for path in SCRIPTS}
 
 
+def test_scripts_define_their_settings_and_little_more_than_main():
+    # What more than one story could use, or a test would want to call, belongs into the package.
+    for path in SCRIPTS:
+        body = ast.parse(path.read_bytes()).body
+        classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
+        functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+        assert all(name.endswith("Arguments") for name in classes), f"{path.name}: {classes}"
+        assert "main" in functions, path.name
+        assert len(functions) <= 4, f"{path.name}: {functions}"
+
+
 def test_every_script_ends_users_mistakes_in_one_line():
     for path in SCRIPTS:
         assert path.read_text(encoding="utf-8").endswith('if __name__ == "__main__":\n    run_cli(main)\n'), path.name

@@ -2,8 +2,22 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable
+from types import TracebackType
 from typing import NoReturn
+
+
+# Long enough for the main process to meet the same mistake: it prints it, and the launcher then ends the others.
+_SECONDS_FOR_MAIN_PROCESS = 10.0
+# What torch.save says of a file that cannot be written; it passes the reason on in some versions only.
+_TORCH_WRITE_ERRORS = (
+    "no space left",
+    "os error",
+    "file write failed",
+    "pytorchstreamwriter failed",
+    "unexpected pos",
+)
 
 
 class InputError(ValueError):
@@ -31,6 +45,9 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
     any other exception     1          its traceback: that is a bug of ours
     ======================  =========  ==========================================
 
+    Of several processes all meet the same `InputError`, and one line is enough: those with a `RANK` other than 0 leave
+    it to the main process. A mistake that only they have met is printed after ten seconds, if nobody has ended them.
+
     Args:
         main: the script's entry point; takes nothing, returns nothing.
 
@@ -46,7 +63,7 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
         # A closed pipe shows only when the buffer is written: here, not in the interpreter's shutdown.
         sys.stdout.flush()
     except InputError as error:
-        _fail(str(error))
+        _fail(_wait_for_main_process() + str(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(130)
@@ -76,6 +93,62 @@ def describe_os_error(error: OSError) -> str:
         if name is not None
     ]
     return f"{' -> '.join(names)}: {error.strerror}" if names else error.strerror
+
+
+def _wait_for_main_process() -> str:
+    """In the main process nothing; in another one wait for the launcher's signal, then say who speaks."""
+    rank = os.environ.get("RANK", "0")
+    if rank == "0":
+        return ""
+    time.sleep(_SECONDS_FOR_MAIN_PROCESS)
+    return f"process {rank}: "
+
+
+class saving:
+    """Report in one line that something cannot be written, whatever the library raises for it.
+
+    A full disk is an `OSError` for Python, a ``SafetensorError`` for safetensors, a `RuntimeError` for ``torch.save`` and
+    a bare `Exception` for tokenizers. Every other exception passes unchanged.
+
+    Args:
+        path: what is being written, for the message.
+
+    Raises:
+        InputError: ``PATH: cannot be written: reason``, with the library's exception as its cause.
+
+    Example:
+        >>> with saving(folder):  # doctest: +SKIP
+        ...     model.save_pretrained(folder)
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Remember the path."""
+        self.path = os.fspath(path)
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Translate a write error."""
+        reason = None if error is None else _write_error(error)
+        if reason is not None:
+            reason = reason.removeprefix(f"{self.path}: ")
+            raise InputError(f"{self.path}: cannot be written: {' '.join(reason.split())}") from error
+
+
+def _write_error(error: BaseException) -> str | None:
+    """Say why something could not be written; None for an exception that is about something else."""
+    text = str(error)
+    if isinstance(error, OSError):
+        # A reader of stdout that is gone is no write error, and one without a number comes from no system call.
+        return None if error.errno is None or isinstance(error, ConnectionError) else describe_os_error(error)
+    if type(error).__name__ == "SafetensorError":  # by name: this module imports no heavy package
+        return text if "os error" in text.lower() or "i/o error" in text.lower() else None
+    if isinstance(error, RuntimeError):
+        return text if any(sign in text.lower() for sign in _TORCH_WRITE_ERRORS) else None
+    return text if type(error) is Exception and "os error" in text.lower() else None
 
 
 def _fail(message: str) -> NoReturn:

@@ -39,11 +39,26 @@ class NextSentenceVerdict:
     is_next: float
 
 
+def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_unknown: float = 0.2) -> bool:
+    """Whether a text is in a language of the tokenizer, so that a model's verdict on it means something.
+
+    Args:
+        tokenizer: Cuts the text.
+        text: May hold "[MASK]", which does not count.
+        max_unknown: Share of [UNK] pieces that is too much, 0 to 1.
+
+    Returns:
+        False for a text without pieces, too.
+    """
+    ids = tokenizer(text.replace("[MASK]", " "), add_special_tokens=False)["input_ids"]
+    return bool(ids) and ids.count(tokenizer.unk_token_id) / len(ids) < max_unknown
+
+
 @torch.no_grad()
 def fill_masks(
     model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], top_k: int = 5
 ) -> list[FilledMask]:
-    """Guess the [MASK] of each text.
+    """Guess the [MASK] of each text; of a text that is too long for the model, the part around it.
 
     Args:
         model: Any BERT with a masked-LM head; put into evaluation mode.
@@ -63,20 +78,29 @@ def fill_masks(
         # "[MASK]" in a user's text is ordinary text to the tokenizer, so it is put in as an id.
         left = tokenizer(before, add_special_tokens=False)["input_ids"]
         right = tokenizer(after, add_special_tokens=False)["input_ids"]
+        left, right = _fit_around(left, right, model.config.max_position_embeddings - 3)
         ids = [tokenizer.cls_token_id, *left, tokenizer.mask_token_id, *right, tokenizer.sep_token_id]
         output = model(input_ids=torch.tensor([ids], device=model.device))
         probabilities = output.prediction_logits[0, 1 + len(left)].float().softmax(-1)
-        values, indices = probabilities.topk(top_k)
+        # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
+        probabilities = probabilities[: len(tokenizer)]
+        values, indices = probabilities.topk(min(top_k, len(probabilities)))
         pieces = tokenizer.convert_ids_to_tokens(indices.tolist())
         result.append(FilledMask(text, list(zip(pieces, values.tolist(), strict=True))))
     return result
+
+
+def _fit_around(left: list[int], right: list[int], room: int) -> tuple[list[int], list[int]]:
+    """The last ids of `left` and the first of `right`, `room` in all; a short side leaves its room to the other."""
+    from_left = min(len(left), max(room - len(right), room // 2))
+    return left[len(left) - from_left :], right[: room - from_left]
 
 
 @torch.no_grad()
 def judge_next_sentences(
     model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]]
 ) -> list[NextSentenceVerdict]:
-    """Say for each pair how likely the second sentence follows the first.
+    """Say for each pair how likely the second sentence follows the first; pairs too long for the model are cut.
 
     Args:
         model: A BERT with the next-sentence head; put into evaluation mode.
@@ -86,7 +110,9 @@ def judge_next_sentences(
     model.eval()
     result = []
     for first, second in pairs:
-        inputs = tokenizer(first, second, return_tensors="pt").to(model.device)
+        inputs = tokenizer(
+            first, second, return_tensors="pt", truncation=True, max_length=model.config.max_position_embeddings
+        ).to(model.device)
         probabilities = model(**inputs).seq_relationship_logits[0].float().softmax(-1)
         result.append(NextSentenceVerdict(first, second, probabilities[0].item()))
     return result

@@ -150,10 +150,19 @@ def create_optimizer(
     raise InputError(f"optimizer is '{name}'; allowed: {', '.join(OPTIMIZERS)}")
 
 
-def create_bert_schedule(optimizer: torch.optim.Optimizer, num_warmup_steps: int, num_training_steps: int) -> LambdaLR:
-    """The paper's schedule as a torch scheduler; step it after every optimiser step."""
+def create_bert_schedule(
+    optimizer: torch.optim.Optimizer, num_warmup_steps: int, num_training_steps: int, start_step: int = 0
+) -> LambdaLR:
+    """The paper's schedule as a torch scheduler; step it after every optimiser step.
+
+    Args:
+        optimizer: Its groups' learning rates are the peak.
+        num_warmup_steps: Steps of the warm-up.
+        num_training_steps: Steps of the whole schedule.
+        start_step: Where in the schedule this run begins.
+    """
 
     def factor(step: int) -> float:
-        return bert_linear(step, num_warmup_steps=num_warmup_steps, num_training_steps=num_training_steps)
+        return bert_linear(start_step + step, num_warmup_steps=num_warmup_steps, num_training_steps=num_training_steps)
 
     return LambdaLR(optimizer, factor)

@@ -4,31 +4,45 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
+from tqdm import tqdm
 from transformers import set_seed
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.instances import InstanceDataset
+from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.store import Store, TokenStore, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.evaluation import EVALUATION_SEED
 from bert_recipes.hub_access import is_hub_name, why_unreachable
-from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.monitoring import ProgressWatch
 from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
+from bert_recipes.tokenization.hub_folder import find_hub_folder
 from bert_recipes.trainer import BertTrainer
 
 
 logger = logging.getLogger(__name__)
+
+# Settings that only a new model has, and those that instance files were made with.
+NEW_MODEL_FIELDS = ("size", "hidden_act", "weight_init", "dropout", "max_position_embeddings")
+INSTANCE_FIELDS = "max_seq_length short_seq_prob mlm_probability max_predictions_per_seq mask_rate keep_rate".split()
+INSTANCE_FIELDS += ["random_rate", "whole_word", "selection"]
+# Enough for token frequencies: more than six million tokens at 128 a pair.
+MAX_COUNTED_INSTANCES = 50_000
 
 
 @dataclass(frozen=True)
@@ -40,14 +54,24 @@ class PreTrainingData:
         train: Pairs to train on.
         validation: Held-out pairs, or None.
         collator: Pads and masks.
-        unigram_counts: int64 (V,) of the training split, or None for instance files.
+        count_tokens: Gives int64 (V,), how often each token stands in the training data.
     """
 
     tokenizer: OriginalBertTokenizer
     train: PreTrainingDataset | InstanceDataset
     validation: PreTrainingDataset | InstanceDataset | None
     collator: DataCollatorForPreTraining
-    unigram_counts: np.ndarray | None
+    count_tokens: Callable[[], np.ndarray]
+
+    @property
+    def max_seq_length(self) -> int:
+        """Positions that the longest input, in training or evaluation, needs."""
+        return max(part.max_seq_length for part in (self.train, self.validation) if part is not None)
+
+    @cached_property
+    def unigram_counts(self) -> np.ndarray:
+        """int64 (V,), how often each token stands in the training data; counted when it is first asked for."""
+        return self.count_tokens()
 
 
 def load_data(data: DataArguments, seed: int) -> PreTrainingData:
@@ -62,14 +86,15 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
     """
     if data.store is None:
         return _load_instances(data, seed)
+    if data.validation_file is not None:
+        raise InputError("validation_file belongs to --train_file; a store has its own held-out part: leave it out")
     store = open_store(data.store)
     tokenizer = load_tokenizer(data.tokenizer or store.tokenizer_path)
     store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
     train = _pairs(store, store.train, data, seed)
     validation = None if store.validation is None else _pairs(store, store.validation, data, EVALUATION_SEED)
-    return PreTrainingData(
-        tokenizer, train, validation, make_collator(data, tokenizer, seed), store.train.unigram_counts
-    )
+    collator = make_collator(data, tokenizer, seed)
+    return PreTrainingData(tokenizer, train, validation, collator, lambda: store.train.unigram_counts)
 
 
 def _pairs(store: Store, split: TokenStore, data: DataArguments, seed: int) -> PreTrainingDataset:
@@ -96,7 +121,42 @@ def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
     validation = None
     if data.validation_file is not None:
         validation = InstanceDataset(data.validation_file, cache_dir=data.data_cache_dir, vocab_size=size)
-    return PreTrainingData(tokenizer, train, validation, make_collator(data, tokenizer, seed), None)
+    _warn_of_ignored(data, INSTANCE_FIELDS, "the instance files were made with their own pairs and masks")
+    collator = make_collator(data, tokenizer, seed)
+    return PreTrainingData(tokenizer, train, validation, collator, lambda: count_tokens(train, size))
+
+
+def count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
+    """Count the tokens of instances as they were before masking, special tokens included.
+
+    Args:
+        dataset: Instances; of more than `MAX_COUNTED_INSTANCES` that many are taken at equal distances.
+        vocab_size: V.
+
+    Returns:
+        int64 (V,).
+    """
+    total = len(dataset)
+    chosen = np.linspace(0, total - 1, min(total, MAX_COUNTED_INSTANCES)).round().astype(np.int64)
+    logger.info("token frequencies are counted in %s of %s instances", f"{len(chosen):,}", f"{total:,}")
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for index in tqdm(chosen.tolist(), desc="count tokens", unit="instance", delay=1):
+        item = dataset[index]
+        original = np.where(item["labels"] == IGNORE_INDEX, item["input_ids"], item["labels"])
+        counts += np.bincount(original, minlength=vocab_size)
+    return counts
+
+
+def _warn_of_ignored(settings: Any, names: Sequence[str], reason: str) -> None:
+    defaults = {field.name: field.default for field in fields(settings)}
+    given = [f"{name} {getattr(settings, name)}" for name in names if getattr(settings, name) != defaults[name]]
+    if given:
+        _warn("ignored: %s; %s", ", ".join(given), reason)
+
+
+def _warn(message: str, *values: Any) -> None:
+    """Warn in the main process only: the others have the same settings."""
+    logger.log(logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.DEBUG, message, *values)
 
 
 def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: int) -> DataCollatorForPreTraining:
@@ -124,11 +184,12 @@ def load_model(
     Args:
         model: Settings.
         tokenizer: Gives the vocabulary.
-        max_seq_length: Longest input of the run.
+        max_seq_length: Longest input of the run (`PreTrainingData.max_seq_length`).
         seed: Of new weights.
 
     Raises:
-        InputError: An unknown size, a vocabulary or length that does not fit, a checkpoint that is not there.
+        InputError: A setting out of range, a length that does not fit, a checkpoint that is not there, damaged, no BERT,
+            or made with another tokenizer.
     """
     set_seed(seed)
     if model.model_name_or_path is None:
@@ -144,11 +205,8 @@ def load_model(
         network = BertForPreTraining(config)
     else:
         network = _from_checkpoint(model.model_name_or_path)
-    if network.config.vocab_size < len(tokenizer):
-        raise InputError(
-            f"the tokenizer has {len(tokenizer):,} pieces, the model {network.config.vocab_size:,}: they do not belong "
-            "together; give the checkpoint's own tokenizer (and a store made with it)"
-        )
+        _warn_of_ignored(model, NEW_MODEL_FIELDS, f"{model.model_name_or_path} has its own")
+        _check_tokenizer(model.model_name_or_path, network.config.vocab_size, tokenizer)
     if network.config.max_position_embeddings < max_seq_length:
         raise InputError(
             f"max_seq_length is {max_seq_length}, the model has {network.config.max_position_embeddings} positions; "
@@ -157,31 +215,66 @@ def load_model(
     return network
 
 
-def _from_checkpoint(name: str) -> BertForPreTraining:
-    folder = Path(name)
-    cached_only = False
-    if not folder.is_dir():
-        if not is_hub_name(name):
-            raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name")
-        reason = why_unreachable()
-        cached_only = reason is not None
-        if cached_only and not isinstance(try_to_load_from_cache(name, "config.json"), str):
-            raise InputError(
-                f"model_name_or_path: no folder {name}, no model of that name in the local Hub cache, and {reason}; "
-                "give a checkpoint folder"
-            )
-    elif not (folder / "model.safetensors").is_file() and not (folder / "model.safetensors.index.json").is_file():
-        raise InputError(f"model_name_or_path: {name} has no model.safetensors; only safetensors weights are opened")
-    try:
-        network, info = BertForPreTraining.from_pretrained(
-            name, use_safetensors=True, output_loading_info=True, local_files_only=cached_only
+def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
+    """Refuse data that was not made with the checkpoint's tokenizer: its ids would mean other pieces."""
+    advice = "both belong together: give the checkpoint's own tokenizer and data made with it, or another checkpoint"
+    size = len(tokenizer)
+    folder = _find_tokenizer(name)
+    if folder is not None and load_tokenizer(folder).fingerprint != tokenizer.fingerprint:
+        raise InputError(f"{name} has another tokenizer than the data ({size:,} pieces); {advice}")
+    is_padded = vocab_size in {-(-size // multiple) * multiple for multiple in (8, 16, 32, 64)}
+    if vocab_size < size or (folder is None and vocab_size != size and not is_padded):
+        raise InputError(f"{name} has a vocabulary of {vocab_size:,}, the data's tokenizer {size:,} pieces; {advice}")
+    if folder is None and vocab_size != size:
+        _warn(
+            "%s: vocabulary of %d for %d pieces is taken for padding, without tokenizer files", name, vocab_size, size
         )
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"model_name_or_path: {name} cannot be opened: {str(error).splitlines()[0]}") from error
-    if info["missing_keys"]:
-        missing = ", ".join(sorted(info["missing_keys"])[:8])
-        logger.warning("%s has no weights for %s; they start anew", name, missing)
+
+
+def _find_tokenizer(name: str) -> Path | None:
+    """The folder of a checkpoint's tokenizer files, or None if it has none (or none within reach)."""
+    folder = Path(name)
+    if folder.is_dir():
+        return folder if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt")) else None
+    try:
+        return find_hub_folder(name)
+    except InputError as error:
+        logger.info("only the size of the vocabulary is compared: %s", error)
+        return None
+
+
+def _from_checkpoint(name: str) -> BertForPreTraining:
+    cached_only = _check_place(name)
+    try:
+        network, new_heads = open_checkpoint(name, cached_only=cached_only)
+    except InputError:
+        raise
+    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise InputError(f"model_name_or_path: {name} cannot be opened: {reason}") from error
+    if new_heads:
+        _warn("%s has no weights for %s; they start anew", name, ", ".join(new_heads))
     return network
+
+
+def _check_place(name: str) -> bool:
+    """Whether only the local Hub cache can be asked for this checkpoint."""
+    folder = Path(name)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise InputError(f"model_name_or_path: {name} has no config.json; give a checkpoint folder")
+        if not any((folder / file).is_file() for file in ("model.safetensors", "model.safetensors.index.json")):
+            raise InputError(f"model_name_or_path: {name} has no model.safetensors; no other weights are opened")
+        return False
+    if not is_hub_name(name):
+        raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name")
+    reason = why_unreachable()
+    if reason is not None and not isinstance(try_to_load_from_cache(name, "config.json"), str):
+        raise InputError(
+            f"model_name_or_path: no folder {name}, no model of that name in the local Hub cache, and {reason}; "
+            "give a checkpoint folder"
+        )
+    return reason is not None
 
 
 def make_trainer(
@@ -203,22 +296,9 @@ def make_trainer(
         train_dataset=data.train,
         eval_dataset=data.validation,
         processing_class=data.tokenizer,
-        unigram_counts=data.unigram_counts,
+        unigram_counts=None if data.validation is None else data.unigram_counts,
         max_eval_pairs=max_eval_pairs,
         callbacks=[ProgressWatch()],
     )
     logger.info("precision %s: %s", args.precision_reason, "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32")
     return trainer
-
-
-def describe_run(trainer: BertTrainer, data: PreTrainingData) -> dict[str, Any]:
-    """Sizes of a run, for the log and the report."""
-    args = trainer.args
-    return {
-        "parameters": trainer.model.num_parameters(),
-        "vocabulary": len(data.tokenizer),
-        "pairs_in_epoch_0": data.train.num_pairs(0),
-        "global_train_batch_size": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
-        "processes": args.world_size,
-        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
-    }

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bert_recipes.inspection import FilledMask, NextSentenceVerdict
+
+
+if TYPE_CHECKING:
+    from bert_recipes.pretraining import PreTrainingData
+    from bert_recipes.trainer import BertTrainer
 
 
 PLOT_FILE = "losses.png"
@@ -116,6 +121,19 @@ def write_report(
     path = folder / REPORT_FILE
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
+
+
+def describe_run(trainer: BertTrainer, data: PreTrainingData) -> dict[str, Any]:
+    """Sizes of a run, for the log and the report."""
+    args = trainer.args
+    return {
+        "parameters": trainer.model.num_parameters(),
+        "vocabulary": len(data.tokenizer),
+        "pairs_in_epoch_0": data.train.num_pairs(0),
+        "global_train_batch_size": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        "processes": args.world_size,
+        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+    }
 
 
 def _results_table(results: dict[str, Any]) -> list[str]:

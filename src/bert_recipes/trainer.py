@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from dataclasses import replace
 from typing import Any, cast
@@ -20,6 +22,9 @@ from bert_recipes.data.sampler import PreTrainingSampler
 from bert_recipes.evaluation import EVALUATION_SEED, EvaluationSampler, PreTrainingSums, unigram_log_probs
 from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTraining
 from bert_recipes.optimization import create_bert_schedule, create_optimizer
+
+
+logger = logging.getLogger(__name__)
 
 
 class BertTrainer(Trainer):
@@ -66,14 +71,14 @@ class BertTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         """The whole run as one pass over `PreTrainingSampler`."""
         args = self.args
-        global_batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-        num_pairs = self.train_dataset.num_pairs(0)
-        steps = args.max_steps if args.max_steps > 0 else int(args.num_train_epochs * num_pairs / global_batch)
-        self._global_batch, self._pairs_an_epoch = global_batch, num_pairs
+        self._global_batch = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        self._pairs_an_epoch = self.train_dataset.num_pairs(0)
+        if args.max_steps < 0:
+            args.max_steps = self._steps_of_epochs(args.num_train_epochs)
         loader = DataLoader(
             self.train_dataset,
             batch_size=args.train_batch_size,
-            sampler=PreTrainingSampler(self.train_dataset, max(1, steps) * global_batch, args.seed),
+            sampler=PreTrainingSampler(self.train_dataset, args.max_steps * self._global_batch, args.seed),
             collate_fn=self.data_collator,
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
@@ -82,6 +87,14 @@ class BertTrainer(Trainer):
             drop_last=True,
         )
         return self.accelerator.prepare(loader)
+
+    def _steps_of_epochs(self, num_epochs: float) -> int:
+        """Whole optimiser steps in the pairs of that many epochs; at least one."""
+        whole = int(num_epochs)
+        pairs = sum(self.train_dataset.num_pairs(epoch) for epoch in range(whole))
+        if num_epochs > whole:
+            pairs += math.floor((num_epochs - whole) * self.train_dataset.num_pairs(whole))
+        return max(1, pairs // self._global_batch)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         """This process's share of the held-out pairs; not sharded again by Accelerate."""
@@ -104,6 +117,7 @@ class BertTrainer(Trainer):
         """float64 (2,): predicted tokens and pairs of the coming step over all micro-batches and processes."""
         if not batch_samples:
             return None
+        start = time.perf_counter()
         counts = torch.zeros(3, dtype=torch.float64, device=device)
         for batch in batch_samples:
             masked = (batch["labels"] != IGNORE_INDEX).sum()
@@ -112,6 +126,7 @@ class BertTrainer(Trainer):
         if self.args.world_size > 1:
             counts = self.accelerator.reduce(counts, reduction="sum")
         self.meter.count_step(counts[2])
+        self.meter.count_wait(start - time.perf_counter())  # counting is called while fetching, and is no waiting
         return counts[:2].clamp(min=1.0)
 
     def compute_loss(
@@ -162,8 +177,17 @@ class BertTrainer(Trainer):
         if self.args.schedule == "trainer":
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
-            warmup = self.args.get_warmup_steps(num_training_steps)
-            self.lr_scheduler = create_bert_schedule(optimizer or self.optimizer, warmup, num_training_steps)
+            start = self.args.schedule_start_step
+            total = self.args.schedule_total_steps or start + num_training_steps
+            warmup = self.args.get_warmup_steps(total)
+            if warmup >= start + num_training_steps:
+                logger.warning(
+                    "warmup_steps %d is not shorter than the run of %d steps: the learning rate will not reach its peak; "
+                    "a tenth of the steps is usual",
+                    warmup,
+                    num_training_steps,
+                )
+            self.lr_scheduler = create_bert_schedule(optimizer or self.optimizer, warmup, total, start)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -197,7 +221,7 @@ class BertTrainer(Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Exact means over all held-out pairs of all processes (see `PreTrainingSums.metrics`)."""
-        model = self.model if self.is_in_train else self.accelerator.prepare_model(self.model, evaluation_mode=True)
+        model = self.model
         was_training = model.training
         sampler = cast(EvaluationSampler, dataloader.batch_sampler)
         model.eval()

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import transformers
 from transformers import Trainer
-from transformers.trainer_utils import get_last_checkpoint
 from transformers.training_args import ParallelMode, TrainingArguments
 
 from bert_recipes.config import save_config
@@ -28,6 +27,13 @@ logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "run.yaml"
 RESULTS_FILE = "all_results.json"
+# What a checkpoint must have to be resumed from; the last one is written last.
+CHECKPOINT_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json")
+# What a run may leave in its folder; nothing else is ever deleted.
+RUN_FILES = (
+    *("run.yaml", "*.json", "*.safetensors", "vocab.txt", "training_args.bin", "report.md", "losses.png"),
+    *("checkpoint-*", "runs", "README.md", ".gitattributes"),
+)
 
 
 def check_launch(args: TrainingArguments) -> None:
@@ -55,7 +61,7 @@ def claim_output_dir(args: TrainingArguments, *, overwrite: bool) -> str | None:
     """Make the output folder this run's own.
 
     Args:
-        args: Its output_dir and resume_from_checkpoint ("last", "true" or a checkpoint folder) decide.
+        args: Its output_dir and resume_from_checkpoint ("last" or a checkpoint folder) decide.
         overwrite: Delete the run that lies there.
 
     Returns:
@@ -66,32 +72,53 @@ def claim_output_dir(args: TrainingArguments, *, overwrite: bool) -> str | None:
     """
     folder = Path(args.output_dir)
     try:
-        resume_from = _find_checkpoint(args, folder)
-        if resume_from is None:
+        resume_from = _find_checkpoint(args.resume_from_checkpoint, folder)
+        goes_on = resume_from is not None and resume_from.parent.resolve() == folder.resolve()
+        if not goes_on:
             _check_free(folder, overwrite=overwrite)
     finally:
         # No process writes before all have looked.
         args.distributed_state.wait_for_everyone()
-    if resume_from is None and overwrite and args.process_index == 0 and folder.is_dir():
+    if not goes_on and overwrite and args.process_index == 0 and folder.is_dir():
         shutil.rmtree(folder)
     args.distributed_state.wait_for_everyone()
-    return resume_from
+    return None if resume_from is None else str(resume_from)
 
 
-def _find_checkpoint(args: TrainingArguments, folder: Path) -> str | None:
-    """The checkpoint that resume_from_checkpoint names, or None."""
-    wanted = args.resume_from_checkpoint
-    if wanted and str(wanted).lower() not in ("false", "no"):
-        if str(wanted).lower() not in ("last", "true"):
-            if not (Path(wanted) / "trainer_state.json").is_file():
-                raise InputError(
-                    f"resume_from_checkpoint: {wanted} is no checkpoint folder (it has no trainer_state.json)"
-                )
-            return str(wanted)
-        last = get_last_checkpoint(str(folder)) if folder.is_dir() else None
-        if last is None:
-            raise InputError(f"resume_from_checkpoint: {folder} holds no checkpoint; leave the flag out to start anew")
-        return last
+def _find_checkpoint(wanted: str | bool | None, folder: Path) -> Path | None:
+    """The checkpoint that resume_from_checkpoint names; None when the run starts anew."""
+    name = str(wanted or "").lower()
+    if name in ("", "false", "no"):
+        return None
+    if name not in ("last", "true"):
+        missing = _what_is_missing(Path(str(wanted)))
+        if missing:
+            raise InputError(f"resume_from_checkpoint: {wanted} is no complete checkpoint ({missing})")
+        return Path(str(wanted))
+    steps = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*") if _has_step(path)}
+    for _, path in sorted(steps.items(), reverse=True):
+        missing = _what_is_missing(path)
+        if not missing:
+            return path
+        logger.warning("%s is passed over: %s", path, missing)
+    raise InputError(
+        f"resume_from_checkpoint: {folder} holds no complete checkpoint; leave the flag out to start anew"
+    )
+
+
+def _has_step(path: Path) -> bool:
+    return path.is_dir() and path.name.rpartition("-")[2].isdigit()
+
+
+def _what_is_missing(checkpoint: Path) -> str | None:
+    """Why a folder is no complete checkpoint, or None. The Trainer writes trainer_state.json last."""
+    missing = [name for name in CHECKPOINT_FILES if not (checkpoint / name).is_file()]
+    if missing:
+        return f"it has no {', '.join(missing)}"
+    try:
+        json.loads((checkpoint / CHECKPOINT_FILES[-1]).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return f"{CHECKPOINT_FILES[-1]} is cut short"
     return None
 
 
@@ -105,6 +132,12 @@ def _check_free(folder: Path, *, overwrite: bool) -> None:
         raise InputError(
             f"output_dir {folder} holds another run; continue it with --resume_from_checkpoint last, replace it with "
             "--overwrite_run true, or give another --output_dir"
+        )
+    foreign = sorted(path.name for path in folder.iterdir() if not any(path.match(name) for name in RUN_FILES))
+    if foreign:
+        raise InputError(
+            f"output_dir {folder} holds more than a run ({', '.join(foreign[:3])}), so it is not replaced; move that away "
+            "or give another --output_dir"
         )
 
 

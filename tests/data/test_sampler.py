@@ -22,14 +22,6 @@ def test_every_pair_of_every_epoch_comes_once_and_shuffled():
         assert indices != list(range(size))
 
 
-def test_a_start_position_continues_the_same_sequence():
-    whole = list(PreTrainingSampler(Growing(), 100, seed=7))
-    for start in (0, 3, 10, 21, 57, 99, 100):
-        sampler = PreTrainingSampler(Growing(), 100, seed=7, start=start)
-        assert list(sampler) == whole[start:]
-        assert len(sampler) == 100 - start
-
-
 def test_the_run_may_end_anywhere():
     whole = list(islice(PreTrainingSampler(Growing(), 1000, seed=7), 25))
     assert list(PreTrainingSampler(Growing(), 25, seed=7)) == whole

@@ -26,7 +26,7 @@ def two_processes(small_store, tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
     settings = {"store": str(small_store), "output_dir": str(folder), "per_device_train_batch_size": 4}
     settings["gradient_accumulation_steps"] = 2
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     script = Path(__file__).with_name("small_run.py")
     done = subprocess.run(
         [*command, str(script), json.dumps(settings)], capture_output=True, text=True, timeout=300, check=False

@@ -11,6 +11,7 @@ from tqdm import tqdm
 from bert_recipes.data.instance_files import Instance
 from bert_recipes.data.original_masking import OriginalMasking, mask_in_original_order, shuffle
 from bert_recipes.data.pairs import NUM_SPECIAL_TOKENS, build_sentence_pairs, truncate_pair
+from bert_recipes.data.text_lines import MAX_LINE_BYTES
 from bert_recipes.errors import InputError
 
 
@@ -45,7 +46,7 @@ def read_documents(files: Iterable[Path], encode: Callable[[str], list[int]]) ->
         encode: Token ids of a sentence, without special tokens.
 
     Raises:
-        InputError: Bytes that are not UTF-8 (file and line), or no sentence in any file.
+        InputError: Bytes that are not UTF-8 or a line of more than 16 MiB (file and line), or no sentence in any file.
 
     Source: google-research/bert create_pretraining_data.py, create_training_instances.
     """
@@ -79,7 +80,14 @@ def _read_lines(files: list[Path], documents: TokenizedDocuments) -> Iterator[st
     with tqdm(total=total, desc="tokenize", unit="B", unit_scale=True, delay=1) as progress:
         for file in files:
             with open(file, "rb") as lines:
-                for number, line in enumerate(lines, start=1):
+                number = 0
+                while line := lines.readline(MAX_LINE_BYTES + 1):
+                    number += 1
+                    if len(line) > MAX_LINE_BYTES:
+                        raise InputError(
+                            f"{file}, line {number}: this line is longer than {MAX_LINE_BYTES:,} bytes; is it text with "
+                            "one sentence a line (line ends \\n)?"
+                        )
                     try:
                         text = line.decode("utf-8")
                     except UnicodeDecodeError as error:

@@ -33,35 +33,29 @@ class PreTrainingSampler(Sampler[tuple[int, int]]):
         dataset: Says how many pairs each epoch has.
         num_samples: Samples of the run (steps x global batch).
         seed: Seed of the shuffling.
-        start: Samples to leave out at the start; whole epochs are passed over without being drawn.
 
     Raises:
         InputError: The dataset has no pairs.
     """
 
-    def __init__(self, dataset: EpochedDataset, num_samples: int, seed: int, start: int = 0) -> None:
+    def __init__(self, dataset: EpochedDataset, num_samples: int, seed: int) -> None:
         self.dataset = dataset
         self.num_samples = num_samples
         self.seed = seed
-        self.start = start
 
     def __len__(self) -> int:
         """Samples that will be yielded."""
-        return max(0, self.num_samples - self.start)
+        return self.num_samples
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """Yield (epoch, index) as Python integers."""
-        skip, remaining, epoch = self.start, len(self), 0
+        remaining, epoch = self.num_samples, 0
         while remaining > 0:
             num_pairs = self.dataset.num_pairs(epoch)
             if num_pairs == 0:
                 raise InputError("the training data holds no pairs")
-            if skip >= num_pairs:
-                skip -= num_pairs
-            else:
-                order = epoch_order(self.seed, epoch, num_pairs)[skip : skip + remaining]
-                skip = 0
-                remaining -= len(order)
-                for index in order:
-                    yield epoch, int(index)
+            order = epoch_order(self.seed, epoch, num_pairs)[:remaining]
+            remaining -= len(order)
+            for index in order:
+                yield epoch, int(index)
             epoch += 1

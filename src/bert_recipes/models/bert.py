@@ -169,6 +169,48 @@ class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTrainin
         )
 
 
+def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining, list[str]]:
+    """Open a checkpoint whose encoder is whole, ours or stock; either head may be missing.
+
+    Args:
+        name: Folder or Hub name; only safetensors weights are read.
+        cached_only: Ask the local Hub cache only.
+
+    Returns:
+        The model, and the weights of the heads that the checkpoint lacks: they are new.
+
+    Raises:
+        InputError: No BERT, weights of the encoder missing, or of other sizes than the configuration's. What
+            transformers raises for damaged files passes.
+    """
+    config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
+    if not isinstance(config, dict):
+        raise InputError(f"{name}: config.json holds no mapping but a {type(config).__name__}")
+    # The oldest checkpoints do not name their kind.
+    if config.get("model_type", "bert") != "bert":
+        raise InputError(f"{name} is no BERT: the model_type in its config.json is {config['model_type']!r}")
+    network, info = BertForPreTraining.from_pretrained(
+        name,
+        use_safetensors=True,
+        output_loading_info=True,
+        local_files_only=cached_only,
+        ignore_mismatched_sizes=True,  # refused by name below
+    )
+    wrong = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
+    if wrong:
+        raise InputError(
+            f"{name}: {_first_of(wrong)} not of the size that config.json says; they do not belong together"
+        )
+    lost = [key for key in info["missing_keys"] if not key.startswith("cls.")]
+    if lost:
+        raise InputError(f"{name}: no weights for {_first_of(lost)}; only the heads (cls.) may start anew")
+    return network, sorted(info["missing_keys"])
+
+
+def _first_of(names: list[str]) -> str:
+    return f"{min(names)}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+
+
 def _fuse_tanh_gelu(model: nn.Module) -> None:
     """Compute "gelu_new" in one pass: transformers spells it out in eight, a tenth of a tiny model's step on a CPU."""
     for module in model.modules():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from torch import nn
 from transformers import BertConfig
+from transformers.activations import ACT2FN
 
 from bert_recipes.errors import InputError
 
@@ -24,6 +26,8 @@ SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
     }
 )
 HEAD_SIZE = 64
+# The shortest input of the data: [CLS] A [SEP] B [SEP] with room to draw a shorter length.
+MIN_POSITIONS = 8
 
 
 def pretraining_config(
@@ -41,17 +45,27 @@ def pretraining_config(
     Args:
         size: One of `SIZES`.
         vocab_size: Rows of the token embedding, 1 or more.
-        max_position_embeddings: Longest input in tokens (paper: 512).
-        dropout: On hidden states and attention probabilities (paper, appendix A.2: 0.1).
+        max_position_embeddings: Longest input in tokens (paper: 512), 8 or more.
+        dropout: On hidden states and attention probabilities, 0 or more and below 1 (paper, appendix A.2: 0.1).
         hidden_act: "gelu_new" is the tanh approximation of google-research/bert modeling.py `gelu`; "gelu" is exact.
         weight_init: "truncated_normal" (original) or "normal" (stock transformers).
         pad_token_id: Id of [PAD].
 
     Raises:
-        InputError: Unknown size.
+        InputError: Unknown size or activation, or a value out of range.
     """
     if size not in SIZES:
         raise InputError(f"size is '{size}'; allowed: {', '.join(SIZES)}")
+    if not 0.0 <= dropout < 1.0:
+        raise InputError(f"dropout is {dropout}; allowed: 0 or more and below 1")
+    if max_position_embeddings < MIN_POSITIONS:
+        raise InputError(f"max_position_embeddings is {max_position_embeddings}; allowed: {MIN_POSITIONS} or more")
+    if hidden_act not in ACT2FN:
+        nearest = difflib.get_close_matches(hidden_act, list(ACT2FN), n=1, cutoff=0.0)[0]
+        raise InputError(
+            f"hidden_act is '{hidden_act}', an activation that transformers does not know; the nearest is '{nearest}' "
+            "(the original's is gelu_new)"
+        )
     layers, hidden = SIZES[size]
     return BertConfig(
         vocab_size=vocab_size,

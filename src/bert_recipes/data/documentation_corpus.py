@@ -1,0 +1,161 @@
+"""A corpus of the installed documentation: no paragraph twice, whole modules held out, written whole or not at all."""
+
+import hashlib
+import json
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from tqdm import tqdm
+
+from bert_recipes.data import installed_documentation as documentation
+from bert_recipes.data.docstrings import near_key
+from bert_recipes.errors import InputError
+
+
+@dataclass(frozen=True)
+class Document:
+    """Paragraphs, and the module that they are held out with.
+
+    Attributes:
+        group: the module, as `installed_documentation.Source` names it.
+        text: one paragraph a line, each line ended.
+    """
+
+    group: str
+    text: str
+
+
+def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[documentation.Source], list[str]]:
+    """List all documentation: Python's, and that of the packages that a project's pyproject.toml asks for.
+
+    Args:
+        pyproject: the file; its dependencies and those of its extra "dev" count, and theirs in turn.
+        counts: gets the number of packages.
+
+    Returns:
+        The sources, and the names of the packages that are not installed.
+    """
+    project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
+    packages, missing = documentation.dependencies(
+        [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    )
+    counts["packages"] = len(packages)
+    python = [*documentation.help_topics(), *documentation.builtin_modules(), *documentation.standard_library()]
+    return python + [
+        source for package in packages for source in documentation.package_documentation(package)
+    ], missing
+
+
+def read_documents(
+    sources: list[documentation.Source], min_words: int, num_workers: int, counts: Counter[str]
+) -> list[Document]:
+    """Read the sources' prose in parallel, keep their order, remove copies.
+
+    Args:
+        sources: what `find_sources` listed.
+        min_words: a document with fewer words is dropped.
+        num_workers: processes that read. The result does not depend on it.
+        counts: gets what was read and dropped.
+    """
+    # No worker inherits the main process's threads.
+    with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
+        prose = pool.map(documentation.read_prose, sources, chunksize=32)
+        bar = tqdm(prose, total=len(sources), desc="Reading documentation", unit=" files", mininterval=1)
+        return remove_copies(zip(sources, bar, strict=True), min_words, counts)
+
+
+def remove_copies(
+    found: Iterable[tuple[documentation.Source, documentation.Prose | None]], min_words: int, counts: Counter[str]
+) -> list[Document]:
+    """Make each source a document of the paragraphs that occur in it for the first time, near copies counting as copies."""
+    seen: set[str] = set()
+    documents = []
+    for source, prose in found:
+        counts["files"] += 1
+        if prose is None:
+            counts["dropped files: not this Python's syntax"] += 1
+            continue
+        counts["docstrings"] += prose.num_texts
+        counts["dropped paragraphs: no prose"] += prose.num_other_paragraphs
+        fresh = []
+        for paragraph in prose.paragraphs:
+            key = near_key(paragraph)
+            if key not in seen:
+                seen.add(key)
+                fresh.append(paragraph)
+        counts["dropped paragraphs: copies"] += len(prose.paragraphs) - len(fresh)
+        text = "\n".join(fresh) + "\n"
+        if len(text.split()) >= min_words:
+            documents.append(Document(source.group, text))
+        else:
+            counts[f"dropped files: fewer than {min_words} words left"] += 1
+            counts["dropped paragraphs: of such files"] += len(fresh)
+    return documents
+
+
+def choose_held_out(documents: Iterable[Document], fraction: float) -> set[str]:
+    """Choose whole modules at random, the same every time, until they hold the given share of the text.
+
+    A module with more than a quarter of that share is never chosen: the rest shall be of many kinds.
+    """
+    sizes: Counter[str] = Counter()
+    for document in documents:
+        sizes[document.group] += len(document.text)
+    wanted = fraction * sizes.total()
+    held_out: set[str] = set()
+    for group in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        if wanted > 0 and sizes[group] <= 0.25 * fraction * sizes.total():
+            held_out.add(group)
+            wanted -= sizes[group]
+    return held_out
+
+
+def write_corpus(
+    output_dir: Path, documents: list[Document], held_out: set[str], counts: Counter[str]
+) -> dict[str, object]:
+    """Write train/documents.txt, validation/documents.txt and, when they are whole, corpus.json with the counts.
+
+    Args:
+        output_dir: the folder; made where it is missing.
+        documents: all of them, in order.
+        held_out: the groups that make the validation part.
+        counts: what was read and dropped.
+
+    Returns:
+        The counts, and documents, paragraphs and bytes of each part.
+
+    Raises:
+        InputError: a part would hold fewer than two documents.
+    """
+    splits = {
+        "train": [document for document in documents if document.group not in held_out],
+        "validation": [document for document in documents if document.group in held_out],
+    }
+    if min(map(len, splits.values())) < 2:
+        raise InputError(f"only {len(documents)} documents were found: is this Python installed without its sources?")
+    description = output_dir / "corpus.json"
+    description.unlink(missing_ok=True)
+    report: dict[str, object] = dict(sorted(counts.items()))
+    for split, members in splits.items():
+        data = "\n".join(document.text for document in members).encode()
+        _write_whole(output_dir / split / "documents.txt", data)
+        report[split] = {
+            "documents": len(members),
+            "paragraphs": data.count(b"\n") - len(members) + 1,
+            "bytes": len(data),
+        }
+    _write_whole(description, json.dumps(report | {"held_out": sorted(held_out)}, indent=2).encode() + b"\n")
+    return report
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write a file aside and rename it, so that no half of it is ever taken for the whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.tmp")
+    aside.write_bytes(data)
+    aside.replace(path)
