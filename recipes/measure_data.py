@@ -12,7 +12,7 @@ from pathlib import Path
 from bert_recipes.arguments import DataArguments
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.sampler import epoch_order
-from bert_recipes.data.store import open_store
+from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.pretraining import load_data
 from bert_recipes.training import describe_machine
@@ -32,12 +32,29 @@ class MeasureArguments:
     results_file: str | None = field(default=None, metadata={"help": "also write the figures to this JSON file"})
 
 
+def train_text_bytes(store: Store) -> float:
+    """Bytes of text that the training split was made of; of a part that was split off, by its share of the tokens.
+
+    Raises:
+        InputError: The store does not say it: it was not made by recipes/prepare_corpus.py.
+    """
+    read = store.metadata.get("read", {}).get("train")
+    if not read or not read["text_bytes"]:
+        raise InputError(
+            f"{store.path}: does not say how much text it was made of; make it with recipes/prepare_corpus.py"
+        )
+    if not store.metadata["settings"]["validation_fraction"] or store.validation is None:
+        return float(read["text_bytes"])
+    return float(read["text_bytes"] * store.train.num_tokens / (store.train.num_tokens + store.validation.num_tokens))
+
+
 def main() -> None:
     """Build an index, draw, collate, extrapolate, print."""
     measure, data_args = parse_arguments(MeasureArguments, DataArguments)
     if data_args.store is None:
         raise InputError("measure_data measures a store's pairs: give --store FOLDER instead of --train_file")
     store = open_store(data_args.store)
+    text_bytes = train_text_bytes(store)
     with tempfile.TemporaryDirectory() as folder:
         data = load_data(replace(data_args, data_cache_dir=folder), seed=12345)
         start = time.perf_counter()
@@ -51,7 +68,6 @@ def main() -> None:
         for first in range(0, len(pairs), measure.batch_size):
             data.collator(pairs[first : first + measure.batch_size])
         collate_seconds = time.perf_counter() - start
-    text_bytes = store.metadata["splits"]["train"]["text_bytes"]
     times = LARGE_CORPUS_BYTES / text_bytes
     results = {
         "max_seq_length": data_args.max_seq_length,

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from transformers import TrainingArguments
 

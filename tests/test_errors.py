@@ -1,11 +1,15 @@
 """Scripts end with one line and the right exit code; only our own bugs show a traceback."""
 
+import os
 import subprocess
 import sys
+import time
 
 import pytest
+from safetensors import SafetensorError
 
-from bert_recipes.errors import describe_os_error
+from bert_recipes import errors
+from bert_recipes.errors import InputError, describe_os_error, run_cli, saving
 
 
 def run(body: str, *, shell_tail: str = "") -> subprocess.CompletedProcess[str]:
@@ -60,3 +64,104 @@ def test_a_reader_that_goes_away_is_no_mistake():
 )
 def test_describe_os_error(error: OSError, text: str):
     assert describe_os_error(error) == text
+
+
+def fail_with_input_error():
+    raise InputError("no such key")
+
+
+def test_another_process_leaves_the_line_to_the_main_one():
+    code = "from bert_recipes.errors import InputError, run_cli\ndef main():\n    print('on', flush=True)\n    raise InputError('x')\nrun_cli(main)"
+    environment = {**os.environ, "RANK": "1"}
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        process.stdout.readline()
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.terminate()  # as a launcher does when the main process has ended
+        assert process.stderr.read() == b""
+    assert process.returncode != 0
+
+
+def test_a_mistake_that_only_another_process_met_is_not_lost(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "3")
+    waits = []
+    monkeypatch.setattr(errors.time, "sleep", waits.append)
+    with pytest.raises(SystemExit) as ended:
+        run_cli(fail_with_input_error)
+    assert ended.value.code == 1
+    assert waits == [10.0]
+    assert capsys.readouterr().err == "error: process 3: no such key\n"
+
+
+def test_the_main_process_of_several_does_not_wait(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(errors.time, "sleep", lambda seconds: pytest.fail("waited"))
+    with pytest.raises(SystemExit) as ended:
+        run_cli(fail_with_input_error)
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "error: no such key\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError(28, "No space left on device", "out/model"), "No space left on device"),
+        (PermissionError(13, "Permission denied", "out/model/a"), "out/model/a: Permission denied"),
+        (
+            SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+            "Error while serializing: I/O error: No space left on device (os error 28)",
+        ),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64\nvs 0"),
+            "[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0",
+        ),
+        (
+            RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"),
+            "PytorchStreamWriter failed writing file data/0: file write failed",
+        ),
+        (Exception("No space left on device (os error 28)"), "No space left on device (os error 28)"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(error, reason):
+    with pytest.raises(InputError) as caught, saving("out/model"):
+        raise error
+    assert str(caught.value) == f"out/model: cannot be written: {reason}"
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+        SafetensorError("Error while deserializing header"),
+        Exception("a bug"),
+        ValueError("os error"),
+        OSError("no file of that name on the Hub"),
+        BrokenPipeError(32, "Broken pipe"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_other_errors_pass_while_saving(error):
+    with pytest.raises(type(error)) as caught, saving("out/model"):
+        raise error
+    assert caught.value is error
+
+
+WRITERS = {
+    "safetensors": "from safetensors.torch import save_file; save_file({'a': torch.zeros(10**6)}, path)",
+    "torch": "torch.save({'a': torch.zeros(10**6)}, path)",
+    "tokenizers": "import tokenizers; tokenizers.Tokenizer(tokenizers.models.WordLevel({str(i): i for i in range(10**5)}, '0')).save(path)",
+    "python": "open(path, 'w').write('x' * 10**6)",
+}
+
+
+@pytest.mark.parametrize("library", WRITERS)
+def test_a_file_that_may_not_grow_is_one_line_from_every_library(tmp_path, library):
+    body = "import resource, torch; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+    body += f"    path = {str(tmp_path / 'file')!r}\n    from bert_recipes.errors import saving\n"
+    result = run(f"{body}    with saving(path):\n        {WRITERS[library]}")
+    assert result.returncode == 1, result.stderr
+    assert result.stderr.startswith(f"error: {tmp_path / 'file'}: cannot be written: "), result.stderr
+    assert result.stderr.count("\n") == 1

@@ -30,7 +30,17 @@ LAYER_1 = {
     "tokenization": {"errors", "hub_access"},
 }
 # Layer 2 joins the parts of layer 1.
-LAYER_2 = {"arguments", "evaluation", "inspection", "monitoring", "pretraining", "reporting", "trainer", "training"}
+LAYER_2 = {
+    "arguments",
+    "evaluation",
+    "inspection",
+    "meter",
+    "monitoring",
+    "pretraining",
+    "reporting",
+    "trainer",
+    "training",
+}
 
 # Other people's packages, and the only files that may import them. None of these is needed where it is not named.
 ONLY_IN = {

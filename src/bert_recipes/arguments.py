@@ -7,6 +7,7 @@ import math
 import os
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
+from typing import ClassVar
 
 import torch
 from transformers import TrainingArguments
@@ -28,6 +29,7 @@ class ModelArguments:
         model_name_or_path: Start from this checkpoint (folder or Hub name) instead of a new model.
         hidden_act: Activation of a new model.
         weight_init: Initialisation of a new model.
+        initializer_range: Deviation of the normal that new weights are drawn from (original: 0.02).
         dropout: Dropout of a new model, hidden states and attention (paper, appendix A.2: 0.1).
         max_position_embeddings: Positions of a new model.
     """
@@ -42,6 +44,7 @@ class ModelArguments:
     weight_init: str = field(
         default="truncated_normal", metadata={"help": "new weights: truncated_normal (original) or normal (stock)"}
     )
+    initializer_range: float = field(default=0.02, metadata={"help": "deviation of new weights (original: 0.02)"})
     dropout: float = field(default=0.1, metadata={"help": "dropout of a new model (paper: 0.1)"})
     max_position_embeddings: int = field(default=512, metadata={"help": "positions of a new model (paper: 512)"})
 
@@ -115,6 +118,11 @@ class PreTrainingArguments(TrainingArguments):
         overwrite_run: Start anew in an output_dir that holds a run.
     """
 
+    # What belongs to one launch or follows from the machine: never saved, so that run.yaml can be run elsewhere.
+    LAUNCH_FIELDS: ClassVar[frozenset[str]] = frozenset(
+        {"bf16", "fp16", "overwrite_run", "resume_from_checkpoint", "use_cpu"}
+    )
+
     learning_rate: float = field(default=1e-4, metadata={"help": "peak learning rate (paper: 1e-4)"})
     adam_epsilon: float = field(default=1e-6, metadata={"help": "epsilon of Adam (original: 1e-6)"})
     weight_decay: float = field(default=0.01, metadata={"help": "weight decay (paper: 0.01)"})
@@ -124,11 +132,11 @@ class PreTrainingArguments(TrainingArguments):
     seed: int = field(default=12345, metadata={"help": "seed of weights, pairs, masks and order (original: 12345)"})
     # Declared again for the type checker: the base class assigns them in ways that it cannot follow.
     per_device_train_batch_size: int = field(default=8, metadata={"help": "pairs a process takes at once, at most"})
-    use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU", "launch": True})
-    bf16: bool = field(default=False, metadata={"help": "the same as precision: bf16", "launch": True})
-    fp16: bool = field(default=False, metadata={"help": "the same as precision: fp16", "launch": True})
+    use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
+    bf16: bool = field(default=False, metadata={"help": "the same as precision: bf16"})
+    fp16: bool = field(default=False, metadata={"help": "the same as precision: fp16"})
     resume_from_checkpoint: str | None = field(
-        default=None, metadata={"help": "checkpoint folder, or last: the newest one in output_dir", "launch": True}
+        default=None, metadata={"help": "checkpoint folder, or last: the newest one in output_dir"}
     )
     optimizer: str = field(default="bert_adam", metadata={"help": f"one of {', '.join(OPTIMIZERS)}"})
     schedule: str = field(default="bert_linear", metadata={"help": f"one of {', '.join(SCHEDULES)}"})
@@ -138,9 +146,7 @@ class PreTrainingArguments(TrainingArguments):
     global_train_batch_size: int | None = field(
         default=None, metadata={"help": "pairs of a step over all processes; decides the accumulation"}
     )
-    overwrite_run: bool = field(
-        default=False, metadata={"help": "start anew in an output_dir that holds a run", "launch": True}
-    )
+    overwrite_run: bool = field(default=False, metadata={"help": "start anew in an output_dir that holds a run"})
 
     def __post_init__(self) -> None:
         """Choose device, precision and accumulation, then let the Trainer's own checks run.
@@ -154,8 +160,8 @@ class PreTrainingArguments(TrainingArguments):
         self._check_ranges()
         self._check_without_effect()
         self._check_packages()
-        if not self.use_cpu and not torch.cuda.is_available():
-            self.use_cpu = True
+        launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
+        self.use_cpu = self.use_cpu or launched_on_cpu or not torch.cuda.is_available()
         chosen = choose_precision(self._wanted_precision(), use_cpu=self.use_cpu)
         self.bf16, self.fp16, self.precision_reason = chosen.name == "bf16", chosen.name == "fp16", chosen.reason
         self._split_global_batch()
@@ -240,12 +246,16 @@ class PreTrainingArguments(TrainingArguments):
         self.precision = flags[0]
         return self.precision
 
+    @staticmethod
+    def _num_processes() -> int:
+        return int(os.environ.get("WORLD_SIZE", "1"))
+
     def _split_global_batch(self) -> None:
         """Cut the global batch into the largest micro-batches that per_device_train_batch_size allows."""
         total = self.global_train_batch_size
         if total is None:
             return
-        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        processes = self._num_processes()
         if total < 1 or total % processes:
             raise InputError(
                 f"global_train_batch_size {total} cannot be shared by {processes} processes; give a multiple of their number"

@@ -64,7 +64,8 @@ def save_config(path: str | Path, *instances: Any) -> None:
     """Write the resolved values as a flat YAML file that ``--config`` reads back to the same values.
 
     Left out: None where that is the default, secrets (``hub_token`` and whatever else is named like one) and what
-    belongs to the launch (``local_rank``, and fields whose metadata says ``launch``). A value that has no form in YAML is named in a comment at the end.
+    belongs to the launch (``local_rank``, and what the class names in ``LAUNCH_FIELDS``).
+    A value that has no form in YAML is named in a comment at the end.
 
     Args:
         path: the file; its folder must exist. It is replaced as a whole or not at all.
@@ -280,7 +281,7 @@ def _writable_fields(instance: Any) -> list[dataclasses.Field]:
         for field in dataclasses.fields(instance)
         if field.init
         and field.name not in _LAUNCH_FIELDS
-        and not field.metadata.get("launch")
+        and field.name not in getattr(instance, "LAUNCH_FIELDS", ())
         and not _SECRET_FIELD.search(field.name)
         and not (getattr(instance, field.name) is None and _default(field) is None)
     ]

@@ -38,9 +38,9 @@ from bert_recipes.trainer import BertTrainer
 logger = logging.getLogger(__name__)
 
 # Settings that only a new model has, and those that instance files were made with.
-NEW_MODEL_FIELDS = ("size", "hidden_act", "weight_init", "dropout", "max_position_embeddings")
-INSTANCE_FIELDS = "max_seq_length short_seq_prob mlm_probability max_predictions_per_seq mask_rate keep_rate".split()
-INSTANCE_FIELDS += ["random_rate", "whole_word", "selection"]
+NEW_MODEL_FIELDS = ("size", "hidden_act", "weight_init", "initializer_range", "dropout", "max_position_embeddings")
+INSTANCE_FIELDS: tuple[str, ...] = ("max_seq_length", "short_seq_prob", "mlm_probability", "max_predictions_per_seq")
+INSTANCE_FIELDS += ("mask_rate", "keep_rate", "random_rate", "whole_word", "selection")
 # Enough for token frequencies: more than six million tokens at 128 a pair.
 MAX_COUNTED_INSTANCES = 50_000
 
@@ -136,9 +136,8 @@ def count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
     Returns:
         int64 (V,).
     """
-    total = len(dataset)
-    chosen = np.linspace(0, total - 1, min(total, MAX_COUNTED_INSTANCES)).round().astype(np.int64)
-    logger.info("token frequencies are counted in %s of %s instances", f"{len(chosen):,}", f"{total:,}")
+    chosen = np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_COUNTED_INSTANCES)).round().astype(np.int64)
+    logger.info("token frequencies are counted in %d of %d instances", len(chosen), len(dataset))
     counts = np.zeros(vocab_size, dtype=np.int64)
     for index in tqdm(chosen.tolist(), desc="count tokens", unit="instance", delay=1):
         item = dataset[index]
@@ -200,6 +199,7 @@ def load_model(
             dropout=model.dropout,
             hidden_act=model.hidden_act,
             weight_init=model.weight_init,
+            initializer_range=model.initializer_range,
             pad_token_id=tokenizer.pad_token_id,
         )
         network = BertForPreTraining(config)
@@ -226,9 +226,7 @@ def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
     if vocab_size < size or (folder is None and vocab_size != size and not is_padded):
         raise InputError(f"{name} has a vocabulary of {vocab_size:,}, the data's tokenizer {size:,} pieces; {advice}")
     if folder is None and vocab_size != size:
-        _warn(
-            "%s: vocabulary of %d for %d pieces is taken for padding, without tokenizer files", name, vocab_size, size
-        )
+        _warn("%s: a vocabulary of %d for %d pieces, taken for padding as it has no tokenizer", name, vocab_size, size)
 
 
 def _find_tokenizer(name: str) -> Path | None:
@@ -270,10 +268,8 @@ def _check_place(name: str) -> bool:
         raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name")
     reason = why_unreachable()
     if reason is not None and not isinstance(try_to_load_from_cache(name, "config.json"), str):
-        raise InputError(
-            f"model_name_or_path: no folder {name}, no model of that name in the local Hub cache, and {reason}; "
-            "give a checkpoint folder"
-        )
+        where = f"no folder {name}, no model of that name in the local Hub cache"
+        raise InputError(f"model_name_or_path: {where}, and {reason}; give a checkpoint folder")
     return reason is not None
 
 

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers import Trainer
@@ -20,6 +19,7 @@ from bert_recipes.arguments import PreTrainingArguments
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.sampler import PreTrainingSampler
 from bert_recipes.evaluation import EVALUATION_SEED, EvaluationSampler, PreTrainingSums, unigram_log_probs
+from bert_recipes.meter import StepMeter
 from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTraining
 from bert_recipes.optimization import create_bert_schedule, create_optimizer
 
@@ -244,69 +244,3 @@ class BertTrainer(Trainer):
     @property
     def _quiet(self) -> bool:
         return self.args.disable_tqdm or not self.is_world_process_zero()
-
-
-class StepMeter:
-    """Sums between two lines of the training log, kept on the device so that no step waits for it.
-
-    Args:
-        device: The model's device.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        """Start at zero, with the clock stopped."""
-        self._losses = torch.zeros(2, dtype=torch.float64, device=device)
-        self._tokens = torch.zeros((), dtype=torch.float64, device=device)
-        self._has_loss = [False, False]
-        self._steps = 0
-        self._waited = 0.0
-        self._since: float | None = None
-
-    def count_step(self, tokens: torch.Tensor) -> None:
-        """Count one optimiser step and its real tokens over all processes."""
-        self._steps += 1
-        self._tokens += tokens
-
-    def count_wait(self, seconds: float) -> None:
-        """Add time for which the model waited for its data."""
-        self._waited += seconds
-
-    def add_losses(self, mlm_loss: torch.Tensor | None, nsp_loss: torch.Tensor | None, scale: int) -> None:
-        """Add this micro-batch's parts of the step's losses."""
-        for position, loss in enumerate((mlm_loss, nsp_loss)):
-            if loss is not None:
-                self._losses[position] += loss.detach() * scale
-                self._has_loss[position] = True
-
-    def start_clock(self) -> None:
-        """Start measuring, once: after the first step, which is slow everywhere."""
-        if self._since is None:
-            self._since = time.perf_counter()
-            self._waited = 0.0
-            self._tokens.zero_()
-
-    def leave_out(self, seconds: float) -> None:
-        """Do not count time that was no training."""
-        self._since = (self._since or time.perf_counter()) + seconds
-
-    def read(self, accelerator: Accelerator) -> dict[str, float]:
-        """Means since the last reading, and start anew.
-
-        Returns:
-            `mlm_loss`, `nsp_loss` in nats; `tokens_per_second`; `data_wait_share`, the share of the time (0 to 1) for
-            which the model waited for its data.
-        """
-        losses = accelerator.reduce(self._losses.clone(), reduction="mean") / max(self._steps, 1)
-        result = {
-            name: loss
-            for name, loss, known in zip(("mlm_loss", "nsp_loss"), losses.tolist(), self._has_loss, strict=True)
-            if known
-        }
-        now, tokens = time.perf_counter(), self._tokens.item()
-        if tokens and self._since is not None:
-            result["tokens_per_second"] = tokens / (now - self._since)
-            result["data_wait_share"] = self._waited / (now - self._since)
-        self._losses.zero_()
-        self._tokens.zero_()
-        self._steps, self._waited, self._since = 0, 0.0, now
-        return result

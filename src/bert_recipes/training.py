@@ -19,7 +19,7 @@ from transformers import Trainer
 from transformers.training_args import ParallelMode, TrainingArguments
 
 from bert_recipes.config import save_config
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, saving
 from bert_recipes.memory import keep_freed_memory, peak_memory_mb
 
 
@@ -190,7 +190,8 @@ def run_training(trainer: Trainer, configs: Sequence[Any], resume_from: str | No
     if args.use_cpu:
         keep_freed_memory()
     start = time.perf_counter()
-    output = trainer.train(resume_from_checkpoint=resume_from)
+    with saving(folder):  # checkpoints are written on the way
+        output = trainer.train(resume_from_checkpoint=resume_from)
     results: dict[str, Any] = {"train_loss": output.training_loss, "train_steps": trainer.state.global_step}
     results["train_seconds"] = round(time.perf_counter() - start, 1)
     if trainer.eval_dataset is not None:
@@ -210,10 +211,11 @@ def run_training(trainer: Trainer, configs: Sequence[Any], resume_from: str | No
 def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
     """Write the model, the tokenizer and the results into output_dir."""
     folder = Path(trainer.args.output_dir)
-    trainer.save_model()
-    trainer.save_state()
-    if trainer.is_world_process_zero():
-        # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
-        (folder / "training_args.bin").unlink(missing_ok=True)
-        (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    with saving(folder):
+        trainer.save_model()
+        trainer.save_state()
+        if trainer.is_world_process_zero():
+            # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
+            (folder / "training_args.bin").unlink(missing_ok=True)
+            (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     trainer.accelerator.wait_for_everyone()

@@ -150,6 +150,16 @@ def test_bad_text_is_named(tmp_path, content, message):
         read_documents([file], encode)
 
 
+def test_a_line_that_is_no_sentence_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_recipes.data.original_instances.MAX_LINE_BYTES", 20)
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"the house runs over\n" + b"the\n" + b"x" * 30)
+    with pytest.raises(InputError, match=r"a\.txt, line 3: this line is longer than 20 bytes"):
+        read_documents([file], encode)
+    file.write_bytes(b"the house runs over\n" + b"the")
+    assert read_documents([file], encode).num_lines == 2
+
+
 @pytest.mark.parametrize(("name", "value"), [("max_seq", 7), ("dupe", 0), ("short_prob", 1.1), ("masked_prob", -0.1)])
 def test_settings_out_of_range_are_named(tmp_path, name, value):
     file = tmp_path / "a.txt"

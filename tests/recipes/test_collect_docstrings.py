@@ -4,20 +4,24 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from bert_recipes.data.docstrings import near_key
+from bert_recipes.data.documentation_corpus import Document, choose_held_out, remove_copies, write_corpus
 from bert_recipes.data.installed_documentation import (
+    Documentation,
     Source,
     builtin_modules,
     dependencies,
     help_topics,
     package_documentation,
-    read_prose,
+    read_documentation,
     standard_library,
 )
+from bert_recipes.errors import InputError
 
 
 # A project that depends on little: the run takes seconds. The standard library is read as a whole.
@@ -98,16 +102,52 @@ def test_a_bad_fraction_is_one_line(small_project: Path):
     assert result.stderr == "error: validation_fraction is 2.0; allowed: between 0 and 0.5\n"
 
 
-def test_every_kind_of_source_gives_prose():
+def test_every_kind_of_source_gives_paragraphs():
     packages, missing = dependencies(["numpy", "no-such-package"])
     assert missing == ["no-such-package"]
     for sources in (help_topics(), builtin_modules(), standard_library(), package_documentation(packages[0])):
-        assert any(prose.paragraphs for prose in map(read_prose, [*sources][:60]) if prose is not None)
+        assert any(found.paragraphs for found in map(read_documentation, [*sources][:60]) if found is not None)
 
 
 def test_a_file_that_does_not_parse_is_told_from_an_empty_one(tmp_path: Path):
     bad, empty = tmp_path / "bad.py", tmp_path / "empty.py"
     bad.write_text("print 'Python 2'")
     empty.write_text("")
-    assert read_prose(Source("g", "bad", bad)) is None
-    assert read_prose(Source("g", "empty", empty)).paragraphs == []
+    assert read_documentation(Source("g", "bad", bad)) is None
+    assert read_documentation(Source("g", "empty", empty)).paragraphs == []
+
+
+def test_a_paragraph_stays_at_its_first_place_and_what_goes_is_counted():
+    first, second = "Return the number of items.", "Raise an error when the file is missing."
+    found = [
+        (Source("a", "a/1"), Documentation([first, second], 2)),
+        (Source("b", "b/1"), Documentation([second, "Close the socket."], 1)),
+        (Source("b", "b/2"), Documentation([first], 1)),
+        (Source("c", "c/1"), None),
+    ]
+    counts: Counter[str] = Counter()
+    documents = remove_copies(found, 3, counts)
+    assert documents == [Document("a", f"{first}\n{second}\n"), Document("b", "Close the socket.\n")]
+    assert counts == {
+        "files": 4,
+        "docstrings": 4,
+        "dropped files: not this Python's syntax": 1,
+        "dropped files: fewer than 3 words left": 1,
+        "dropped paragraphs: copies": 2,
+        "dropped paragraphs: of such files": 0,
+    }
+
+
+def test_what_is_held_out_depends_on_the_names_and_sizes_only_and_is_never_one_large_module():
+    documents = [Document(f"module{number}", "x" * 100) for number in range(100)]
+    documents += [Document("large", "x" * 1000)]
+    held_out = choose_held_out(documents, 0.1)
+    assert "large" not in held_out
+    assert len(held_out) == 11
+    assert choose_held_out(reversed(documents), 0.1) == held_out
+
+
+def test_a_corpus_without_a_held_out_part_is_refused_before_anything_is_written(tmp_path: Path):
+    with pytest.raises(InputError, match="only 3 documents"):
+        write_corpus(tmp_path / "out", [Document("a", "Text.\n")] * 3, set(), Counter())
+    assert not (tmp_path / "out").exists()

@@ -40,7 +40,7 @@ def test_a_run_leaves_checkpoint_tokenizer_results_report_and_plot(finished):
     assert f"{results['eval_mlm_loss']:.3f}" in report
     assert f"{results['eval_unigram_loss']:.3f}" in report
     assert (folder / "losses.png").read_bytes().startswith(b"\x89PNG")
-    assert "P(next) =" in done.stdout
+    assert "examples are left out" in done.stderr  # the small vocabulary knows no English
     logged = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     first = next(line for line in logged if "loss" in line)
     assert {"mlm_loss", "nsp_loss", "learning_rate", "grad_norm", "epoch"} <= set(first)
@@ -103,7 +103,11 @@ def test_count_parameters_prints_the_components(repository):
         (["--learning_rte", "1e-4"], "learning_rate"),
         (["--store", "/nonexistent/store"], "/nonexistent/store"),
         (["--model_name_or_path", "/nonexistent/model"], "no folder /nonexistent/model"),
-        (["--global_train_batch_size", "6"], "no multiple"),
+        (["--global_train_batch_size", "0"], "cannot be shared"),
+        (["--learning_rate", "-1"], "learning_rate is -1"),
+        (["--lr_scheduler_type", "cosine"], "--schedule trainer"),
+        (["--eval_strategy", "epoch"], "give steps or no"),
+        (["--precision", "fp32", "--bf16", "true"], "give one of them"),
         (["--resume_from_checkpoint", "last"], "holds no checkpoint"),
     ],
 )
@@ -142,4 +146,4 @@ def test_it_trains_from_the_files_of_create_pretraining_data(repository, small_s
     results = json.loads((out / "all_results.json").read_text())
     assert results["train_steps"] == 4
     assert results["eval_mlm_loss"] > 0
-    assert "eval_unigram_loss" not in results
+    assert results["eval_unigram_loss"] > 0

@@ -54,7 +54,7 @@ def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[documentat
 def read_documents(
     sources: list[documentation.Source], min_words: int, num_workers: int, counts: Counter[str]
 ) -> list[Document]:
-    """Read the sources' prose in parallel, keep their order, remove copies.
+    """Read the sources in parallel, keep their order, remove copies.
 
     Args:
         sources: what `find_sources` listed.
@@ -64,31 +64,30 @@ def read_documents(
     """
     # No worker inherits the main process's threads.
     with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
-        prose = pool.map(documentation.read_prose, sources, chunksize=32)
-        bar = tqdm(prose, total=len(sources), desc="Reading documentation", unit=" files", mininterval=1)
+        found = pool.map(documentation.read_documentation, sources, chunksize=32)
+        bar = tqdm(found, total=len(sources), desc="Reading documentation", unit=" files", mininterval=1)
         return remove_copies(zip(sources, bar, strict=True), min_words, counts)
 
 
 def remove_copies(
-    found: Iterable[tuple[documentation.Source, documentation.Prose | None]], min_words: int, counts: Counter[str]
+    found: Iterable[tuple[documentation.Source, documentation.Documentation | None]], min_words: int, counts: Counter[str]
 ) -> list[Document]:
     """Make each source a document of the paragraphs that occur in it for the first time, near copies counting as copies."""
     seen: set[str] = set()
     documents = []
-    for source, prose in found:
+    for source, read in found:
         counts["files"] += 1
-        if prose is None:
+        if read is None:
             counts["dropped files: not this Python's syntax"] += 1
             continue
-        counts["docstrings"] += prose.num_texts
-        counts["dropped paragraphs: no prose"] += prose.num_other_paragraphs
+        counts["docstrings"] += read.num_texts
         fresh = []
-        for paragraph in prose.paragraphs:
+        for paragraph in read.paragraphs:
             key = near_key(paragraph)
             if key not in seen:
                 seen.add(key)
                 fresh.append(paragraph)
-        counts["dropped paragraphs: copies"] += len(prose.paragraphs) - len(fresh)
+        counts["dropped paragraphs: copies"] += len(read.paragraphs) - len(fresh)
         text = "\n".join(fresh) + "\n"
         if len(text.split()) >= min_words:
             documents.append(Document(source.group, text))

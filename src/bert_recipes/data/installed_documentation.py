@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from packaging.requirements import Requirement
 
-from bert_recipes.data.docstrings import clean_paragraphs, is_prose, iter_cython_docstrings, iter_docstrings
+from bert_recipes.data.docstrings import iter_cython_docstrings, iter_docstrings, split_paragraphs
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,11 @@ class Source:
     text: str = ""
 
 
-class Prose(NamedTuple):
-    """What was found in a source: its paragraphs in order, and how many texts and other paragraphs it had."""
+class Documentation(NamedTuple):
+    """What was found in a source: its paragraphs in order, and the number of docstrings that they come from."""
 
     paragraphs: list[str]
     num_texts: int
-    num_other_paragraphs: int
 
 
 def help_topics() -> Iterator[Source]:
@@ -114,15 +113,13 @@ def _is_documented(path: PurePath) -> bool:
     return path.suffix in (".py", ".pyx", ".pxi", ".rst", ".md")
 
 
-def read_prose(source: Source) -> Prose | None:
-    """Read a source's English prose; None where the file cannot be parsed."""
+def read_documentation(source: Source) -> Documentation | None:
+    """Read a source's paragraphs; None where the file cannot be parsed."""
     try:
         texts = _texts(source)
     except (SyntaxError, ValueError):
         return None
-    paragraphs = [paragraph for text in texts for paragraph in clean_paragraphs(text)]
-    prose = [paragraph for paragraph in paragraphs if is_prose(paragraph)]
-    return Prose(prose, len(texts), len(paragraphs) - len(prose))
+    return Documentation([paragraph for text in texts for paragraph in split_paragraphs(text)], len(texts))
 
 
 def _texts(source: Source) -> list[str]:

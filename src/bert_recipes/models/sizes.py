@@ -38,6 +38,7 @@ def pretraining_config(
     dropout: float = 0.1,
     hidden_act: str = "gelu_new",
     weight_init: str = "truncated_normal",
+    initializer_range: float = 0.02,
     pad_token_id: int = 0,
 ) -> BertConfig:
     """A stock `BertConfig` with the original's hyperparameters.
@@ -49,6 +50,7 @@ def pretraining_config(
         dropout: On hidden states and attention probabilities, 0 or more and below 1 (paper, appendix A.2: 0.1).
         hidden_act: "gelu_new" is the tanh approximation of google-research/bert modeling.py `gelu`; "gelu" is exact.
         weight_init: "truncated_normal" (original) or "normal" (stock transformers).
+        initializer_range: Deviation of that normal, above 0 (original: 0.02).
         pad_token_id: Id of [PAD].
 
     Raises:
@@ -58,6 +60,8 @@ def pretraining_config(
         raise InputError(f"size is '{size}'; allowed: {', '.join(SIZES)}")
     if not 0.0 <= dropout < 1.0:
         raise InputError(f"dropout is {dropout}; allowed: 0 or more and below 1")
+    if not 0.0 < initializer_range < 1.0:
+        raise InputError(f"initializer_range is {initializer_range}; allowed: above 0 and below 1")
     if max_position_embeddings < MIN_POSITIONS:
         raise InputError(f"max_position_embeddings is {max_position_embeddings}; allowed: {MIN_POSITIONS} or more")
     if hidden_act not in ACT2FN:
@@ -78,6 +82,7 @@ def pretraining_config(
         attention_probs_dropout_prob=dropout,
         hidden_act=hidden_act,
         weight_init=weight_init,
+        initializer_range=initializer_range,
         pad_token_id=pad_token_id,
     )
 

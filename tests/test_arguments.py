@@ -1,0 +1,86 @@
+"""Settings of a run: what follows from them, and what is refused before any work."""
+
+import pytest
+from transformers import TrainingArguments
+
+from bert_recipes.arguments import PreTrainingArguments
+from bert_recipes.config import parse_arguments, save_config
+from bert_recipes.errors import InputError
+
+
+def make(tmp_path, **settings):
+    return PreTrainingArguments(output_dir=str(tmp_path), **settings)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+@pytest.mark.parametrize("config", ["tiny", "mini", "small", "medium", "base", "large", "base_512", "large_512"])
+def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch(monkeypatch, repository, config, processes):
+    from bert_recipes.arguments import DataArguments, ModelArguments
+
+    file = repository / f"recipes/configs/pretrain/bert_{config}.yaml"
+    alone = parse_arguments(ModelArguments, DataArguments, PreTrainingArguments, argv=["--config", str(file)])[2]
+    monkeypatch.setattr(PreTrainingArguments, "_num_processes", staticmethod(lambda: processes))
+    args = parse_arguments(ModelArguments, DataArguments, PreTrainingArguments, argv=["--config", str(file)])[2]
+    assert args.per_device_train_batch_size * args.gradient_accumulation_steps * processes == 256
+    assert args.per_device_train_batch_size <= alone.per_device_train_batch_size
+    assert args.schedule_total_steps == 1_000_000
+    assert args.schedule_start_step + args.max_steps in (900_000, 1_000_000)
+
+
+def test_the_global_batch_is_cut_into_the_largest_parts_that_fit(tmp_path):
+    args = make(tmp_path, global_train_batch_size=24, per_device_train_batch_size=9)
+    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (8, 3)
+
+
+def test_run_yaml_leaves_out_what_belongs_to_one_launch(tmp_path):
+    args = make(tmp_path / "run", overwrite_run=True, resume_from_checkpoint="last", use_cpu=True, precision="fp32")
+    save_config(tmp_path / "run.yaml", args)
+    text = (tmp_path / "run.yaml").read_text()
+    for name in ("overwrite_run", "resume_from_checkpoint", "use_cpu", "bf16"):
+        assert f"\n{name}:" not in text
+    (again,) = parse_arguments(PreTrainingArguments, argv=["--config", str(tmp_path / "run.yaml")])
+    assert again.precision == "fp32"
+    assert not again.overwrite_run
+
+
+def test_the_launcher_does_not_overrule_the_runs_precision(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    args = make(tmp_path, precision="fp32")
+    assert not args.bf16
+    assert args.mixed_precision == "no"
+
+
+def test_defaults_are_the_papers(tmp_path):
+    """Devlin et al. 2019, A.2: Adam 1e-4, 0.9, 0.999, decay 0.01, warm-up 10,000; optimization.py: 1e-6, clip 1.0."""
+    args = make(tmp_path)
+    assert args.learning_rate == 1e-4
+    assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon) == (0.9, 0.999, 1e-6)
+    assert (args.weight_decay, args.warmup_steps, args.max_grad_norm) == (0.01, 10_000, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"seed": -1}, "seed is -1"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
+        ({"max_steps": 0}, "max_steps is 0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"adam_beta1": 1.5}, "adam_beta1 is 1.5"),
+        ({"dataloader_persistent_workers": True}, "dataloader_num_workers of 1"),
+        ({"optim": "adafactor"}, "--optimizer trainer"),
+        ({"lr_scheduler_type": "cosine"}, "--schedule trainer"),
+        ({"remove_unused_columns": True}, "leave it false"),
+        ({"schedule_total_steps": 10, "schedule_start_step": 10}, "above schedule_start_step"),
+        ({"bf16": True, "precision": "fp32"}, "give one of them"),
+        ({"auto_find_batch_size": True}, "has no effect here"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_in_words(tmp_path, settings, words):
+    with pytest.raises(InputError, match=words):
+        make(tmp_path, **settings)
+
+
+def test_the_trainers_own_optimiser_and_schedule_can_be_chosen(tmp_path):
+    args = make(tmp_path, optimizer="trainer", optim="adafactor", schedule="trainer", lr_scheduler_type="cosine")
+    assert isinstance(args, TrainingArguments)
+    assert args.optim == "adafactor"

@@ -1,0 +1,82 @@
+"""Filled masks and next-sentence verdicts never end a finished training with an error."""
+
+import pytest
+import torch
+
+from bert_recipes.errors import InputError
+from bert_recipes.inspection import fill_masks, judge_next_sentences, knows_words
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.tokenization import load_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(small_store):
+    return load_tokenizer(small_store / "tokenizer")
+
+
+def make_model(positions=16, vocab_size=120):
+    torch.manual_seed(0)
+    return BertForPreTraining(
+        pretraining_config("tiny", vocab_size=vocab_size, max_position_embeddings=positions, dropout=0.0)
+    )
+
+
+def words(start, number):
+    return " ".join(f"w{(start + index) % 95}" for index in range(number))
+
+
+def test_a_short_text_is_seen_whole(tokenizer):
+    model = make_model()
+    (filled,) = fill_masks(model, tokenizer, ["w1 [MASK] w3"], top_k=3)
+    ids = [tokenizer.cls_token_id, *tokenizer.encode_ids("w1"), tokenizer.mask_token_id]
+    ids += [*tokenizer.encode_ids("w3"), tokenizer.sep_token_id]
+    expected = model.eval()(input_ids=torch.tensor([ids])).prediction_logits[0, 2].softmax(-1).topk(3)
+    assert [piece for piece, _ in filled.guesses] == tokenizer.convert_ids_to_tokens(expected.indices.tolist())
+    assert [share for _, share in filled.guesses] == pytest.approx(expected.values.tolist())
+
+
+@pytest.mark.parametrize(("before", "after"), [(40, 0), (0, 40), (40, 40), (5, 40), (40, 5), (6, 7)])
+def test_a_long_text_is_cut_to_what_stands_around_the_mask(tokenizer, before, after):
+    seen = []
+    model = make_model()
+    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True)
+    fill_masks(model, tokenizer, [f"{words(0, before)} [MASK] {words(50, after)}"])
+    (ids,) = [row.tolist() for row in seen]
+    assert len(ids) == 16
+    assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+    place = ids.index(tokenizer.mask_token_id)
+    left, right = tokenizer.encode_ids(words(0, before)), tokenizer.encode_ids(words(50, after))
+    assert ids[1:place] == left[len(left) - (place - 1) :]
+    assert ids[place + 1 : -1] == right[: 16 - place - 2]
+    assert min(place - 1, 14 - place) >= min(6, before, after)
+
+
+def test_a_padded_vocabulary_and_few_pieces_give_pieces_only(tokenizer):
+    (filled,) = fill_masks(make_model(vocab_size=128), tokenizer, ["w1 [MASK]"], top_k=500)
+    assert len(filled.guesses) == len(tokenizer) == 120
+    assert all(isinstance(piece, str) for piece, _ in filled.guesses)
+
+
+def test_a_text_without_a_mask_is_refused(tokenizer):
+    with pytest.raises(InputError, match=r"no \[MASK\] in 'w1'"):
+        fill_masks(make_model(), tokenizer, ["w1"])
+
+
+def test_long_pairs_are_cut_to_the_models_positions(tokenizer):
+    seen = []
+    model = make_model(positions=8)
+    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True)
+    verdicts = judge_next_sentences(model, tokenizer, [(words(0, 30), words(30, 30)), ("w1", words(3, 30))])
+    assert [0 <= verdict.is_next <= 1 for verdict in verdicts] == [True, True]
+    for ids in seen:
+        assert len(ids) == 8
+        assert ids.tolist().count(tokenizer.sep_token_id) == 2
+
+
+def test_a_text_of_unknown_words_is_told_from_a_known_one(tokenizer):
+    assert knows_words(tokenizer, "w1 w2 [MASK] w3 w4")
+    assert not knows_words(tokenizer, "The function returns a [MASK] of strings.")
+    assert knows_words(tokenizer, f"{words(0, 9)} unknown")
+    assert not knows_words(tokenizer, f"{words(0, 4)} unknown")
+    assert not knows_words(tokenizer, "[MASK]")
