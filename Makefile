@@ -90,7 +90,7 @@ evaluate: $(READY)  ## measure a checkpoint on a store's held-out part: MODEL=ru
 	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(MODEL) --store $(STORE) $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
-	$(PYTHON) -m pytest $(ARGS)
+	$(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)
 
 test-slow: $(READY)  ## the longer proofs
 	$(PYTHON) -m pytest -m slow $(ARGS)

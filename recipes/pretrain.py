@@ -56,8 +56,8 @@ def main() -> None:
     check_launch(args)
     data = load_data(data_args, args.seed)
     model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed)
-    resume_from = claim_output_dir(args, overwrite=args.overwrite_run)
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
+    resume_from = claim_output_dir(args, overwrite=args.overwrite_run)
     description = describe_run(trainer, data)
     logger.info("run: %s", description)
 

@@ -47,9 +47,12 @@ class StepMeter:
             self._waited = 0.0
             self._tokens.zero_()
 
-    def leave_out(self, seconds: float) -> None:
-        """Do not count time that was no training."""
-        self._since = (self._since or time.perf_counter()) + seconds
+    def leave_out(self, start: float) -> None:
+        """Do not count the time since `start` (of `time.perf_counter`): it was no training."""
+        now = time.perf_counter()
+        # A reading in between has started the next interval already.
+        since = now if self._since is None else self._since
+        self._since = since + now - max(start, since)
 
     def read(self, accelerator: Accelerator) -> dict[str, float]:
         """Means since the last reading, and start anew.

@@ -51,7 +51,9 @@ class ProgressWatch(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Warn when the loss stays at the unigram level."""
-        warmup = args.get_warmup_steps(state.max_steps)
+        start = getattr(args, "schedule_start_step", 0)
+        total = getattr(args, "schedule_total_steps", None) or start + state.max_steps
+        warmup = max(0, args.get_warmup_steps(total) - start)
         message = describe_progress(metrics or {}, state.global_step, state.max_steps, warmup)
         if message and state.is_world_process_zero:
             logger.warning(message)

@@ -296,5 +296,6 @@ def make_trainer(
         max_eval_pairs=max_eval_pairs,
         callbacks=[ProgressWatch()],
     )
-    logger.info("precision %s: %s", args.precision_reason, "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32")
+    name = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
+    logger.info("precision %s: %s", name, args.precision_reason)
     return trainer

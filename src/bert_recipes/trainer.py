@@ -18,6 +18,7 @@ from transformers.trainer_utils import EvalLoopOutput
 from bert_recipes.arguments import PreTrainingArguments
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.sampler import PreTrainingSampler
+from bert_recipes.errors import InputError, saving
 from bert_recipes.evaluation import EVALUATION_SEED, EvaluationSampler, PreTrainingSums, unigram_log_probs
 from bert_recipes.meter import StepMeter
 from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTraining
@@ -179,6 +180,11 @@ class BertTrainer(Trainer):
         if self.lr_scheduler is None:
             start = self.args.schedule_start_step
             total = self.args.schedule_total_steps or start + num_training_steps
+            if start + num_training_steps > total:
+                raise InputError(
+                    f"schedule_start_step {start} + {num_training_steps} steps is more than schedule_total_steps {total}: the "
+                    "rest would be trained at rate 0; raise it or lower max_steps"
+                )
             warmup = self.args.get_warmup_steps(total)
             if warmup >= start + num_training_steps:
                 logger.warning(
@@ -191,6 +197,13 @@ class BertTrainer(Trainer):
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
+    # Saving
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """As stock; what cannot be written is said in one line."""
+        with saving(self.args.output_dir):
+            super()._save_checkpoint(*args, **kwargs)
+
     # Logging
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
@@ -198,13 +211,13 @@ class BertTrainer(Trainer):
         start = time.perf_counter()
         self.meter.start_clock()
         super()._maybe_log_save_evaluate(*args, **kwargs)
-        self.meter.leave_out(time.perf_counter() - start)
+        self.meter.leave_out(start)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add both losses and the rate of real tokens (no padding, all processes) to the training log."""
         if "loss" in logs:
             logs.update(self.meter.read(self.accelerator))
-        if self.is_in_train and hasattr(self, "_global_batch"):
+        if hasattr(self, "_global_batch"):
             # One pass of the loader is the whole run; what a reader wants to know is the pass over the data.
             self.state.epoch = self.state.global_step * self._global_batch / self._pairs_an_epoch
         super().log(logs, start_time)

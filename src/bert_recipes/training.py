@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 CONFIG_FILE = "run.yaml"
 RESULTS_FILE = "all_results.json"
 # What a checkpoint must have to be resumed from; the last one is written last.
-CHECKPOINT_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json")
+CHECKPOINT_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
     *("run.yaml", "*.json", "*.safetensors", "vocab.txt", "training_args.bin", "report.md", "losses.png"),
@@ -112,7 +112,7 @@ def _has_step(path: Path) -> bool:
 
 def _what_is_missing(checkpoint: Path) -> str | None:
     """Why a folder is no complete checkpoint, or None. The Trainer writes trainer_state.json last."""
-    missing = [name for name in CHECKPOINT_FILES if not (checkpoint / name).is_file()]
+    missing = [name for name in CHECKPOINT_FILES if not any(checkpoint.glob(name))]
     if missing:
         return f"it has no {', '.join(missing)}"
     try:
@@ -190,8 +190,7 @@ def run_training(trainer: Trainer, configs: Sequence[Any], resume_from: str | No
     if args.use_cpu:
         keep_freed_memory()
     start = time.perf_counter()
-    with saving(folder):  # checkpoints are written on the way
-        output = trainer.train(resume_from_checkpoint=resume_from)
+    output = trainer.train(resume_from_checkpoint=resume_from)
     results: dict[str, Any] = {"train_loss": output.training_loss, "train_steps": trainer.state.global_step}
     results["train_seconds"] = round(time.perf_counter() - start, 1)
     if trainer.eval_dataset is not None:

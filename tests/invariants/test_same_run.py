@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 from small_run import small_run
 
-from bert_recipes.arguments import PreTrainingArguments
+from bert_recipes.arguments import DataArguments, PreTrainingArguments
 from bert_recipes.errors import InputError
+from bert_recipes.pretraining import load_data
 from bert_recipes.training import check_launch
 
 
@@ -56,7 +57,7 @@ def logged(history, name):
 def test_one_loss_and_one_gradient_however_the_batch_is_accumulated(
     small_store, tmp_path, whole_batch, batch, accumulation
 ):
-    """The stock heads multiply the loss by the number of micro-batches (transformers issue 47688)."""
+    """The stock heads multiply the loss by the number of micro-batches (huggingface/transformers#47688)."""
     run = small_run(
         store=str(small_store),
         output_dir=str(tmp_path),
@@ -116,6 +117,22 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path):
     assert logged(straight["history"], "loss") == logged(resumed["history"], "loss")
     epochs = [line["epoch"] for line in straight["history"]]
     assert epochs[0] < 1.0 < epochs[-1]
+
+
+def test_epochs_are_counted_once_and_have_pairs_of_their_own(small_store, tmp_path):
+    run = small_run(
+        store=str(small_store),
+        output_dir=str(tmp_path),
+        per_device_train_batch_size=16,
+        max_steps=-1,
+        num_train_epochs=1.5,
+    )
+    pairs = load_data(DataArguments(store=str(small_store), max_seq_length=48), 12345).train
+    expected = (pairs.num_pairs(0) + pairs.num_pairs(1) // 2) // 16
+    assert run["rows"][-1][0] == expected - 1
+    assert len(run["rows"]) == 16 * expected
+    texts = [ids for _, ids, _, _ in run["rows"]]
+    assert len(set(texts)) > 0.95 * len(texts)
 
 
 def test_processes_that_would_train_alone_are_refused(monkeypatch, tmp_path):

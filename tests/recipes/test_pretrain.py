@@ -108,7 +108,7 @@ def test_count_parameters_prints_the_components(repository):
         (["--lr_scheduler_type", "cosine"], "--schedule trainer"),
         (["--eval_strategy", "epoch"], "give steps or no"),
         (["--precision", "fp32", "--bf16", "true"], "give one of them"),
-        (["--resume_from_checkpoint", "last"], "holds no checkpoint"),
+        (["--resume_from_checkpoint", "last"], "holds no complete checkpoint"),
     ],
 )
 def test_mistakes_give_one_line_and_no_traceback(repository, small_store, tmp_path, arguments, words):

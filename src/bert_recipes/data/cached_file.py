@@ -65,13 +65,13 @@ def usable_cache_dir(preferred: Path | None) -> Path:
     fallback = Path(tempfile.gettempdir()) / f"bert-recipes-{_user_name()}"
     if preferred is not None:
         logger.warning(
-            "%s: cannot be written to, so what can be made again is kept in %s; name another folder with cache_dir",
+            "%s: cannot be written to, so what can be made again is kept in %s; name another folder with --data_cache_dir",
             preferred,
             fallback,
         )
     fallback.mkdir(mode=0o700, exist_ok=True)
     if hasattr(os, "getuid") and fallback.stat().st_uid != os.getuid():
-        raise PermissionError(13, "belongs to another user; name another folder with cache_dir", str(fallback))
+        raise PermissionError(13, "belongs to another user; name another folder with --data_cache_dir", str(fallback))
     return fallback
 
 

@@ -98,6 +98,7 @@ class EpochIndexCache:
         descriptor, name = tempfile.mkstemp(prefix=f".{self._name}-", dir=self._folder)
         with open(descriptor, "w", encoding="ascii") as file:
             file.write(str(num_pairs))
+        Path(name).chmod(0o644)  # as the tables: a store may be shared
         os.replace(name, self._count_path(epoch))
         for old in self._folder.glob(f"{self._name}-epoch-*.npy"):
             if int(old.stem.rpartition("-")[2]) < epoch - 1:
