@@ -4,9 +4,9 @@
 
 Needs no network. Writes ``train/documents.txt`` and ``validation/documents.txt``: one paragraph a line, a blank line
 after each document; and ``corpus.json`` with the counts. A document is what one source file says in its docstrings, in
-their order, one of Python's help topics, or a package's description. Whole modules are held out for validation, and a
-paragraph that occurs more than once, up to class names and numbers, is kept at its first place only: nothing that is
-evaluated on was seen in training.
+their order, one of Python's help topics, or a package's description. Whole modules are held out for validation. The text
+is taken as it is, and documentation repeats itself: how many held-out paragraphs stand in a training document too is
+counted and printed.
 """
 
 import os
@@ -46,14 +46,14 @@ class CollectArguments:
 
 
 def main() -> None:
-    """Collect, remove copies, hold modules out, write."""
+    """Collect, hold modules out, write."""
     (args,) = parse_arguments(CollectArguments)
     counts: Counter[str] = Counter()
     # 1. What there is: Python's documentation, and that of the packages that `make install` installs
     sources, missing = find_sources(PYPROJECT, counts)
     if missing:
         print(f"not installed, so left out: {', '.join(missing)}")
-    # 2. Its prose, each paragraph once
+    # 2. Its paragraphs
     documents = read_documents(sources, args.min_words, args.num_workers, counts)
     # 3. Whole modules held out
     held_out = choose_held_out(documents, args.validation_fraction)

@@ -27,6 +27,7 @@ def make_checkpoint(folder: Path, step: int) -> Path:
     (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     for name in FILES:
         (checkpoint / name).write_bytes(b"x")
+    (checkpoint / "rng_state.pth").write_bytes(b"x")
     return checkpoint
 
 

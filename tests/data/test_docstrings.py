@@ -5,7 +5,6 @@ import pytest
 from bert_recipes.data.docstrings import (
     iter_cython_docstrings,
     iter_docstrings,
-    near_key,
     split_paragraphs,
 )
 
@@ -98,8 +97,3 @@ def test_cython_docstrings_are_found_between_triple_quotes():
 )
 def test_paragraphs_end_at_blank_lines_and_nothing_is_left_out(text: str, paragraphs: list[str]):
     assert split_paragraphs(text) == paragraphs
-
-
-def test_near_copies_that_differ_in_class_names_and_numbers_share_a_key():
-    assert near_key("The BertModel has 12 layers.") == near_key("The GPT2Model  has 24 layers.")
-    assert near_key("The model has layers.") != near_key("The model has heads.")

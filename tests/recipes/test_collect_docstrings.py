@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.data.docstrings import near_key
-from bert_recipes.data.documentation_corpus import Document, choose_held_out, remove_copies, write_corpus
+from bert_recipes.data.documentation_corpus import Document, choose_held_out, make_documents, write_corpus
 from bert_recipes.data.installed_documentation import (
     Documentation,
     Source,
@@ -73,16 +72,6 @@ def test_documents_are_paragraph_lines_between_blank_lines_and_are_counted(corpu
     assert counts["files"] == dropped + counts["train"]["documents"] + counts["validation"]["documents"]
 
 
-def test_no_paragraph_or_near_copy_occurs_twice(corpus: Path):
-    keys = [
-        near_key(line)
-        for split in ("train", "validation")
-        for document in paragraphs(corpus, split)
-        for line in document
-    ]
-    assert len(keys) == len(set(keys))
-
-
 def test_three_to_six_percent_are_held_out_in_whole_modules(corpus: Path):
     counts = json.loads((corpus / "corpus.json").read_text())
     share = counts["validation"]["bytes"] / (counts["train"]["bytes"] + counts["validation"]["bytes"])
@@ -117,25 +106,30 @@ def test_a_file_that_does_not_parse_is_told_from_an_empty_one(tmp_path: Path):
     assert read_documentation(Source("g", "empty", empty)).paragraphs == []
 
 
-def test_a_paragraph_stays_at_its_first_place_and_what_goes_is_counted():
+def test_a_source_is_a_document_and_what_goes_is_counted():
     first, second = "Return the number of items.", "Raise an error when the file is missing."
     found = [
         (Source("a", "a/1"), Documentation([first, second], 2)),
-        (Source("b", "b/1"), Documentation([second, "Close the socket."], 1)),
-        (Source("b", "b/2"), Documentation([first], 1)),
+        (Source("b", "b/1"), Documentation([second], 1)),
+        (Source("b", "b/2"), Documentation(["Short."], 1)),
         (Source("c", "c/1"), None),
     ]
     counts: Counter[str] = Counter()
-    documents = remove_copies(found, 3, counts)
-    assert documents == [Document("a", f"{first}\n{second}\n"), Document("b", "Close the socket.\n")]
+    documents = make_documents(found, 3, counts)
+    assert documents == [Document("a", f"{first}\n{second}\n"), Document("b", f"{second}\n")]
     assert counts == {
         "files": 4,
         "docstrings": 4,
         "dropped files: not this Python's syntax": 1,
-        "dropped files: fewer than 3 words left": 1,
-        "dropped paragraphs: copies": 2,
-        "dropped paragraphs: of such files": 0,
+        "dropped files: fewer than 3 words": 1,
+        "dropped paragraphs: of such files": 1,
     }
+
+
+def test_held_out_paragraphs_that_are_trained_on_too_are_counted(tmp_path: Path):
+    documents = [Document("a", "Twice.\nOnce.\n"), Document("a", "More.\n"), Document("b", "Twice.\nNew.\n")]
+    report = write_corpus(tmp_path, [*documents, Document("b", "Newer.\n")], {"b"}, Counter())
+    assert report["held-out paragraphs that occur in train too"] == 1
 
 
 def test_what_is_held_out_depends_on_the_names_and_sizes_only_and_is_never_one_large_module():

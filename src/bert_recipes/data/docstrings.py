@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 
 _DOCUMENTING_KEYWORDS = frozenset({"help", "description", "epilog", "custom_intro", "doc"})
 _BLANK_LINES = re.compile(r"\n\s*\n")
-_WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?")
-_NAME = re.compile(r"\w*(?:[a-z][A-Z]|\d)\w*|\b[A-Z]{2,}\w*")
 
 
 def iter_docstrings(source: bytes) -> Iterator[str]:
@@ -97,15 +95,3 @@ def split_paragraphs(text: str) -> list[str]:
     lines = (" ".join(block.split()) for block in _BLANK_LINES.split(inspect.cleandoc(text)))
     printable = ("".join(c if c.isprintable() else " " for c in line).strip() for line in lines)
     return [line for line in printable if line]
-
-
-def near_key(paragraph: str) -> str:
-    """Return what a paragraph shares with its near copies: the text without case, digits and programmers' names.
-
-    Libraries repeat a docstring for each of hundreds of classes and change nothing but the class name.
-
-    Example:
-        >>> near_key("The BertModel has 12 layers.") == near_key("The RobertaModel has 24 layers.")
-        True
-    """
-    return " ".join(_WORD.findall(_NAME.sub("", paragraph).lower()))

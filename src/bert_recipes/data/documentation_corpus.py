@@ -1,4 +1,4 @@
-"""A corpus of the installed documentation: no paragraph twice, whole modules held out, written whole or not at all."""
+"""A corpus of the installed documentation: a file is a document, whole modules are held out, written whole or not at all."""
 
 import hashlib
 import json
@@ -13,7 +13,6 @@ from pathlib import Path
 from tqdm import tqdm
 
 from bert_recipes.data import installed_documentation as documentation
-from bert_recipes.data.docstrings import near_key
 from bert_recipes.errors import InputError
 
 
@@ -54,7 +53,7 @@ def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[documentat
 def read_documents(
     sources: list[documentation.Source], min_words: int, num_workers: int, counts: Counter[str]
 ) -> list[Document]:
-    """Read the sources in parallel, keep their order, remove copies.
+    """Read the sources in parallel and keep their order.
 
     Args:
         sources: what `find_sources` listed.
@@ -66,14 +65,15 @@ def read_documents(
     with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
         found = pool.map(documentation.read_documentation, sources, chunksize=32)
         bar = tqdm(found, total=len(sources), desc="Reading documentation", unit=" files", mininterval=1)
-        return remove_copies(zip(sources, bar, strict=True), min_words, counts)
+        return make_documents(zip(sources, bar, strict=True), min_words, counts)
 
 
-def remove_copies(
-    found: Iterable[tuple[documentation.Source, documentation.Documentation | None]], min_words: int, counts: Counter[str]
+def make_documents(
+    found: Iterable[tuple[documentation.Source, documentation.Documentation | None]],
+    min_words: int,
+    counts: Counter[str],
 ) -> list[Document]:
-    """Make each source a document of the paragraphs that occur in it for the first time, near copies counting as copies."""
-    seen: set[str] = set()
+    """Make a document of each source that has words enough."""
     documents = []
     for source, read in found:
         counts["files"] += 1
@@ -81,19 +81,12 @@ def remove_copies(
             counts["dropped files: not this Python's syntax"] += 1
             continue
         counts["docstrings"] += read.num_texts
-        fresh = []
-        for paragraph in read.paragraphs:
-            key = near_key(paragraph)
-            if key not in seen:
-                seen.add(key)
-                fresh.append(paragraph)
-        counts["dropped paragraphs: copies"] += len(read.paragraphs) - len(fresh)
-        text = "\n".join(fresh) + "\n"
+        text = "\n".join(read.paragraphs) + "\n"
         if len(text.split()) >= min_words:
             documents.append(Document(source.group, text))
         else:
-            counts[f"dropped files: fewer than {min_words} words left"] += 1
-            counts["dropped paragraphs: of such files"] += len(fresh)
+            counts[f"dropped files: fewer than {min_words} words"] += 1
+            counts["dropped paragraphs: of such files"] += len(read.paragraphs)
     return documents
 
 
@@ -140,6 +133,9 @@ def write_corpus(
     description = output_dir / "corpus.json"
     description.unlink(missing_ok=True)
     report: dict[str, object] = dict(sorted(counts.items()))
+    trained_on = {line for document in splits["train"] for line in document.text.splitlines()}
+    held_out_lines = [line for document in splits["validation"] for line in document.text.splitlines()]
+    report["held-out paragraphs that occur in train too"] = sum(line in trained_on for line in held_out_lines)
     for split, members in splits.items():
         data = "\n".join(document.text for document in members).encode()
         _write_whole(output_dir / split / "documents.txt", data)

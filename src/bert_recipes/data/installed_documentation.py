@@ -109,7 +109,7 @@ def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distributio
 
 
 def _is_documented(path: PurePath) -> bool:
-    """Tell Python, Cython and documentation files from the rest. Vendored copies go with the other copies."""
+    """Tell Python, Cython and documentation files from the rest."""
     return path.suffix in (".py", ".pyx", ".pxi", ".rst", ".md")
 
 
