@@ -4,7 +4,7 @@
 
 Needs no network. Writes ``train/documents.txt`` and ``validation/documents.txt``: one paragraph a line, a blank line
 after each document; and ``corpus.json`` with the counts. A document is what one source file says in its docstrings, in
-their order, one of Python's help topics, or a package's description. Whole modules are held out for validation. The text
+their order, one of Python's help topics, or a package's description. Some modules are held out for validation. The text
 is taken as it is, and documentation repeats itself: how many held-out paragraphs stand in a training document too is
 counted and printed.
 """

@@ -72,7 +72,7 @@ def test_documents_are_paragraph_lines_between_blank_lines_and_are_counted(corpu
     assert counts["files"] == dropped + counts["train"]["documents"] + counts["validation"]["documents"]
 
 
-def test_three_to_six_percent_are_held_out_in_whole_modules(corpus: Path):
+def test_three_to_six_percent_are_held_out_in_modules(corpus: Path):
     counts = json.loads((corpus / "corpus.json").read_text())
     share = counts["validation"]["bytes"] / (counts["train"]["bytes"] + counts["validation"]["bytes"])
     assert 0.03 < share < 0.06
@@ -102,21 +102,21 @@ def test_a_file_that_does_not_parse_is_told_from_an_empty_one(tmp_path: Path):
     bad, empty = tmp_path / "bad.py", tmp_path / "empty.py"
     bad.write_text("print 'Python 2'")
     empty.write_text("")
-    assert read_documentation(Source("g", "bad", bad)) is None
-    assert read_documentation(Source("g", "empty", empty)).paragraphs == []
+    assert read_documentation(Source("bad", bad)) is None
+    assert read_documentation(Source("empty", empty)).paragraphs == []
 
 
 def test_a_source_is_a_document_and_what_goes_is_counted():
     first, second = "Return the number of items.", "Raise an error when the file is missing."
     found = [
-        (Source("a", "a/1"), Documentation([first, second], 2)),
-        (Source("b", "b/1"), Documentation([second], 1)),
-        (Source("b", "b/2"), Documentation(["Short."], 1)),
-        (Source("c", "c/1"), None),
+        (Source("a/1"), Documentation([first, second], 2)),
+        (Source("b/1"), Documentation([second], 1)),
+        (Source("b/2"), Documentation(["Short."], 1)),
+        (Source("c/1"), None),
     ]
     counts: Counter[str] = Counter()
     documents = make_documents(found, 3, counts)
-    assert documents == [Document("a", f"{first}\n{second}\n"), Document("b", f"{second}\n")]
+    assert documents == [Document("a/1", f"{first}\n{second}\n"), Document("b/1", f"{second}\n")]
     assert counts == {
         "files": 4,
         "docstrings": 4,

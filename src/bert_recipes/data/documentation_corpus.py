@@ -1,4 +1,4 @@
-"""A corpus of the installed documentation: a file is a document, whole modules are held out, written whole or not at all."""
+"""A corpus of the installed documentation: a module (a source file) is a document, some are held out, written whole or not at all."""
 
 import hashlib
 import json
@@ -18,14 +18,14 @@ from bert_recipes.errors import InputError
 
 @dataclass(frozen=True)
 class Document:
-    """Paragraphs, and the module that they are held out with.
+    """What one module says.
 
     Attributes:
-        group: the module, as `installed_documentation.Source` names it.
+        name: the module, as `installed_documentation.Source` names it.
         text: one paragraph a line, each line ended.
     """
 
-    group: str
+    name: str
     text: str
 
 
@@ -83,7 +83,7 @@ def make_documents(
         counts["docstrings"] += read.num_texts
         text = "\n".join(read.paragraphs) + "\n"
         if len(text.split()) >= min_words:
-            documents.append(Document(source.group, text))
+            documents.append(Document(source.name, text))
         else:
             counts[f"dropped files: fewer than {min_words} words"] += 1
             counts["dropped paragraphs: of such files"] += len(read.paragraphs)
@@ -91,19 +91,19 @@ def make_documents(
 
 
 def choose_held_out(documents: Iterable[Document], fraction: float) -> set[str]:
-    """Choose whole modules at random, the same every time, until they hold the given share of the text.
+    """Choose modules at random, the same every time, until they hold the given share of the text.
 
     A module with more than a quarter of that share is never chosen: the rest shall be of many kinds.
     """
     sizes: Counter[str] = Counter()
     for document in documents:
-        sizes[document.group] += len(document.text)
+        sizes[document.name] += len(document.text)
     wanted = fraction * sizes.total()
     held_out: set[str] = set()
-    for group in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
-        if wanted > 0 and sizes[group] <= 0.25 * fraction * sizes.total():
-            held_out.add(group)
-            wanted -= sizes[group]
+    for name in sorted(sizes, key=lambda name: hashlib.sha256(name.encode()).digest()):
+        if wanted > 0 and sizes[name] <= 0.25 * fraction * sizes.total():
+            held_out.add(name)
+            wanted -= sizes[name]
     return held_out
 
 
@@ -115,7 +115,7 @@ def write_corpus(
     Args:
         output_dir: the folder; made where it is missing.
         documents: all of them, in order.
-        held_out: the groups that make the validation part.
+        held_out: the names of the modules that make the validation part.
         counts: what was read and dropped.
 
     Returns:
@@ -125,8 +125,8 @@ def write_corpus(
         InputError: a part would hold fewer than two documents.
     """
     splits = {
-        "train": [document for document in documents if document.group not in held_out],
-        "validation": [document for document in documents if document.group in held_out],
+        "train": [document for document in documents if document.name not in held_out],
+        "validation": [document for document in documents if document.name in held_out],
     }
     if min(map(len, splits.values())) < 2:
         raise InputError(f"only {len(documents)} documents were found: is this Python installed without its sources?")

@@ -23,13 +23,11 @@ class Source:
     """A documentation file, or a text that is in no file of its own.
 
     Attributes:
-        group: the module or sub-package that it belongs to, for example ``torch/nn``.
-        name: what it is called in messages.
+        name: the module, for example ``torch/nn/functional.py``.
         path: the file; None where `text` holds the documentation.
         text: the documentation; empty where `path` is given.
     """
 
-    group: str
     name: str
     path: Path | None = None
     text: str = ""
@@ -45,7 +43,7 @@ class Documentation(NamedTuple):
 def help_topics() -> Iterator[Source]:
     """Python's own help pages, as `help("ASSERTION")` prints them."""
     for name, text in sorted(topics.items()):
-        yield Source("pydoc_data", f"pydoc_data.topics/{name}", text=text)
+        yield Source(f"pydoc_data.topics/{name}", text=text)
 
 
 def builtin_modules() -> Iterator[Source]:
@@ -55,7 +53,7 @@ def builtin_modules() -> Iterator[Source]:
         members = [module, *(member for _, member in sorted(vars(module).items()))]
         parts = [part for member in members if isinstance(member, type) for _, part in sorted(vars(member).items())]
         texts = [inspect.getdoc(member) or "" for member in (*members, *parts) if _is_documentable(member)]
-        yield Source("python/builtins", f"python/{name}", text="\n\n".join(texts))
+        yield Source(f"python/{name}", text="\n\n".join(texts))
 
 
 def _is_documentable(member: object) -> bool:
@@ -69,24 +67,23 @@ def _is_documentable(member: object) -> bool:
 
 
 def standard_library() -> Iterator[Source]:
-    """The source files of the standard library, without its tests; one group a module or package."""
+    """The source files of the standard library, without its tests."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         inside = path.relative_to(root)
         if _is_documented(inside) and not {"site-packages", "dist-packages"} & set(inside.parts):
-            yield Source(f"python/{inside.parts[0].removesuffix('.py')}", f"python/{inside}", path)
+            yield Source(f"python/{inside}", path)
 
 
 def package_documentation(distribution: metadata.Distribution) -> Iterator[Source]:
-    """A package's description and its source files and texts; one group a sub-package."""
+    """A package's description and its source files and texts."""
     name = distribution.metadata["Name"]
     description = email.message_from_string(distribution.read_text("METADATA") or "").get_payload()
-    yield Source(name, f"{name}/description", text=str(description))
+    yield Source(f"{name}/description", text=str(description))
     for file in sorted(distribution.files or []):
         path = Path(str(distribution.locate_file(file)))
         if _is_documented(file) and path.is_file():
-            parts = [part.removesuffix(".py") for part in file.parts]
-            yield Source("/".join(parts[:2]), str(file), path)
+            yield Source(str(file), path)
 
 
 def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distribution], list[str]]:
