@@ -1,6 +1,6 @@
 """Pre-train a BERT: masked LM + next sentence prediction over a token-id store.
 
-    accelerate launch --config_file accelerate_configs/cpu.yaml recipes/pretrain.py \
+    accelerate launch --quiet --config_file accelerate_configs/cpu.yaml recipes/pretrain.py \
         --config recipes/configs/pretrain/quickstart.yaml [--field value ...]
 
 Without --config it runs the quickstart's configuration. Fields: those of transformers.TrainingArguments and of
