@@ -183,7 +183,10 @@ def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining
         InputError: No BERT, weights of the encoder missing, or of other sizes than the configuration's. What
             transformers raises for damaged files passes.
     """
-    config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
+    try:
+        config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
+    except TypeError as error:  # transformers 5.17 looks into it before it has seen what it is
+        raise InputError(f"{name}: config.json holds no mapping but a list or a single value") from error
     if not isinstance(config, dict):
         raise InputError(f"{name}: config.json holds no mapping but a {type(config).__name__}")
     # The oldest checkpoints do not name their kind.
