@@ -15,8 +15,8 @@ VOCAB_SIZE ?= 30522
 STORE ?= data/quickstart/store
 MODEL ?= runs/quickstart
 
-# OpenMP's waiting threads spin for some 0.1 ms and then sleep: as quick as spinning where nothing else runs, and several times
-# quicker than that beside other work on the same cores.
+# OpenMP's waiting threads spin briefly and then sleep: endless spinning starves everything else on the same cores, and sleeping
+# at once costs the small models time at every operation.
 export GOMP_SPINCOUNT ?= 30000
 
 # With PYTHON given, nothing is installed and the sources are found on the path.
