@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -12,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from tqdm import tqdm
 from transformers import set_seed
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
+from bert_recipes.checkpoint_access import check_checkpoint, find_tokenizer, opening, warn_once
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.instances import InstanceDataset
@@ -26,12 +23,10 @@ from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.store import Store, TokenStore, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.evaluation import EVALUATION_SEED
-from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.monitoring import ProgressWatch
 from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
-from bert_recipes.tokenization.hub_folder import find_hub_folder
 from bert_recipes.trainer import BertTrainer
 
 
@@ -150,12 +145,7 @@ def _warn_of_ignored(settings: Any, names: Sequence[str], reason: str) -> None:
     defaults = {field.name: field.default for field in fields(settings)}
     given = [f"{name} {getattr(settings, name)}" for name in names if getattr(settings, name) != defaults[name]]
     if given:
-        _warn("ignored: %s; %s", ", ".join(given), reason)
-
-
-def _warn(message: str, *values: Any) -> None:
-    """Warn in the main process only: the others have the same settings."""
-    logger.log(logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.DEBUG, message, *values)
+        warn_once("ignored: %s; %s", ", ".join(given), reason)
 
 
 def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: int) -> DataCollatorForPreTraining:
@@ -219,58 +209,25 @@ def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
     """Refuse data that was not made with the checkpoint's tokenizer: its ids would mean other pieces."""
     advice = "both belong together: give the checkpoint's own tokenizer and data made with it, or another checkpoint"
     size = len(tokenizer)
-    folder = _find_tokenizer(name)
+    folder = find_tokenizer(name)
     if folder is not None and load_tokenizer(folder).fingerprint != tokenizer.fingerprint:
         raise InputError(f"{name} has another tokenizer than the data ({size:,} pieces); {advice}")
     is_padded = vocab_size in {-(-size // multiple) * multiple for multiple in (8, 16, 32, 64)}
     if vocab_size < size or (folder is None and vocab_size != size and not is_padded):
         raise InputError(f"{name} has a vocabulary of {vocab_size:,}, the data's tokenizer {size:,} pieces; {advice}")
     if folder is None and vocab_size != size:
-        _warn("%s: a vocabulary of %d for %d pieces, taken for padding as it has no tokenizer", name, vocab_size, size)
-
-
-def _find_tokenizer(name: str) -> Path | None:
-    """The folder of a checkpoint's tokenizer files, or None if it has none (or none within reach)."""
-    folder = Path(name)
-    if folder.is_dir():
-        return folder if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt")) else None
-    try:
-        return find_hub_folder(name)
-    except InputError as error:
-        logger.info("only the size of the vocabulary is compared: %s", error)
-        return None
+        warn_once(
+            "%s: a vocabulary of %d for %d pieces, taken for padding as it has no tokenizer", name, vocab_size, size
+        )
 
 
 def _from_checkpoint(name: str) -> BertForPreTraining:
-    cached_only = _check_place(name)
-    try:
+    cached_only = check_checkpoint(name)
+    with opening(name):
         network, new_heads = open_checkpoint(name, cached_only=cached_only)
-    except InputError:
-        raise
-    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise InputError(f"model_name_or_path: {name} cannot be opened: {reason}") from error
     if new_heads:
-        _warn("%s has no weights for %s; they start anew", name, ", ".join(new_heads))
+        warn_once("%s has no weights for %s; they start anew", name, ", ".join(new_heads))
     return network
-
-
-def _check_place(name: str) -> bool:
-    """Whether only the local Hub cache can be asked for this checkpoint."""
-    folder = Path(name)
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise InputError(f"model_name_or_path: {name} has no config.json; give a checkpoint folder")
-        if not any((folder / file).is_file() for file in ("model.safetensors", "model.safetensors.index.json")):
-            raise InputError(f"model_name_or_path: {name} has no model.safetensors; no other weights are opened")
-        return False
-    if not is_hub_name(name):
-        raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name")
-    reason = why_unreachable()
-    if reason is not None and not isinstance(try_to_load_from_cache(name, "config.json"), str):
-        where = f"no folder {name}, no model of that name in the local Hub cache"
-        raise InputError(f"model_name_or_path: {where}, and {reason}; give a checkpoint folder")
-    return reason is not None
 
 
 def make_trainer(
