@@ -13,7 +13,9 @@ ARGS ?=
 SIZE ?= base
 VOCAB_SIZE ?= 30522
 STORE ?= data/quickstart/store
-MODEL ?= runs/quickstart
+MODEL ?=
+TASK ?=
+VERSION ?= 1
 
 # OpenMP's waiting threads spin briefly and then sleep: endless spinning starves everything else on the same cores, and sleeping
 # at once costs the small models time at every operation.
@@ -31,7 +33,7 @@ endif
 # --quiet: the recipe has said in one line what is wrong; without it the launcher adds a traceback of its own.
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 
-.PHONY: help install check-names pretrain tokenizer corpus show-data params evaluate test test-slow lint format clean
+.PHONY: help install check-names pretrain tokenizer corpus show-data params glue squad swag ner evaluate test test-slow lint format clean
 
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -86,8 +88,25 @@ show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
 params: $(READY)  ## parameters by component: SIZE=base VOCAB_SIZE=30522
 	$(PYTHON) recipes/count_parameters.py --size $(SIZE) --vocab_size $(VOCAB_SIZE) $(ARGS)
 
+FINETUNE = $(LAUNCHER) recipes/finetune.py --config recipes/configs/finetune
+MODEL_FLAG = $(if $(MODEL),--model_name_or_path $(MODEL))
+
+glue: check-names $(READY)  ## fine-tune on a GLUE task: TASK=mnli MODEL=runs/my_bert ARGS="--data_dir DATA"
+	@test -n "$(TASK)" || { echo "error: give TASK=, one of cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli" >&2; exit 1; }
+	$(FINETUNE)/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
+
+squad: check-names $(READY)  ## fine-tune on SQuAD: VERSION=1 or 2, MODEL=, ARGS="--data_dir DATA"
+	@case "$(VERSION)" in 1|1.1|2|2.0) ;; *) echo "error: VERSION is '$(VERSION)'; allowed: 1 or 2" >&2; exit 1;; esac
+	$(FINETUNE)/$(if $(filter 2 2.0,$(VERSION)),squad_v2,squad).yaml $(MODEL_FLAG) $(ARGS)
+
+swag: check-names $(READY)  ## fine-tune on SWAG: MODEL=, ARGS="--data_dir DATA"
+	$(FINETUNE)/swag.yaml $(MODEL_FLAG) $(ARGS)
+
+ner: check-names $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--data_dir DATA"
+	$(FINETUNE)/ner.yaml $(MODEL_FLAG) $(ARGS)
+
 evaluate: $(READY)  ## measure a checkpoint on a store's held-out part: MODEL=runs/quickstart STORE=data/quickstart/store
-	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(MODEL) --store $(STORE) $(ARGS)
+	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) --store $(STORE) $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)

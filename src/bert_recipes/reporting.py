@@ -136,6 +136,19 @@ def describe_run(trainer: BertTrainer, data: PreTrainingData) -> dict[str, Any]:
     }
 
 
+def format_figures(results: dict[str, Any]) -> str:
+    """The figures of a fine-tuning run as a Markdown table.
+
+    Args:
+        results: all_results.json; its `eval_` figures are shown.
+    """
+    lines = ["| figure | value |", "| --- | --- |"]
+    for name, value in results.items():
+        if name.startswith("eval_") and not name.endswith("_seconds"):
+            lines.append(f"| {name.removeprefix('eval_')} | {value:.4f} |")
+    return "\n".join(lines)
+
+
 def _results_table(results: dict[str, Any]) -> list[str]:
     """Held-out figures beside their yardsticks, as Markdown."""
     lines = ["| held-out documents | model | without a model |", "| --- | --- | --- |"]

@@ -9,8 +9,9 @@ import platform
 import shutil
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ RESULTS_FILE = "all_results.json"
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
-    *("run.yaml", "*.json", "*.safetensors", "vocab.txt", "training_args.bin", "report.md", "losses.png"),
+    *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt", "training_args.bin", "report.md", "losses.png"),
     *("checkpoint-*", "runs", "README.md", ".gitattributes"),
 )
 
@@ -167,7 +168,12 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def run_training(trainer: Trainer, configs: Sequence[Any], resume_from: str | None = None) -> dict[str, Any]:
+def run_training(
+    trainer: Trainer,
+    configs: Sequence[Any],
+    resume_from: str | None = None,
+    facts: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Train, evaluate, save; the same for every recipe.
 
     Leaves in output_dir: the model in Hub form (safetensors), the tokenizer, run.yaml (the resolved configuration),
@@ -177,6 +183,7 @@ def run_training(trainer: Trainer, configs: Sequence[Any], resume_from: str | No
         trainer: Ready to train; its processing_class is the tokenizer.
         configs: The dataclasses of the run, in the order in which they are to be written to run.yaml.
         resume_from: Checkpoint folder of `claim_output_dir`.
+        facts: What else all_results.json is to say, for example about the data.
 
     Returns:
         The results that all_results.json holds.
@@ -191,7 +198,7 @@ def run_training(trainer: Trainer, configs: Sequence[Any], resume_from: str | No
         keep_freed_memory()
     start = time.perf_counter()
     output = trainer.train(resume_from_checkpoint=resume_from)
-    results: dict[str, Any] = {"train_loss": output.training_loss, "train_steps": trainer.state.global_step}
+    results: dict[str, Any] = {**facts, "train_loss": output.training_loss, "train_steps": trainer.state.global_step}
     results["train_seconds"] = round(time.perf_counter() - start, 1)
     if trainer.eval_dataset is not None:
         results |= trainer.evaluate()

@@ -1,0 +1,49 @@
+"""Fine-tune a BERT on a task of the paper or on your own: GLUE, SQuAD, SWAG, NER.
+
+    accelerate launch --quiet --config_file accelerate_configs/cpu.yaml recipes/finetune.py \
+        --config recipes/configs/finetune/glue.yaml --task mrpc --model_name_or_path runs/quickstart --data_dir DATA
+
+Fields: those of transformers.TrainingArguments and of src/bert_recipes/finetuning/arguments.py; `--help` lists them.
+"""
+
+import logging
+from pathlib import Path
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import run_cli
+from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
+from bert_recipes.finetuning.run import describe_data, load_task, prepare_run, write_predictions
+from bert_recipes.reporting import format_figures
+from bert_recipes.training import check_launch, claim_output_dir, run_training, start_logging
+
+
+logger = logging.getLogger("finetune")
+
+
+def main() -> None:
+    """Parse, check, train, measure, predict."""
+    settings, args = parse_arguments(TaskArguments, FineTuningArguments)
+    start_logging(args)
+    check_launch(args)
+    if not args.has_output_dir:
+        args.output_dir = f"runs/{load_task(settings).name}"
+
+    # 1. Task, data, checkpoint, head; every mistake is found here
+    run = prepare_run(settings, args)
+    resume_from = claim_output_dir(args, overwrite=args.overwrite_run)
+    facts = describe_data(run)
+    logger.info("run: %s, %s", run.checkpoint, facts["splits"])
+    logger.info("%d steps of %d examples", args.max_steps, run.trainer.global_batch_size)
+
+    # 2. Training, and the figures on the validation splits
+    results = run_training(run.trainer, (settings, args), resume_from, facts)
+
+    # 3. Predictions, line k for row k
+    files = write_predictions(run, Path(args.output_dir))
+    if run.trainer.is_world_process_zero():
+        print(format_figures(results))
+        print(f"model, all_results.json and {', '.join(file.name for file in files)}: {args.output_dir}")
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,1 @@
+"""How each kind of task is trained, measured and written down."""

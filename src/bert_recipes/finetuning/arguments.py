@@ -1,0 +1,129 @@
+"""The settings of a fine-tuning run, beside those of `TrainingArguments`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.sampler import STRATEGIES
+from bert_recipes.run_arguments import RunArguments
+
+
+DECODERS = ("original", "offsets")
+
+
+@dataclass
+class TaskArguments:
+    """Which task, on which data, cut how.
+
+    Attributes:
+        task: Name of a row (`bert_recipes.list_tasks`).
+        task_file: YAML file of a user's own task, instead of `task`.
+        model_name_or_path: Checkpoint folder or Hub name; default: the newest finished pre-training run under runs/.
+        data_dir: Local folder of the data; default: the Hub.
+        max_train_examples, max_eval_examples, max_predict_examples: Limits, drawn with a fixed seed; default: all.
+        max_seq_length: Positions of an input with its special tokens (original: 128; SQuAD 384).
+        pad_to_max_length: Pad to max_seq_length instead of the longest input of the batch.
+        freeze_encoder: Train the head only; the encoder is a fixed feature extractor without dropout.
+        dropout: Of the encoder and the head; default: what the checkpoint says (paper: 0.1).
+        doc_stride, max_query_length, n_best_size, max_answer_length, null_score_diff_threshold, decoder: Question
+            answering (google-research/bert run_squad.py).
+        label_all_pieces: Token classification: label every piece of a word and not only the first.
+    """
+
+    task: str | None = field(default=None, metadata={"help": "name of a task"})
+    task_file: str | None = field(default=None, metadata={"help": "YAML file of your own task"})
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/"},
+    )
+    data_dir: str | None = field(default=None, metadata={"help": "local folder of the task's data; default: the Hub"})
+    max_train_examples: int | None = field(default=None, metadata={"help": "train on this many examples at most"})
+    max_eval_examples: int | None = field(default=None, metadata={"help": "measure on this many examples at most"})
+    max_predict_examples: int | None = field(default=None, metadata={"help": "predict this many examples at most"})
+    max_seq_length: int = field(default=128, metadata={"help": "positions of an input, special tokens included"})
+    pad_to_max_length: bool = field(default=False, metadata={"help": "pad to max_seq_length, not to the batch"})
+    freeze_encoder: bool = field(default=False, metadata={"help": "train the head only"})
+    dropout: float | None = field(default=None, metadata={"help": "dropout of encoder and head; default: the model's"})
+    doc_stride: int = field(default=128, metadata={"help": "question answering: step between windows of a paragraph"})
+    max_query_length: int = field(default=64, metadata={"help": "question answering: pieces of the question, at most"})
+    n_best_size: int = field(default=20, metadata={"help": "question answering: answers that are kept"})
+    max_answer_length: int = field(default=30, metadata={"help": "question answering: pieces of an answer, at most"})
+    null_score_diff_threshold: float = field(
+        default=0.0, metadata={"help": "question answering: no answer where the null score exceeds the best by more"}
+    )
+    decoder: str = field(default="original", metadata={"help": f"question answering: {' or '.join(DECODERS)}"})
+    label_all_pieces: bool = field(default=False, metadata={"help": "tagging: label every piece of a word"})
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            InputError: A value out of range, or both or none of task and task_file.
+        """
+        if (self.task is None) == (self.task_file is None):
+            raise InputError("give either --task NAME or --task_file FILE.yaml, not both")
+        if self.decoder not in DECODERS:
+            raise InputError(f"decoder is '{self.decoder}'; allowed: {', '.join(DECODERS)}")
+        for name in ("max_train_examples", "max_eval_examples", "max_predict_examples"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; allowed: 1 or more; leave it out for all")
+        if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
+            raise InputError(f"dropout is {self.dropout}; allowed: 0 or more and below 1")
+        least = {"max_seq_length": 8, "doc_stride": 1, "max_query_length": 1, "n_best_size": 1, "max_answer_length": 1}
+        for name, value in least.items():
+            if getattr(self, name) < value:
+                raise InputError(f"{name} is {getattr(self, name)}; allowed: {value} or more")
+
+
+@dataclass
+class FineTuningArguments(RunArguments):
+    """How a fine-tuning run is trained.
+
+    Defaults: batch and epochs of Devlin et al. 2019, section 4.1; learning rate of the example in google-research/bert
+    README; warm-up of run_classifier.py. Adam is with bias correction, which small tasks need (Mosbach et al. 2021, "On
+    the Stability of Fine-tuning BERT"); `--optimizer bert_adam --schedule bert_linear` is the original's.
+    """
+
+    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        "auto_find_batch_size": "the global batch would change with the memory at hand",
+        "ignore_data_skip": "a resumed run goes on where it stopped",
+        "label_smoothing_factor": "the loss is the original's cross-entropy",
+        "prediction_loss_only": "the figures need the predictions",
+        "batch_eval_metrics": "figures are computed over the whole split",
+    }
+
+    learning_rate: float = field(default=2e-5, metadata={"help": "peak learning rate"})
+    num_train_epochs: float = field(default=3.0, metadata={"help": "passes over the training examples"})
+    warmup_steps: float = field(default=0.1, metadata={"help": "warm-up steps, or their share if below 1"})
+    global_train_batch_size: int | None = field(
+        default=32, metadata={"help": "examples of a step over all processes; decides the accumulation"}
+    )
+    per_device_train_batch_size: int = field(default=32, metadata={"help": "examples a process takes at once, at most"})
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "examples of a prediction batch"})
+    optimizer: str = field(default="adamw", metadata=RunArguments.__dataclass_fields__["optimizer"].metadata)
+    schedule: str = field(default="trainer", metadata=RunArguments.__dataclass_fields__["schedule"].metadata)
+    train_sampling_strategy: str = field(
+        default="group_by_length", metadata={"help": f"one of {', '.join(STRATEGIES)}"}
+    )
+    save_strategy: str = field(default="no", metadata={"help": "checkpoints: no, steps, epoch, best"})
+    logging_steps: float = field(default=50, metadata={"help": "steps between two lines of the log"})
+    # The default of the Trainer is the loss; here it is the task's own figure.
+    metric_for_best_model: str | None = field(
+        default=None, metadata={"help": "figure that chooses the best checkpoint; default: the task's"}
+    )
+
+    def __post_init__(self) -> None:
+        """Keep what was asked for, then let the base class's checks run.
+
+        Raises:
+            InputError: A value out of range.
+        """
+        self.has_output_dir = self.output_dir is not None
+        self.wanted_best_metric = self.metric_for_best_model
+        if self.train_sampling_strategy not in STRATEGIES:
+            allowed = ", ".join(STRATEGIES)
+            raise InputError(f"train_sampling_strategy is '{self.train_sampling_strategy}'; allowed: {allowed}")
+        super().__post_init__()

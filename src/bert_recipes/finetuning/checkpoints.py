@@ -1,0 +1,216 @@
+"""From a checkpoint to a model with the head that a task needs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, set_seed
+
+from bert_recipes.checkpoint_access import check_checkpoint, opening
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import TaskArguments
+from bert_recipes.finetuning.kind import TaskKind
+from bert_recipes.tasks.task import Task
+from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
+
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MODEL = "google-bert/bert-base-uncased"
+# Where configurations of different models keep their dropout.
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "seq_classif_dropout")
+_DROPOUTS += ("qa_dropout", "classifier_dropout")
+
+
+def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
+    """The checkpoint to start from.
+
+    Args:
+        name: What the user gave.
+        runs_dir: Where finished runs lie.
+
+    Returns:
+        `name`; without one the newest finished pre-training run under runs_dir, or `DEFAULT_MODEL` where there is none.
+
+    Raises:
+        InputError: The checkpoint cannot be reached.
+    """
+    if name is not None:
+        check_checkpoint(name)
+        return name
+    newest = newest_pretraining_run(runs_dir)
+    if newest is not None:
+        logger.info("model_name_or_path is not given: %s is the newest finished pre-training run", newest)
+        return str(newest)
+    try:
+        check_checkpoint(DEFAULT_MODEL)
+    except InputError as error:
+        raise InputError(
+            f"{error} with --model_name_or_path FOLDER (make: MODEL=FOLDER): there is no finished pre-training run under "
+            f"{runs_dir}/ to take instead"
+        ) from error
+    return DEFAULT_MODEL
+
+
+def newest_pretraining_run(runs_dir: Path) -> Path | None:
+    """The run with both pre-training heads that was finished last, or None."""
+    finished = []
+    for results in [*runs_dir.glob("*/all_results.json"), *runs_dir.glob("*/*/all_results.json")]:
+        try:
+            config = json.loads((results.parent / "config.json").read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+            continue  # not a finished run of ours: its folder is somebody else's or still being written
+        if isinstance(config, dict) and "BertForPreTraining" in (config.get("architectures") or ()):
+            finished.append((results.stat().st_mtime, results.parent))
+    return max(finished)[1] if finished else None
+
+
+def open_tokenizer(name: str) -> OriginalBertTokenizer:
+    """The checkpoint's own tokenizer.
+
+    Raises:
+        InputError: It has none.
+    """
+    try:
+        return load_tokenizer(name)
+    except InputError as error:
+        raise InputError(f"{name}: a checkpoint is fine-tuned with its own tokenizer; {error}") from error
+
+
+def open_model(
+    name: str,
+    task: Task,
+    kind: type[TaskKind],
+    tokenizer: OriginalBertTokenizer,
+    settings: TaskArguments,
+    *,
+    seed: int,
+    needs_head: bool = False,
+) -> PreTrainedModel:
+    """Open an encoder with the task's head.
+
+    A head is kept where the checkpoint was trained on the same labels; otherwise a new one is drawn by the original's rule
+    (google-research/bert run_classifier.py `create_model`: a normal of deviation 0.02 cut off at two deviations, bias 0),
+    which a log line says.
+
+    Args:
+        name: Folder or Hub name of any BERT-like checkpoint.
+        task: Gives the labels.
+        kind: Gives the class of the head.
+        tokenizer: The checkpoint's.
+        settings: Length and dropout.
+        seed: Of new weights.
+        needs_head: The checkpoint is to be measured as it is: a missing or other head is an error.
+
+    Raises:
+        InputError: Not a checkpoint of such a model, weights missing, another vocabulary than the tokenizer's, other
+            labels (with needs_head), or too few positions.
+    """
+    cached_only = check_checkpoint(name)
+    with opening(name):
+        config = AutoConfig.from_pretrained(name, local_files_only=cached_only)
+    _check_sizes(name, config, tokenizer, settings.max_seq_length)
+    why_new = _why_new_head(config, task, kind)
+    if needs_head and why_new:
+        raise InputError(
+            f"{name} cannot be measured on task {task.name}: {why_new}; fine-tune it first (recipes/finetune.py)"
+        )
+    if why_new:
+        _set_labels(config, task)
+    elif task.labels and set(config.id2label.values()) != set(task.labels):
+        logger.info("%s does not name its labels; they are taken for %s, in this order", name, ", ".join(task.labels))
+        _set_labels(config, task)
+    if settings.dropout is not None:
+        for field in _DROPOUTS:
+            if getattr(config, field, None) is not None:
+                setattr(config, field, settings.dropout)
+    set_seed(seed)
+    with opening(name):
+        model, info = getattr(transformers, kind.auto_class).from_pretrained(
+            name,
+            config=config,
+            use_safetensors=True,
+            output_loading_info=True,
+            local_files_only=cached_only,
+            ignore_mismatched_sizes=True,  # looked at below
+        )
+    _check_encoder(name, model, info)
+    if why_new:
+        _draw_head(model)
+        logger.info("%s gets a new head for task %s: %s", name, task.name, why_new)
+    return model
+
+
+def _check_sizes(name: str, config: PretrainedConfig, tokenizer: OriginalBertTokenizer, length: int) -> None:
+    size, pieces = getattr(config, "vocab_size", 0), len(tokenizer)
+    is_padded = size in {-(-pieces // multiple) * multiple for multiple in (8, 16, 32, 64, 128)}
+    if size != pieces and not is_padded:
+        raise InputError(
+            f"{name} has a vocabulary of {size:,}, its tokenizer {pieces:,} pieces: they do not belong together; put the "
+            "checkpoint's own tokenizer into its folder"
+        )
+    positions = getattr(config, "max_position_embeddings", length)
+    if length > positions:
+        raise InputError(f"max_seq_length is {length}, the model has {positions} positions; lower --max_seq_length")
+
+
+def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) -> str | None:
+    """Why the checkpoint's head cannot serve the task, or None."""
+    wanted = kind.auto_class.removeprefix("AutoModel")
+    built = (config.architectures or ["none"])[0]
+    if not built.endswith(wanted):
+        return f"the checkpoint is a {built}, which has no head {wanted}"
+    if task.kind not in ("sequence_classification", "token_classification"):
+        return None
+    names = [str(config.id2label[number]) for number in sorted(config.id2label)]
+    if task.problem_type == "regression":
+        fits = len(names) == 1
+    else:
+        unnamed = all(label == f"LABEL_{number}" for number, label in enumerate(names))
+        fits = set(names) == set(task.labels) or (unnamed and len(names) == len(task.labels))
+    labels = ", ".join(task.labels) or "one number"
+    return None if fits else f"the checkpoint's labels are {', '.join(names)}; the task's are {labels}"
+
+
+def _set_labels(config: PretrainedConfig, task: Task) -> None:
+    if task.kind not in ("sequence_classification", "token_classification"):
+        return
+    config.num_labels = max(1, len(task.labels))
+    if task.labels:
+        config.id2label = dict(enumerate(task.labels))
+        config.label2id = {label: number for number, label in enumerate(task.labels)}
+    config.problem_type = task.problem_type if task.kind == "sequence_classification" else None
+
+
+def _check_encoder(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
+    """Refuse a checkpoint whose encoder would start anew in part."""
+    inside = f"{model.base_model_prefix}."
+    mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
+    wrong = [key for key in mismatched if key.startswith(inside)]
+    if wrong:
+        raise InputError(f"{name}: {min(wrong)} is not of the size that config.json says; they do not belong together")
+    # A masked-LM checkpoint has no pooler.
+    lost = [key for key in info["missing_keys"] if key.startswith(inside) and ".pooler." not in key]
+    if lost:
+        raise InputError(f"{name}: no weights for {min(lost)} ({len(lost)} missing); only the head may start anew")
+    poolers = [key for key in info["missing_keys"] if ".pooler." in key]
+    if poolers:
+        logger.warning("%s has no weights for its pooler (%s); it starts anew", name, ", ".join(sorted(poolers)))
+
+
+@torch.no_grad()
+def _draw_head(model: PreTrainedModel) -> None:
+    """New weights for everything that is not the encoder."""
+    std = getattr(model.config, "initializer_range", 0.02)
+    inside = {id(module) for module in model.base_model.modules()}
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and id(module) not in inside:
+            nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

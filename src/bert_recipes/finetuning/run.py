@@ -1,0 +1,188 @@
+"""From settings to the parts of a fine-tuning run, and what it leaves behind."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from bert_recipes.config import read_task_file, write_task_file
+from bert_recipes.errors import InputError, saving
+from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
+from bert_recipes.finetuning.checkpoints import choose_checkpoint, open_model, open_tokenizer
+from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
+from bert_recipes.finetuning.kinds import KIND_CLASSES
+from bert_recipes.finetuning.trainer import FineTuningTrainer
+from bert_recipes.tasks.loading import load_split
+from bert_recipes.tasks.registry import get_task
+from bert_recipes.tasks.task import Task
+
+
+logger = logging.getLogger(__name__)
+
+TASK_FILE = "task.yaml"
+# GLUE's diagnostic set has no training data: the MNLI model answers it (Wang et al. 2019, section 3.4).
+DIAGNOSTICS = {"mnli": "ax"}
+
+
+@dataclass(frozen=True)
+class FineTuningRun:
+    """The parts of a run.
+
+    Attributes:
+        task: Its row.
+        checkpoint: Folder or Hub name that the model came from.
+        kind: The task's kind, ready to encode.
+        trainer: Ready to train or to predict.
+        test_splits: Encoded test splits by name, where they are wanted.
+    """
+
+    task: Task
+    checkpoint: str
+    kind: TaskKind
+    trainer: FineTuningTrainer
+    test_splits: Mapping[str, EncodedSplit]
+
+
+def load_task(settings: TaskArguments) -> Task:
+    """The row that --task or --task_file names."""
+    return get_task(settings.task) if settings.task is not None else read_task_file(str(settings.task_file))
+
+
+def prepare_run(settings: TaskArguments, args: FineTuningArguments, *, for_training: bool = True) -> FineTuningRun:
+    """Load checkpoint and data and join the parts; mistakes are found before anything is trained.
+
+    Args:
+        settings: Task, data, model.
+        args: How it is trained; do_predict also loads the test splits.
+        for_training: False: the checkpoint is measured as it is, and must have the task's head.
+
+    Raises:
+        InputError: Unknown task, data or checkpoint that is not there or does not fit.
+    """
+    task = load_task(settings)
+    if for_training and not task.train_split:
+        raise InputError(f"task {task.name} has no training data; predict it with a model of another task")
+    settings.model_name_or_path = choose_checkpoint(settings.model_name_or_path)
+    kind_class = KIND_CLASSES[task.kind]
+    tokenizer = open_tokenizer(settings.model_name_or_path)
+    splits = _load_splits(task, settings, args, for_training=for_training)
+    model = open_model(
+        settings.model_name_or_path, task, kind_class, tokenizer, settings, seed=args.seed, needs_head=not for_training
+    )
+    kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})  # type: ignore[call-arg]
+    trainer = _make_trainer(model, kind, task, settings, args, splits)
+    return FineTuningRun(task, settings.model_name_or_path, kind, trainer, _encode_tests(task, kind, settings, args))
+
+
+def _load_splits(
+    task: Task, settings: TaskArguments, args: FineTuningArguments, *, for_training: bool
+) -> dict[str, Any]:
+    """Training and validation splits; test splits are loaded later, as they may be large."""
+    data_dir = settings.data_dir
+    splits = {}
+    if for_training:
+        splits["train"] = load_split(
+            task, task.train_split, data_dir=data_dir, max_examples=settings.max_train_examples, need_labels=True
+        )
+    for name in task.validation_splits:
+        splits[name] = load_split(
+            task, name, data_dir=data_dir, max_examples=settings.max_eval_examples, need_labels=True
+        )
+    return splits
+
+
+def _make_trainer(
+    model: PreTrainedModel,
+    kind: TaskKind,
+    task: Task,
+    settings: TaskArguments,
+    args: FineTuningArguments,
+    splits: Mapping[str, Any],
+) -> FineTuningTrainer:
+    train = kind.encode(splits["train"], for_training=True) if "train" in splits else None
+    names = task.validation_splits
+    suffixes = [name.removeprefix("validation").strip("_") if len(names) > 1 else "" for name in names]
+    validation = {
+        suffix: kind.encode(splits[name], for_training=False) for suffix, name in zip(suffixes, names, strict=True)
+    }
+    if args.wanted_best_metric is None and args.load_best_model_at_end:
+        args.metric_for_best_model, args.greater_is_better = task.best_metric, True
+    if args.use_cpu and getattr(model.config, "attention_probs_dropout_prob", 0) > 0:
+        # On CPUs scaled_dot_product_attention has no fast path with dropout; spelled out it is quicker (same function).
+        model.set_attn_implementation("eager")
+    return FineTuningTrainer(
+        model,
+        args,
+        kind,
+        train_dataset=train,
+        eval_splits=validation,
+        freeze_encoder=settings.freeze_encoder,
+        processing_class=kind.tokenizer,  # type: ignore[attr-defined]
+    )
+
+
+def _encode_tests(
+    task: Task, kind: TaskKind, settings: TaskArguments, args: FineTuningArguments
+) -> dict[str, EncodedSplit]:
+    """The splits that --do_predict asks for, the diagnostic set of the task's model among them where it is at hand."""
+    if not args.do_predict:
+        return {}
+    limit = settings.max_predict_examples
+    tests = {
+        name: load_split(task, name, data_dir=settings.data_dir, max_examples=limit) for name in task.test_splits
+    }
+    if task.name in DIAGNOSTICS:
+        other = get_task(DIAGNOSTICS[task.name])
+        try:
+            tests[other.name] = load_split(
+                other, other.test_splits[0], data_dir=settings.data_dir, max_examples=limit
+            )
+        except InputError as error:
+            logger.warning("no predictions for %s: %s", other.name, error)
+    return {name: kind.encode(split, for_training=False) for name, split in tests.items()}
+
+
+def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
+    """Write the predictions of the last evaluation and of the test splits into a folder.
+
+    Every process takes part in predicting, the main process writes.
+
+    Returns:
+        The files.
+    """
+    files: list[Path] = []
+    is_main = run.trainer.is_world_process_zero()
+    for encoded in run.trainer.eval_dataset.values():
+        split = encoded.split
+        if is_main:
+            with saving(folder):
+                files += run.kind.write(folder, split.name, split.examples, run.trainer.predictions[split.name])
+    for name, encoded in run.test_splits.items():
+        predictions = run.trainer.predict_split(encoded)
+        if is_main:
+            with saving(folder):
+                files += run.kind.write(folder, name, encoded.split.examples, predictions)
+    if is_main:
+        write_task_file(folder / TASK_FILE, run.task)
+    return files
+
+
+def describe_data(run: FineTuningRun) -> dict[str, Any]:
+    """What all_results.json says of the data: examples a split, beside those published."""
+    encoded = {} if run.trainer.train_dataset is None else {"train": run.trainer.train_dataset}
+    encoded |= {item.split.name: item for item in run.trainer.eval_dataset.values()} | dict(run.test_splits)
+    splits = {
+        name: {
+            "examples": len(item.split.examples),
+            "features": len(item),
+            "published": item.split.published_rows,
+            "partial": item.split.is_partial,
+        }
+        for name, item in encoded.items()
+    }
+    return {"task": run.task.name, "model": run.checkpoint, "splits": splits}

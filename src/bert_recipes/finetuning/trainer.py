@@ -1,0 +1,232 @@
+"""The Trainer of fine-tuning: the exact loss of a kind, predictions in the order of the rows."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from bert_recipes.base_trainer import GlobalBatchTrainer
+from bert_recipes.finetuning.arguments import FineTuningArguments
+from bert_recipes.finetuning.collation import pad_further
+from bert_recipes.finetuning.kind import Batch, EncodedSplit, Prediction, TaskKind
+from bert_recipes.finetuning.sampler import FixedOrder, num_training_steps, training_order
+
+
+class FineTuningTrainer(GlobalBatchTrainer):
+    """`Trainer` for any kind of task.
+
+    The loss is the kind's, a mean over the items of the global batch. Predictions come back in the order of the rows,
+    whatever the order of the batches: stock `Trainer.predict` with batches of like length gives them in another one.
+
+    Args:
+        model: A model with the kind's head.
+        args: Settings.
+        kind: How the task is encoded, decoded and measured.
+        train_dataset: Encoded training split; None where nothing is trained.
+        eval_splits: Figure prefix -> encoded validation split; one without a prefix ("") where there is only one.
+        freeze_encoder: The encoder is fixed, and without dropout.
+        kwargs: Everything else that `Trainer` takes.
+    """
+
+    args: FineTuningArguments
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: FineTuningArguments,
+        kind: TaskKind,
+        *,
+        train_dataset: EncodedSplit | None = None,
+        eval_splits: Mapping[str, EncodedSplit] | None = None,
+        freeze_encoder: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Set the Trainer up."""
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=kind.collate,
+            train_dataset=train_dataset,
+            eval_dataset=dict(eval_splits) if eval_splits else None,
+            **kwargs,
+        )
+        self.kind = kind
+        self.freeze_encoder = freeze_encoder
+        if freeze_encoder:
+            model.base_model.requires_grad_(False)
+        # DistilBERT, for one, takes no token_type_ids.
+        accepted = inspect.signature(model.forward).parameters
+        self._model_inputs = [key for key in ("input_ids", "attention_mask", "token_type_ids") if key in accepted]
+        # split name -> predictions of the last evaluation
+        self.predictions: dict[str, list[Prediction]] = {}
+        if train_dataset is not None:
+            self._plan_steps(len(train_dataset))
+
+    def _plan_steps(self, num_features: int) -> None:
+        """Turn epochs into steps: the loader is one pass over the whole run, not over an epoch."""
+        args = self.args
+        if args.max_steps < 0:
+            args.max_steps = num_training_steps(num_features, self.global_batch_size, args.num_train_epochs)
+        every = math.ceil(num_features / self.global_batch_size)
+        if args.eval_strategy == IntervalStrategy.EPOCH:
+            args.eval_strategy, args.eval_steps = IntervalStrategy.STEPS, every
+        if args.save_strategy == SaveStrategy.EPOCH:
+            args.save_strategy, args.save_steps = SaveStrategy.STEPS, every
+        if args.logging_strategy == IntervalStrategy.EPOCH:
+            args.logging_strategy, args.logging_steps = IntervalStrategy.STEPS, every
+
+    # Data
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The whole run as one pass over its `training_order`."""
+        order = training_order(
+            self.train_dataset.lengths,
+            num_steps=self.args.max_steps,
+            global_batch=self.global_batch_size,
+            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
+            strategy=self.args.train_sampling_strategy,
+        )
+        return self.one_pass_loader(FixedOrder(order))
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """As stock; where padding counts in the loss, all micro-batches of the step get one length."""
+        batches, counts = super().get_batch_samples(*args, **kwargs)
+        if self.kind.loss_counts_padding and batches:
+            longest = torch.tensor([max(batch["input_ids"].shape[-1] for batch in batches)], device=self.args.device)
+            if self.args.world_size > 1:
+                longest = self.accelerator.gather(longest).max()
+            pads = {"input_ids": self.processing_class.pad_token_id, "attention_mask": 0, "token_type_ids": 0}
+            batches = [pad_further(batch, int(longest), pads) for batch in batches]
+        return batches, counts
+
+    # Loss
+
+    def count_items(self, batch: Batch) -> torch.Tensor:
+        """int64 (1,): examples, labelled tokens or features, as the kind's loss counts."""
+        return self.kind.count_items(batch).view(1)
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: Batch,
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
+    ) -> Any:
+        """Loss of one micro-batch; those of a step add up to the loss of the global batch.
+
+        Args:
+            model: The wrapped model.
+            inputs: The collator's batch, with its labels.
+            return_outputs: Also return the model's output.
+            num_items_in_batch: float64 (1,) of `_get_num_items_in_batch`; None outside training.
+        """
+        if self.freeze_encoder:
+            self.model.base_model.eval()  # the Trainer has switched dropout on in the whole model
+        output = model(**{key: inputs[key] for key in self._model_inputs})
+        total = self.kind.loss_sum(output, inputs)
+        if num_items_in_batch is None:
+            loss = total / self.count_items(inputs)[0].clamp(min=1)
+        else:
+            # Processes average their gradients, our parts are to be added up.
+            loss = total * self.args.world_size / num_items_in_batch[0].float()
+        return (loss, output) if return_outputs else loss
+
+    # Logging
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the rate of real tokens (no padding, all processes); epochs are passes over the examples."""
+        if "loss" in logs:
+            logs.update(self.meter.read(self.accelerator))
+        if self.train_dataset is not None:
+            self.state.epoch = self.state.global_step * self.global_batch_size / len(self.train_dataset)
+        super().log(logs, start_time)
+
+    # Evaluation and prediction
+
+    def evaluate(
+        self,
+        eval_dataset: Mapping[str, EncodedSplit] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Measure on every validation split.
+
+        Args:
+            eval_dataset: Figure prefix -> split; default: those of the Trainer.
+            ignore_keys: Not used; the stock signature.
+            metric_key_prefix: Put before each figure.
+
+        Returns:
+            The kind's figures as `eval_<figure>`, or `eval_<prefix>_<figure>` where there are several splits, the loss
+            where it can be computed, and the seconds that predicting took.
+        """
+        start = time.perf_counter()
+        splits = self.eval_dataset if eval_dataset is None else eval_dataset
+        metrics: dict[str, float] = {}
+        for name, encoded in splits.items():
+            prefix = f"{metric_key_prefix}_{name}_" if name else f"{metric_key_prefix}_"
+            outputs, loss = self.predict_outputs(encoded)
+            predictions = self.kind.decode(encoded, outputs)
+            self.predictions[encoded.split.name] = predictions
+            figures = self.kind.score(encoded.split.examples, predictions)
+            if loss is not None:
+                metrics[f"{prefix}loss"] = loss
+            metrics |= {f"{prefix}{key}": value for key, value in figures.items()}
+        metrics[f"{metric_key_prefix}_seconds"] = round(time.perf_counter() - start, 2)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    @torch.no_grad()
+    def predict_outputs(self, encoded: EncodedSplit) -> tuple[list[np.ndarray], float | None]:
+        """Run the model over a split, the longest features first.
+
+        Args:
+            encoded: The split; its labels, where it has them, give the loss.
+
+        Returns:
+            The kind's output array of each feature, in the order of the features, and the mean loss (None without
+            labels).
+        """
+        model = self.model
+        was_training = model.training
+        model.eval()
+        order = np.argsort(-encoded.lengths, kind="stable")
+        size, rank, world = self.args.eval_batch_size, self.args.process_index, self.args.world_size
+        batches = [order[start : start + size] for start in range(0, len(order), size)][rank::world]
+        has_labels = len(encoded) > 0 and set(self.kind.label_keys) <= encoded[0].keys()
+        own: list[tuple[int, np.ndarray]] = []
+        sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
+        for numbers in tqdm(batches, desc=encoded.split.name, leave=False, disable=self._quiet):
+            batch = self._prepare_inputs(self.kind.collate([encoded[number] for number in numbers]))
+            with self.accelerator.autocast():
+                output = model(**{key: batch[key] for key in self._model_inputs})
+            if has_labels:
+                loss = self.kind.loss_sum(output, batch)
+                sums += torch.stack([loss.double(), self.kind.count_items(batch).double()])
+            own += zip(numbers.tolist(), self.kind.split_outputs(output, batch), strict=True)
+        model.train(was_training)
+        if world > 1:
+            own = gather_object(own)
+            sums = self.accelerator.reduce(sums, reduction="sum")
+        outputs = [array for _, array in sorted(own, key=lambda item: item[0])]
+        return outputs, (sums[0] / sums[1].clamp(min=1)).item() if has_labels else None
+
+    def predict_split(self, encoded: EncodedSplit) -> list[Prediction]:
+        """One prediction for each example of a split, in its order."""
+        outputs, _ = self.predict_outputs(encoded)
+        return self.kind.decode(encoded, outputs)
+
+    @property
+    def _quiet(self) -> bool:
+        return self.args.disable_tqdm or not self.is_world_process_zero()
