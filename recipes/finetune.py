@@ -11,10 +11,8 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
+from bert_recipes.finetuning.access import check_access
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
-from bert_recipes.finetuning.run import describe_data, load_task, prepare_run, write_predictions
-from bert_recipes.reporting import format_figures
-from bert_recipes.training import check_launch, claim_output_dir, run_training, start_logging
 
 
 logger = logging.getLogger("finetune")
@@ -23,12 +21,18 @@ logger = logging.getLogger("finetune")
 def main() -> None:
     """Parse, check, train, measure, predict."""
     settings, args = parse_arguments(TaskArguments, FineTuningArguments)
+    task = check_access(settings)
+    if not args.has_output_dir:
+        args.output_dir = f"runs/{task.name}"
+    # Imported only now, for it takes seconds: what is out of reach has been said before.
+    from bert_recipes.finetuning.run import describe_data, prepare_run, write_predictions
+    from bert_recipes.reporting import format_figures
+    from bert_recipes.training import check_launch, claim_output_dir, run_training, start_logging
+
     start_logging(args)
     check_launch(args)
-    if not args.has_output_dir:
-        args.output_dir = f"runs/{load_task(settings).name}"
 
-    # 1. Task, data, checkpoint, head; every mistake is found here
+    # 1. Data, checkpoint, head; every mistake is found here
     run = prepare_run(settings, args)
     resume_from = claim_output_dir(args, overwrite=args.overwrite_run)
     facts = describe_data(run)

@@ -76,3 +76,35 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokenizer.save_pretrained(writer.tokenizer_folder)
         writer.finish()
     return folder / "store"
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT of two layers with both pre-training heads and its tokenizer, whose pieces are letters and digits."""
+    import string
+
+    import torch
+
+    from bert_recipes.models.bert import BertForPreTraining
+    from bert_recipes.models.sizes import pretraining_config
+    from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny-checkpoint")
+    letters = [*string.ascii_lowercase, *string.digits]
+    pieces = [
+        *SPECIAL_TOKENS,
+        *letters,
+        *(f"##{letter}" for letter in letters),
+        *string.punctuation,
+        "the",
+        "of",
+        "and",
+    ]
+    (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    tokenizer = load_tokenizer(folder / "vocab.txt", do_lower_case=True)
+    config = pretraining_config("tiny", vocab_size=len(tokenizer), max_position_embeddings=128)
+    config.update({"hidden_size": 32, "intermediate_size": 64})
+    torch.manual_seed(0)
+    BertForPreTraining(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder

@@ -1,13 +1,12 @@
 """A flat YAML file and ``--field value`` to dataclasses, and back.
 
-The one place that knows argparse and YAML. Values are read by the type of the field that they are for, from the text
-that stands in the file or on the command line, so that both mean the same: ``2e-5`` is a float, ``no`` is the text "no"
+The one place that knows argparse, and with `config_file` the one that knows YAML. Values are read by the type of the
+field that they are for, from the text in the file or on the command line, so that both mean the same: ``2e-5`` is a float, ``no`` is the text "no"
 for ``eval_strategy`` and False for ``bf16``, ``012`` is twelve. Whatever cannot be read is one line that names the
 file, the line, the key, what was given and what is allowed.
 """
 
 import dataclasses
-import difflib
 import os
 import re
 import sys
@@ -21,7 +20,10 @@ import yaml
 from transformers.hf_argparser import HfArgumentParser
 
 from bert_recipes import field_types
+from bert_recipes.config_file import nearest_name, read_flat_yaml, read_tree
 from bert_recipes.errors import InputError
+from bert_recipes.tasks.definition import build_task, task_values
+from bert_recipes.tasks.task import Task
 
 
 _MISSING = object()
@@ -55,7 +57,7 @@ def parse_arguments(
     hints = {name: hint for kind in dataclass_types for name, hint in field_types.field_types(kind).items()}
     given = _parse_command_line(dataclass_types, hints, sys.argv[1:] if argv is None else argv)
     config_file = _config_file(given.pop("config", []), default_config)
-    values = {} if config_file is None else _read_flat_yaml(config_file, hints)
+    values = {} if config_file is None else read_flat_yaml(config_file, hints)
     values |= {name: _read_flag(name, hints[name], raw) for name, raw in given.items()}
     return tuple(_build(kind, values) for kind in dataclass_types)
 
@@ -88,10 +90,51 @@ def save_config(path: str | Path, *instances: Any) -> None:
                 unwritable.append(field.name)
     if unwritable:
         lines.append(f"\n# Not written, for want of a form in YAML: {', '.join(unwritable)}")
+    _replace(Path(path), "\n".join(lines) + "\n")
+
+
+def read_task_file(path: str | Path) -> Task:
+    """Read a user's own task (docs/tasks.md): a row in YAML.
+
+    Args:
+        path: The file; the `files` in it are relative to its folder.
+
+    Raises:
+        InputError: No such file, not YAML, an unknown key (the nearest is given) or a value that is not allowed, with
+            its line.
+
+    Example:
+        >>> read_task_file("tickets.yaml").labels  # doctest: +SKIP
+        ('bug', 'question')
+    """
     path = Path(path)
+    values, lines = read_tree(path)
+
+    def place(key: str | None) -> str:
+        return f"{path}, line {lines[key]}" if key in lines else str(path)
+
+    return build_task(values, place, path.parent, path.stem)
+
+
+def write_task_file(path: str | Path, task: Task) -> None:
+    """Write a row as YAML that `read_task_file` reads back; of its files only the names, as machines differ.
+
+    Args:
+        path: The file; its folder must exist. It is replaced as a whole or not at all.
+        task: Any row.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    header = "# The task of a run. Its data: --data_dir FOLDER, or files of these names beside this one.\n"
+    text = yaml.safe_dump(task_values(task), sort_keys=False, allow_unicode=True, width=sys.maxsize)
+    _replace(Path(path), header + str(text))
+
+
+def _replace(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        aside.write_text(text, encoding="utf-8")
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
@@ -140,12 +183,7 @@ def _refuse_argument(argument: str, names: Iterable[str]) -> NoReturn:
         hint = f"; a configuration is given as --config {argument}" if argument.endswith((".yaml", ".yml")) else ""
         raise InputError(f"unexpected argument {argument!r}: every value follows its --field{hint}")
     flag = argument.split("=")[0]
-    raise InputError(f"unknown option {flag}{_nearest(flag.lstrip('-').replace('-', '_'), names, prefix='--')}")
-
-
-def _nearest(name: str, names: Iterable[str], prefix: str = "") -> str:
-    matches = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
-    return f"; did you mean {prefix}{matches[0]}?" if matches else "; --help lists the valid names"
+    raise InputError(f"unknown option {flag}{nearest_name(flag.lstrip('-').replace('-', '_'), names, prefix='--')}")
 
 
 def _config_file(given: list[str], default_config: Path | None) -> Path | None:
@@ -165,93 +203,6 @@ def _read_flag(name: str, hint: Any, raw: str | bool | list[str]) -> Any:
         return [field_types.read_text(field_types.element_type(hint), text) for text in raw]
     except ValueError as error:
         raise InputError(f"--{name}: {error}") from error
-
-
-# The file
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML in which 2e-5 is a number (YAML 1.2), as people write it, and not a string (YAML 1.1)."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def _read_flat_yaml(path: Path, hints: dict[str, Any]) -> dict[str, Any]:
-    loader, pairs = _compose(path, _read_utf8(path))
-    values: dict[str, Any] = {}
-    lines: dict[str, int] = {}
-    for key_node, value_node in pairs:
-        line = key_node.start_mark.line + 1
-        where = f"{path}, line {line}"
-        key = key_node.value
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise InputError(f"{where}: a key must be the name of a field")
-        if key not in hints:
-            if isinstance(value_node, yaml.MappingNode):
-                raise InputError(f"{where}: {key!r} opens a section, but settings are flat: write its keys without it")
-            raise InputError(f"{where}: unknown key {key!r}{_nearest(key.replace('-', '_'), hints)}")
-        if key in lines:
-            raise InputError(f"{where}: {key!r} is given a second time (first in line {lines[key]}); keep one")
-        lines[key] = line
-        try:
-            values[key] = _read_node(hints[key], value_node, loader)
-        except (ValueError, yaml.YAMLError) as error:
-            raise InputError(f"{where}: {key}: {error}") from error
-    return values
-
-
-def _read_utf8(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        present = sorted(file.name for file in path.parent.glob("*.yaml"))
-        there = f"; {path.parent} holds {', '.join(present)}" if present else ""
-        raise InputError(f"{path}: no such configuration file{there}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: a folder; --config takes one YAML file") from None
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x})") from error
-
-
-def _compose(path: Path, text: str) -> tuple[_Loader, list[tuple[yaml.Node, yaml.Node]]]:
-    """The file's (key, value) nodes, which still hold their text and line, and the loader that can construct them."""
-    try:
-        loader = _Loader(text)
-        root = loader.get_single_node()
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise InputError(f"{path}, line {line}: a character that YAML forbids ({error.character!r})") from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = str(error.problem or error.context)
-        problem = "a tab; YAML indents with spaces" if "\\t" in problem else problem
-        raise InputError(f"{path}, line {mark.line + 1 if mark else 1}: not valid YAML: {problem}") from error
-    if root is None:
-        raise InputError(f"{path}: no settings in this file; write `field: value` lines or leave --config out")
-    if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space")
-    return loader, root.value
-
-
-def _read_node(hint: Any, node: yaml.Node, loader: _Loader) -> Any:
-    """A YAML node as a value of the field's type; raises `ValueError` with what was given and what is expected."""
-    if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.startswith("tag:yaml.org,2002:python"):
-        raise ValueError(f"the tag {node.tag!r} is not supported; write the plain value")
-    if isinstance(node, yaml.ScalarNode):
-        return field_types.read_text(hint, node.value, is_quoted=node.style is not None)
-    if isinstance(node, yaml.MappingNode):
-        if field_types.accepts_mapping(hint):
-            return loader.construct_object(node, deep=True)
-        raise ValueError(f"expected {field_types.describe(hint)}, got a mapping")
-    if field_types.accepts_list(hint):
-        return [_read_node(field_types.element_type(hint), child, loader) for child in node.value]
-    raise ValueError(f"expected one value ({field_types.describe(hint)}), got a list of {len(node.value)}")
 
 
 # The instances

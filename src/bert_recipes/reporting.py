@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,7 +146,8 @@ def format_figures(results: dict[str, Any]) -> str:
     lines = ["| figure | value |", "| --- | --- |"]
     for name, value in results.items():
         if name.startswith("eval_") and not name.endswith("_seconds"):
-            lines.append(f"| {name.removeprefix('eval_')} | {value:.4f} |")
+            shown = str(value) if isinstance(value, int) else "n/a" if math.isnan(value) else f"{value:.4f}"
+            lines.append(f"| {name.removeprefix('eval_')} | {shown} |")
     return "\n".join(lines)
 
 

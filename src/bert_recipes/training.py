@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import platform
 import shutil
@@ -32,7 +33,17 @@ RESULTS_FILE = "all_results.json"
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
-    *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt", "training_args.bin", "report.md", "losses.png"),
+    *(
+        "run.yaml",
+        "task.yaml",
+        "*.json",
+        "predictions_*",
+        "*.safetensors",
+        "vocab.txt",
+        "training_args.bin",
+        "report.md",
+        "losses.png",
+    ),
     *("checkpoint-*", "runs", "README.md", ".gitattributes"),
 )
 
@@ -223,5 +234,11 @@ def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
         if trainer.is_world_process_zero():
             # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
             (folder / "training_args.bin").unlink(missing_ok=True)
-            (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+            # JSON has no nan: a figure that is not defined is null.
+            defined = {
+                name: None if isinstance(value, float) and math.isnan(value) else value
+                for name, value in results.items()
+            }
+            text = json.dumps(defined, indent=2, allow_nan=False)
+            (folder / RESULTS_FILE).write_text(text + "\n", encoding="utf-8")
     trainer.accelerator.wait_for_everyone()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,53 +22,15 @@ from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_MODEL = "google-bert/bert-base-uncased"
 # Where configurations of different models keep their dropout.
-_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "seq_classif_dropout")
+_DROPOUTS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "seq_classif_dropout",
+)
 _DROPOUTS += ("qa_dropout", "classifier_dropout")
-
-
-def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
-    """The checkpoint to start from.
-
-    Args:
-        name: What the user gave.
-        runs_dir: Where finished runs lie.
-
-    Returns:
-        `name`; without one the newest finished pre-training run under runs_dir, or `DEFAULT_MODEL` where there is none.
-
-    Raises:
-        InputError: The checkpoint cannot be reached.
-    """
-    if name is not None:
-        check_checkpoint(name)
-        return name
-    newest = newest_pretraining_run(runs_dir)
-    if newest is not None:
-        logger.info("model_name_or_path is not given: %s is the newest finished pre-training run", newest)
-        return str(newest)
-    try:
-        check_checkpoint(DEFAULT_MODEL)
-    except InputError as error:
-        raise InputError(
-            f"{error} with --model_name_or_path FOLDER (make: MODEL=FOLDER): there is no finished pre-training run under "
-            f"{runs_dir}/ to take instead"
-        ) from error
-    return DEFAULT_MODEL
-
-
-def newest_pretraining_run(runs_dir: Path) -> Path | None:
-    """The run with both pre-training heads that was finished last, or None."""
-    finished = []
-    for results in [*runs_dir.glob("*/all_results.json"), *runs_dir.glob("*/*/all_results.json")]:
-        try:
-            config = json.loads((results.parent / "config.json").read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError):
-            continue  # not a finished run of ours: its folder is somebody else's or still being written
-        if isinstance(config, dict) and "BertForPreTraining" in (config.get("architectures") or ()):
-            finished.append((results.stat().st_mtime, results.parent))
-    return max(finished)[1] if finished else None
 
 
 def open_tokenizer(name: str) -> OriginalBertTokenizer:
@@ -131,7 +93,7 @@ def open_model(
             if getattr(config, field, None) is not None:
                 setattr(config, field, settings.dropout)
     set_seed(seed)
-    with opening(name):
+    with opening(name), _library_silenced():
         model, info = getattr(transformers, kind.auto_class).from_pretrained(
             name,
             config=config,
@@ -145,6 +107,17 @@ def open_model(
         _draw_head(model)
         logger.info("%s gets a new head for task %s: %s", name, task.name, why_new)
     return model
+
+
+@contextmanager
+def _library_silenced() -> Iterator[None]:
+    """Without transformers' report of missing and unexpected weights: what matters in it is said by our own lines."""
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers.logging.set_verbosity(verbosity)
 
 
 def _check_sizes(name: str, config: PretrainedConfig, tokenizer: OriginalBertTokenizer, length: int) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from bert_recipes.config import read_task_file, write_task_file
+from bert_recipes.config import write_task_file
 from bert_recipes.errors import InputError, saving
+from bert_recipes.finetuning.access import check_access
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
-from bert_recipes.finetuning.checkpoints import choose_checkpoint, open_model, open_tokenizer
+from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
 from bert_recipes.finetuning.kinds import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
@@ -48,11 +49,6 @@ class FineTuningRun:
     test_splits: Mapping[str, EncodedSplit]
 
 
-def load_task(settings: TaskArguments) -> Task:
-    """The row that --task or --task_file names."""
-    return get_task(settings.task) if settings.task is not None else read_task_file(str(settings.task_file))
-
-
 def prepare_run(settings: TaskArguments, args: FineTuningArguments, *, for_training: bool = True) -> FineTuningRun:
     """Load checkpoint and data and join the parts; mistakes are found before anything is trained.
 
@@ -64,10 +60,10 @@ def prepare_run(settings: TaskArguments, args: FineTuningArguments, *, for_train
     Raises:
         InputError: Unknown task, data or checkpoint that is not there or does not fit.
     """
-    task = load_task(settings)
+    task = check_access(settings)
+    assert settings.model_name_or_path is not None
     if for_training and not task.train_split:
         raise InputError(f"task {task.name} has no training data; predict it with a model of another task")
-    settings.model_name_or_path = choose_checkpoint(settings.model_name_or_path)
     kind_class = KIND_CLASSES[task.kind]
     tokenizer = open_tokenizer(settings.model_name_or_path)
     splits = _load_splits(task, settings, args, for_training=for_training)
@@ -133,15 +129,11 @@ def _encode_tests(
     if not args.do_predict:
         return {}
     limit = settings.max_predict_examples
-    tests = {
-        name: load_split(task, name, data_dir=settings.data_dir, max_examples=limit) for name in task.test_splits
-    }
+    tests = {name: load_split(task, name, data_dir=settings.data_dir, max_examples=limit) for name in task.test_splits}
     if task.name in DIAGNOSTICS:
         other = get_task(DIAGNOSTICS[task.name])
         try:
-            tests[other.name] = load_split(
-                other, other.test_splits[0], data_dir=settings.data_dir, max_examples=limit
-            )
+            tests[other.name] = load_split(other, other.test_splits[0], data_dir=settings.data_dir, max_examples=limit)
         except InputError as error:
             logger.warning("no predictions for %s: %s", other.name, error)
     return {name: kind.encode(split, for_training=False) for name, split in tests.items()}

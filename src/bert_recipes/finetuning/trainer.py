@@ -16,6 +16,7 @@ from tqdm import tqdm
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from bert_recipes.base_trainer import GlobalBatchTrainer
+from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.collation import pad_further
 from bert_recipes.finetuning.kind import Batch, EncodedSplit, Prediction, TaskKind
@@ -186,6 +187,16 @@ class FineTuningTrainer(GlobalBatchTrainer):
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """As stock; an undefined figure (a correlation with equal predictions) is no new best, an unknown one is named."""
+        if self.args.metric_for_best_model is None:
+            return super()._determine_best_metric(metrics, trial)
+        wanted = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
+        if wanted not in metrics:
+            known = ", ".join(name.removeprefix("eval_") for name in metrics)
+            raise InputError(f"metric_for_best_model is '{self.args.metric_for_best_model}'; allowed: {known}")
+        return not math.isnan(metrics[wanted]) and super()._determine_best_metric(metrics, trial)
 
     @torch.no_grad()
     def predict_outputs(self, encoded: EncodedSplit) -> tuple[list[np.ndarray], float | None]:

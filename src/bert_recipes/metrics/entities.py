@@ -1,0 +1,191 @@
+"""Precision, recall and F1 of entities by the rules of CoNLL: an entity counts if its words and its type are right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from bert_recipes.errors import InputError
+
+
+_OUTSIDE = "O"
+# What seqeval calls the type of a bare "B" or "I".
+_NO_TYPE = "_"
+
+
+@dataclass(frozen=True)
+class EntityCounts:
+    """How many entities are right, predicted, and there; the figures are 0 where their denominator is.
+
+    Attributes:
+        correct: Predicted entities that are there, with the same words and type.
+        predicted: Predicted entities.
+        gold: Entities that are there.
+    """
+
+    correct: int
+    predicted: int
+    gold: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the predicted entities that are right, 0 to 1."""
+        return self.correct / self.predicted if self.predicted else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Share of the entities that were found, 0 to 1."""
+        return self.correct / self.gold if self.gold else 0.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall, 0 to 1."""
+        total = self.predicted + self.gold
+        return 2 * self.correct / total if total else 0.0
+
+
+def entity_scores(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Figures over all entities and by type.
+
+    Args:
+        references: Tags of each sentence's words.
+        predictions: Like `references`.
+
+    Returns:
+        precision, recall, f1 over all entities; accuracy, the share of the words with the right tag; then for each
+        type that is there or predicted `<TYPE>_precision`, `<TYPE>_recall`, `<TYPE>_f1`, each 0 to 1, and
+        `<TYPE>_number`, how many are there.
+
+    Raises:
+        InputError: If the numbers of sentences or of a sentence's words differ, there is no word, or a tag is none.
+
+    Source:
+        conlleval of the CoNLL-2003 shared task (Tjong Kim Sang and De Meulder 2003), in fractions; as `seqeval.metrics`.
+
+    Example:
+        >>> entity_scores([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]])["f1"]
+        0.6666666666666666
+    """
+    by_type = count_entities(references, predictions)
+    every = total_counts(by_type)
+    scores = {"precision": every.precision, "recall": every.recall, "f1": every.f1}
+    scores["accuracy"] = word_accuracy(references, predictions)
+    for name, counts in by_type.items():
+        scores[f"{name}_precision"], scores[f"{name}_recall"] = counts.precision, counts.recall
+        scores[f"{name}_f1"], scores[f"{name}_number"] = counts.f1, counts.gold
+    return scores
+
+
+def count_entities(
+    references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
+) -> dict[str, EntityCounts]:
+    """Count the entities of each type that is there or predicted, types in alphabetical order.
+
+    Raises:
+        InputError: As `entity_scores`.
+    """
+    _check(references, predictions)
+    correct: Counter[str] = Counter()
+    predicted: Counter[str] = Counter()
+    gold: Counter[str] = Counter()
+    for row, (reference, prediction) in enumerate(zip(references, predictions, strict=True)):
+        there = _find(reference, f"references, sentence {row}")
+        found = _find(prediction, f"predictions, sentence {row}")
+        gold.update(name for name, _, _ in there)
+        predicted.update(name for name, _, _ in found)
+        correct.update(name for name, _, _ in set(there) & set(found))
+    return {name: EntityCounts(correct[name], predicted[name], gold[name]) for name in sorted(gold | predicted)}
+
+
+def total_counts(by_type: dict[str, EntityCounts]) -> EntityCounts:
+    """Add the counts of all types up."""
+    values = by_type.values()
+    return EntityCounts(sum(c.correct for c in values), sum(c.predicted for c in values), sum(c.gold for c in values))
+
+
+def word_accuracy(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> float:
+    """Share of the words with the right tag, 0 to 1.
+
+    Raises:
+        InputError: As `entity_scores`, but tags are only compared.
+    """
+    _check(references, predictions)
+    right = sum(
+        tag == predicted
+        for reference, prediction in zip(references, predictions, strict=True)
+        for tag, predicted in zip(reference, prediction, strict=True)
+    )
+    return right / sum(map(len, references))
+
+
+def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+    """Find the entities of a sentence.
+
+    No sequence is invalid: an entity starts at a B or S, and at any other tag that continues nothing (after O, E or S,
+    or after a word of another type); it ends where the next one starts, and before an O. So IOB1 and IOB2 are both
+    read right, and a stray "I-PER" is an entity of its own.
+
+    Args:
+        tags: "O", or B, I, E or S with a type ("B-PER"); the type may be missing.
+
+    Returns:
+        (type, first word, last word) in the order of the words, numbered from 0.
+
+    Raises:
+        InputError: If a tag is none of these.
+
+    Source:
+        conlleval, startOfChunk and endOfChunk; as `seqeval.metrics.sequence_labeling.get_entities`.
+
+    Example:
+        >>> find_entities(["I-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-ORG"])
+        [('PER', 0, 1), ('LOC', 3, 3), ('LOC', 4, 4), ('ORG', 5, 5)]
+    """
+    return _find(tags, "tags")
+
+
+def _find(tags: Sequence[str], where: str) -> list[tuple[str, int, int]]:
+    entities: list[tuple[str, int, int]] = []
+    last_prefix, last_name, start = _OUTSIDE, "", 0
+    for word, tag in enumerate((*tags, _OUTSIDE)):
+        parsed = _parse(tag) if isinstance(tag, str) else None
+        if parsed is None:
+            raise InputError(
+                f'{where}, word {word}: tag {tag!r}; allowed are "O" and B-TYPE, I-TYPE, E-TYPE, S-TYPE, like "B-PER"'
+            )
+        prefix, name = parsed
+        breaks = prefix in "BSO" or last_prefix in "ESO" or name != last_name
+        if breaks and last_prefix != _OUTSIDE:
+            entities.append((last_name, start, word - 1))
+        if breaks:
+            start = word
+        last_prefix, last_name = prefix, name
+    return entities
+
+
+@lru_cache(maxsize=1024)
+def _parse(tag: str) -> tuple[str, str] | None:
+    """First letter and type of a tag; None where it is no tag."""
+    prefix, _, name = tag.partition("-")
+    if tag == _OUTSIDE:
+        return _OUTSIDE, ""
+    return (prefix, name or _NO_TYPE) if prefix in ("B", "I", "E", "S") else None
+
+
+def _check(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> None:
+    if len(references) != len(predictions):
+        raise InputError(
+            f"{len(predictions)} predicted sentences, but {len(references)} references; "
+            "there must be one of each for every sentence"
+        )
+    for row, (reference, prediction) in enumerate(zip(references, predictions, strict=True)):
+        if isinstance(reference, str) or isinstance(prediction, str):
+            raise InputError(f"sentence {row}: a list of tags expected, got one text; wrap the tags of a sentence")
+        if len(reference) != len(prediction):
+            raise InputError(
+                f"sentence {row}: {len(prediction)} predicted tags for {len(reference)} words; every word needs one"
+            )
+    if not any(map(len, references)):
+        raise InputError("no word to score: every sentence is empty")

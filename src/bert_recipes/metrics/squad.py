@@ -1,0 +1,245 @@
+"""Exact match and F1 of SQuAD by the rules of the official scripts, v1.1 and v2.0.
+
+Figures are percentages, as the scripts print them. The two scripts are not alike: v2.0 drops gold answers of which
+normalization leaves nothing, and says what an empty answer is worth.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+from bert_recipes.errors import InputError
+
+
+logger = logging.getLogger(__name__)
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """Lower a text, take out ASCII punctuation, then the words a, an, the, and join the rest by single spaces.
+
+    Source:
+        SQuAD evaluate-v1.1.py and evaluate-v2.0.py, normalize_answer.
+
+    Example:
+        >>> normalize_answer("The  quick, brown fox's tail")
+        'quick brown foxs tail'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def squad_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> dict[str, float]:
+    """Exact match and F1 of SQuAD 1.1: of each question the best over its gold answers.
+
+    A question without a prediction counts 0. Predictions for other questions are left aside.
+
+    Args:
+        gold: Question id -> texts of its gold answers, at least one.
+        predictions: Question id -> text of the answer.
+
+    Returns:
+        exact_match and f1, each 0 to 100; `missing`, the number of questions without a prediction, only if there are.
+
+    Raises:
+        InputError: If there is no question, a question has no gold answer, no question has a prediction, or a value is
+            no text.
+
+    Source:
+        SQuAD evaluate-v1.1.py.
+
+    Example:
+        >>> squad_scores({"q1": ["the Eiffel Tower"], "q2": ["in 1889", "1889"]}, {"q1": "Eiffel tower.", "q2": "May 1889"})
+        {'exact_match': 50.0, 'f1': 83.33333333333333}
+    """
+    missing = _check(gold, predictions)
+    exact = f1 = 0.0
+    for question, answers in gold.items():
+        if not answers:
+            raise InputError(
+                f"question {question!r} has no gold answer, as in SQuAD 2.0; take squad_v2 for data with such questions"
+            )
+        if question in predictions:
+            predicted = normalize_answer(predictions[question])
+            normalized = [normalize_answer(answer) for answer in answers]
+            exact += max(predicted == answer for answer in normalized)
+            f1 += max(_token_f1(answer.split(), predicted.split()) for answer in normalized)
+    scores = {"exact_match": 100.0 * exact / len(gold), "f1": 100.0 * f1 / len(gold)}
+    return scores | ({"missing": missing} if missing else {})
+
+
+def squad_v2_scores(
+    gold: Mapping[str, Sequence[str]],
+    predictions: Mapping[str, str],
+    null_odds: Mapping[str, float] | None = None,
+    threshold: float = 0.0,
+) -> dict[str, float]:
+    """Exact match and F1 of SQuAD 2.0, over all questions, and over those with and those without an answer.
+
+    A question without a prediction counts 0 (the official script leaves it out of the mean, or breaks off).
+    Predictions for other questions are left aside.
+
+    Args:
+        gold: Question id -> texts of its gold answers; empty where the question has none.
+        predictions: Question id -> text of the answer, "" for none. With `null_odds` the best answer that is not
+            empty, so that every threshold can be tried.
+        null_odds: Question id -> how much more "no answer" is worth than that answer: null_odds.json of the original
+            run_squad.py, or a probability. None: the predictions are taken as they are.
+        threshold: The answer is "" where the odds are greater. Of no meaning without `null_odds`.
+
+    Returns:
+        exact, f1 (0 to 100), total (questions); HasAns_exact, HasAns_f1, HasAns_total and NoAns_exact, NoAns_f1,
+        NoAns_total where there are such questions; with `null_odds` best_exact, best_f1, the best that a threshold can
+        give, and best_exact_thresh, best_f1_thresh, where; `missing`, the number of questions without a prediction,
+        only if there are.
+
+    Raises:
+        InputError: If there is no question, no question has a prediction, a value is no text, odds are missing or no
+            number.
+
+    Source:
+        SQuAD evaluate-v2.0.py; `threshold` is its --na-prob-thresh.
+
+    Example:
+        >>> squad_v2_scores({"q1": ["1889"], "q2": []}, {"q1": "1889", "q2": ""})["f1"]
+        100.0
+    """
+    missing = _check(gold, predictions)
+    odds = _check_odds(null_odds, gold.keys() & predictions.keys(), threshold)
+    exact, f1 = _raw_v2_scores(gold, predictions)
+    final_exact, final_f1 = (
+        {
+            question: float(not gold[question]) if odds and odds[question] > threshold else score
+            for question, score in scores.items()
+        }
+        for scores in (exact, f1)
+    )
+    result = _means(final_exact, final_f1, gold)
+    for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
+        questions = [question for question, answers in gold.items() if bool(answers) == has_answer]
+        if questions:
+            means = _means(final_exact, final_f1, questions)
+            result |= {f"{prefix}_{name}": value for name, value in means.items()}
+    if odds:
+        for name, scores in (("best_exact", exact), ("best_f1", f1)):
+            result[name], result[f"{name}_thresh"] = _best_threshold(scores, gold, predictions, odds)
+    return result | ({"missing": missing} if missing else {})
+
+
+def _token_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
+    """F1 of two bags of words; 0 where they share none, two empty ones included (v1.1)."""
+    same = (Counter(gold) & Counter(predicted)).total()
+    if not same:
+        return 0.0
+    precision, recall = same / len(predicted), same / len(gold)
+    return (2 * precision * recall) / (precision + recall)
+
+
+def _raw_v2_scores(
+    gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Exact match and F1, each 0 to 1, of the questions that have a prediction, before any threshold."""
+    exact, f1 = {}, {}
+    for question, answers in gold.items():
+        if question not in predictions:
+            continue
+        # Gold answers of which nothing is left do not count; where no other is there, "" is the right answer.
+        normalized = [text for text in map(normalize_answer, answers) if text] or [""]
+        predicted = normalize_answer(predictions[question])
+        exact[question] = float(predicted in normalized)
+        # An empty side is right only beside an empty side.
+        f1[question] = max(
+            _token_f1(text.split(), predicted.split()) if text and predicted else float(text == predicted)
+            for text in normalized
+        )
+    return exact, f1
+
+
+def _means(exact: Mapping[str, float], f1: Mapping[str, float], questions: Collection[str]) -> dict[str, float]:
+    total = len(questions)
+    return {
+        "exact": 100.0 * sum(exact.get(question, 0.0) for question in questions) / total,
+        "f1": 100.0 * sum(f1.get(question, 0.0) for question in questions) / total,
+        "total": total,
+    }
+
+
+def _best_threshold(
+    scores: Mapping[str, float],
+    gold: Mapping[str, Sequence[str]],
+    predictions: Mapping[str, str],
+    odds: Mapping[str, float],
+) -> tuple[float, float]:
+    """Best score in percent and the threshold that gives it: find_best_thresh of evaluate-v2.0.py.
+
+    It starts from "no answer" everywhere, threshold 0.0 standing for that, and admits one answer after the other in the
+    order of their odds; the first of several best is kept. As in the script, answers of equal odds are admitted one by
+    one, in the order of `odds`, so that a best score between two of them may be higher than its threshold gives.
+    """
+    score = best = float(sum(not gold[question] for question in scores))
+    threshold = 0.0
+    for question in sorted(odds, key=lambda question: odds[question]):
+        if question not in scores:
+            continue
+        if gold[question]:
+            score += scores[question]
+        elif predictions[question]:
+            score -= 1
+        if score > best:
+            best, threshold = score, odds[question]
+    return 100.0 * best / len(gold), threshold
+
+
+def _check(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> int:
+    """The number of questions without a prediction.
+
+    Raises:
+        InputError: If nothing can be scored.
+    """
+    if not gold:
+        raise InputError("no question to score: the gold answers are empty")
+    for question, answers in gold.items():
+        if isinstance(answers, str) or not all(isinstance(answer, str) for answer in answers):
+            raise InputError(f"question {question!r}: gold answers {answers!r}; a list of texts expected")
+    for question, text in predictions.items():
+        if not isinstance(text, str):
+            raise InputError(f'question {question!r}: prediction {text!r}; a text expected, "" for no answer')
+    absent = [question for question in gold if question not in predictions]
+    if len(absent) == len(gold):
+        raise InputError(
+            f"none of the {len(gold)} questions has a prediction (the first is {absent[0]!r}); "
+            "give the predictions that belong to this file"
+        )
+    if absent:
+        logger.warning(
+            "%d of %d questions have no prediction and count 0; the first is %s", len(absent), len(gold), absent[0]
+        )
+    return len(absent)
+
+
+def _check_odds(
+    odds: Mapping[str, float] | None, questions: Collection[str], threshold: float
+) -> Mapping[str, float] | None:
+    if odds is None:
+        return None
+    if math.isnan(threshold):
+        raise InputError("threshold: nan is no number to compare odds with; give a number, 0.0 is usual")
+    without = sorted(question for question in questions if question not in odds)
+    if without:
+        raise InputError(
+            f"{len(without)} questions have a prediction but no null odds, the first is {without[0]!r}; "
+            "every prediction needs them"
+        )
+    value: Any
+    for question, value in odds.items():
+        if not isinstance(value, Real) or math.isnan(value):
+            raise InputError(f"question {question!r}: null odds {value!r}; a number expected")
+    return odds

@@ -1,0 +1,147 @@
+"""What the values of a task file must be together: splits, columns, labels and metrics of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from bert_recipes.errors import InputError
+from bert_recipes.tasks.labels import is_bio
+from bert_recipes.tasks.task import PROBLEM_TYPES
+
+
+Place = Callable[[str | None], str]
+
+_METRICS = {
+    "single_label_classification": ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"),
+    "multi_label_classification": ("multi_label", "accuracy", "f1_macro", "f1_micro"),
+    "regression": ("pearson", "spearmanr"),
+    "token_classification": ("entities", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
+    "question_answering": ("squad", "squad_v2"),
+    "multiple_choice": ("accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
+}
+# Metrics that give figures of other names than their own; the first is the one to choose a checkpoint by.
+_FIGURES = {
+    "multi_label": ("f1_micro", "f1_macro", "subset_accuracy"),
+    "entities": ("f1", "precision", "recall", "accuracy"),
+    "squad": ("f1", "exact_match"),
+    "squad_v2": ("f1", "exact", "best_f1", "best_exact"),
+}
+_NUM_TEXTS = {"sequence_classification": (1, 2), "token_classification": (1, 1), "question_answering": (2, 2)}
+_NUM_TEXTS["multiple_choice"] = (1, 2)
+
+
+def _refuse(place: Place, key: str, given: Mapping[str, Any], message: str) -> NoReturn:
+    raise InputError(f"{place(key if key in given else None)}: {message}")
+
+
+def fill_splits(fields: dict[str, Any], place: Place) -> None:
+    """Take the splits from the names of the files, where the task file does not name them."""
+    files = fields.get("files", {})
+    if not files and "hub_dataset" not in fields:
+        _refuse(place, "files", fields, "give `files` ({train: train.csv, validation: dev.csv}), or hub_dataset")
+    if files:
+        fields.setdefault("train_split", "train" if "train" in files else "")
+        fields.setdefault("validation_splits", tuple(name for name in files if name.startswith("validation")))
+        fields.setdefault("test_splits", tuple(name for name in files if name.startswith("test")))
+    named = {fields.get("train_split", "train"), *fields.get("validation_splits", ()), *fields.get("test_splits", ())}
+    for split in files:
+        if split not in named:
+            message = (
+                f"files: '{split}' is no split; splits are called train, validation..., test..., or as train_split, "
+            )
+            _refuse(place, "files", fields, message + "validation_splits and test_splits say")
+    for split in named - {""} if files else ():
+        if split not in files:
+            _refuse(place, "files", fields, f"files: no file for the split '{split}'; it has {', '.join(files)}")
+
+
+def check_columns(fields: dict[str, Any], place: Place) -> None:
+    """Refuse columns that the kind of task does not have, or not so many of."""
+    kind = fields["kind"]
+    least, most = _NUM_TEXTS[kind]
+    given = len(fields.get("text_columns", ()))
+    if not least <= given <= most:
+        allowed = f"{least}" if least == most else f"{least} or {most}"
+        _refuse(place, "text_columns", fields, f"text_columns: {kind} takes {allowed}, {given} given")
+    if (kind == "multiple_choice") != bool(fields.get("choice_columns")):
+        message = (
+            "choice_columns: the columns of the choices are missing"
+            if kind == "multiple_choice"
+            else (f"choice_columns belong to multiple_choice, not to {kind}")
+        )
+        _refuse(place, "choice_columns", fields, message)
+    if fields.get("problem_type", PROBLEM_TYPES[0]) not in PROBLEM_TYPES:
+        _refuse(
+            place,
+            "problem_type",
+            fields,
+            f"problem_type is '{fields['problem_type']}'; allowed: {', '.join(PROBLEM_TYPES)}",
+        )
+    if kind != "sequence_classification" and fields.get("problem_type", PROBLEM_TYPES[0]) != PROBLEM_TYPES[0]:
+        _refuse(place, "problem_type", fields, f"problem_type belongs to sequence_classification, not to {kind}")
+
+
+def check_labels(fields: dict[str, Any], place: Place) -> None:
+    """Refuse class names where there are no classes, or too few, and settings of another type of problem."""
+    kind, problem = fields["kind"], fields.get("problem_type", PROBLEM_TYPES[0])
+    labels = fields.get("labels", ())
+    if kind == "question_answering" or problem == "regression":
+        if labels:
+            _refuse(place, "labels", fields, f"labels: {problem if problem == 'regression' else kind} has none")
+    elif kind == "multiple_choice":
+        if labels and len(labels) != len(fields["choice_columns"]):
+            _refuse(
+                place,
+                "labels",
+                fields,
+                f"labels: {len(labels)} names for {len(fields['choice_columns'])} choice_columns",
+            )
+    elif len(labels) < (1 if problem == "multi_label_classification" else 2):
+        _refuse(place, "labels", fields, f"labels: {len(labels)} given; name the classes, like [negative, positive]")
+    if problem != "regression" and "label_range" in fields:
+        _refuse(place, "label_range", fields, "label_range belongs to problem_type: regression")
+    if problem != "multi_label_classification" and "label_separator" in fields:
+        _refuse(
+            place, "label_separator", fields, "label_separator belongs to problem_type: multi_label_classification"
+        )
+
+
+def fill_metrics(fields: dict[str, Any], place: Place) -> None:
+    """Take the usual metric where none is given, and refuse those that do not measure the task."""
+    kind = fields["kind"]
+    allowed = _METRICS[fields.get("problem_type", PROBLEM_TYPES[0]) if kind == "sequence_classification" else kind]
+    if kind == "token_classification" and not is_bio(fields["labels"]):
+        allowed = allowed[1:]
+    metrics = fields.setdefault("metrics", allowed if "pearson" in allowed else allowed[:1])
+    for name in metrics:
+        if name not in allowed:
+            _refuse(
+                place,
+                "metrics",
+                fields,
+                f"metrics: '{name}' does not measure this task; allowed: {', '.join(allowed)}",
+            )
+    if set(metrics) == {"squad", "squad_v2"}:
+        _refuse(place, "metrics", fields, "metrics: squad and squad_v2 exclude each other; squad_v2 knows 'no answer'")
+    if not metrics:
+        _refuse(place, "metrics", fields, f"metrics: none given; allowed: {', '.join(allowed)}")
+    if "f1" in metrics and len(fields.get("labels", ())) != 2:
+        _refuse(
+            place,
+            "metrics",
+            fields,
+            "metrics: 'f1' is for two classes, the second being positive; take f1_macro or f1_micro",
+        )
+    figures = [figure for name in metrics for figure in _FIGURES.get(name, (name,))]
+    splits = fields.get("validation_splits", ("validation",))
+    if len(splits) > 1:
+        suffixes = [split.removeprefix("validation").strip("_") for split in splits]
+        figures = [f"{suffix}_{figure}" for suffix in suffixes for figure in figures]
+    if fields.setdefault("best_metric", figures[0]) not in figures:
+        _refuse(
+            place,
+            "best_metric",
+            fields,
+            f"best_metric: '{fields['best_metric']}' is no figure of this task; allowed: {', '.join(figures)}",
+        )

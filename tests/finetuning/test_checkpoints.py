@@ -1,0 +1,164 @@
+import json
+import logging
+import os
+import shutil
+
+import pytest
+import torch
+import transformers
+
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.access import choose_checkpoint
+from bert_recipes.finetuning.arguments import TaskArguments
+from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
+from bert_recipes.finetuning.multiple_choice import MultipleChoice
+from bert_recipes.finetuning.sequence_classification import SequenceClassification
+from bert_recipes.finetuning.token_classification import TokenClassification
+from bert_recipes.tasks.registry import get_task
+
+
+def open_for(folder, task, kind=SequenceClassification, seed=1, needs_head=False, **settings):
+    tokenizer = open_tokenizer(str(folder))
+    arguments = TaskArguments(task=task, max_seq_length=64, **settings)
+    return open_model(str(folder), get_task(task), kind, tokenizer, arguments, seed=seed, needs_head=needs_head)
+
+
+@pytest.fixture
+def copy(tiny_checkpoint, tmp_path):
+    return shutil.copytree(tiny_checkpoint, tmp_path / "copy")
+
+
+@pytest.fixture
+def mnli_run(tiny_checkpoint, tmp_path):
+    model = open_for(tiny_checkpoint, "mnli")
+    model.save_pretrained(tmp_path / "mnli")
+    open_tokenizer(str(tiny_checkpoint)).save_pretrained(tmp_path / "mnli")
+    return tmp_path / "mnli"
+
+
+def edit_config(folder, **values):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | values))
+
+
+def test_the_encoder_is_the_checkpoints_and_class_names_are_the_tasks(tiny_checkpoint):
+    model = open_for(tiny_checkpoint, "mnli")
+    source = transformers.BertModel.from_pretrained(tiny_checkpoint)
+    for name, weight in source.state_dict().items():
+        assert torch.equal(weight, model.base_model.state_dict()[name]), name
+    assert model.config.id2label == {0: "entailment", 1: "neutral", 2: "contradiction"}
+
+
+def test_a_new_head_is_a_cut_off_normal_without_bias(tiny_checkpoint):
+    """google-research/bert run_classifier.py `create_model`: truncated_normal_initializer(stddev=0.02), zeros."""
+    head = open_for(tiny_checkpoint, "conll2003", TokenClassification).classifier
+    assert head.weight.abs().max() <= 0.04
+    assert head.weight.std().item() == pytest.approx(0.0176, rel=0.15)
+    assert head.bias.abs().max() == 0
+    again = open_for(tiny_checkpoint, "conll2003", TokenClassification).classifier
+    assert torch.equal(head.weight, again.weight)
+    other = open_for(tiny_checkpoint, "conll2003", TokenClassification, seed=2).classifier
+    assert not torch.equal(head.weight, other.weight)
+
+
+@pytest.mark.parametrize("task", ["rte", "mrpc", "stsb"])
+def test_an_mnli_run_gives_its_encoder_to_another_task(mnli_run, caplog, task):
+    """Intermediate task: the head is new where the label sets differ, which a log line says."""
+    with caplog.at_level(logging.INFO):
+        model = open_for(mnli_run, task)
+    assert f"gets a new head for task {task}: the checkpoint's labels are entailment, neutral" in caplog.text
+    assert model.classifier.out_features == (1 if task == "stsb" else 2)
+    trained = transformers.BertModel.from_pretrained(mnli_run)
+    assert torch.equal(trained.pooler.dense.weight, model.bert.pooler.dense.weight)
+
+
+def test_a_head_with_the_same_labels_is_kept(mnli_run, caplog):
+    with caplog.at_level(logging.INFO):
+        model = open_for(mnli_run, "mnli", seed=9)
+    assert "new head" not in caplog.text
+    kept = transformers.BertForSequenceClassification.from_pretrained(mnli_run)
+    assert torch.equal(model.classifier.weight, kept.classifier.weight)
+
+
+def test_two_labels_of_another_task_are_another_head(tiny_checkpoint, tmp_path):
+    open_for(tiny_checkpoint, "mrpc").save_pretrained(tmp_path)
+    open_tokenizer(str(tiny_checkpoint)).save_pretrained(tmp_path)
+    old = transformers.BertForSequenceClassification.from_pretrained(tmp_path)
+    model = open_for(tmp_path, "qqp", seed=5)
+    assert not torch.equal(old.classifier.weight, model.classifier.weight)
+    assert model.config.id2label == {0: "not_duplicate", 1: "duplicate"}
+
+
+def test_a_checkpoint_to_be_measured_must_have_the_tasks_head(mnli_run, tiny_checkpoint):
+    with pytest.raises(InputError, match="labels are entailment, neutral, contradiction; the task's are not_equiv"):
+        open_for(mnli_run, "mrpc", needs_head=True)
+    with pytest.raises(InputError, match="BertForPreTraining, which has no head ForMultipleChoice"):
+        open_for(tiny_checkpoint, "swag", MultipleChoice, needs_head=True)
+
+
+def test_unnamed_labels_are_taken_in_order(mnli_run, caplog):
+    edit_config(
+        mnli_run, id2label={str(n): f"LABEL_{n}" for n in range(3)}, label2id={f"LABEL_{n}": n for n in range(3)}
+    )
+    with caplog.at_level(logging.INFO):
+        model = open_for(mnli_run, "mnli", needs_head=True)
+    assert "does not name its labels" in caplog.text
+    assert model.config.label2id == {"entailment": 0, "neutral": 1, "contradiction": 2}
+
+
+def test_dropout_of_encoder_and_head_can_be_set(tiny_checkpoint):
+    model = open_for(tiny_checkpoint, "mrpc", dropout=0.0)
+    assert model.dropout.p == 0.0
+    assert model.config.hidden_dropout_prob == model.config.attention_probs_dropout_prob == 0.0
+
+
+def test_what_does_not_belong_together_is_refused_in_one_line(copy):
+    edit_config(copy, vocab_size=300)
+    with pytest.raises(InputError, match="has a vocabulary of 300, its tokenizer 112 pieces"):
+        open_for(copy, "mrpc")
+
+
+def test_a_checkpoint_without_its_tokenizer_is_refused(copy):
+    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        (copy / name).unlink()
+    with pytest.raises(InputError, match="fine-tuned with its own tokenizer"):
+        open_tokenizer(str(copy))
+
+
+def test_a_length_beyond_the_positions_is_refused(tiny_checkpoint):
+    with pytest.raises(InputError, match="max_seq_length is 129, the model has 128 positions"):
+        open_model(
+            str(tiny_checkpoint),
+            get_task("mrpc"),
+            SequenceClassification,
+            open_tokenizer(str(tiny_checkpoint)),
+            TaskArguments(task="mrpc", max_seq_length=129),
+            seed=1,
+        )
+
+
+def test_lost_weights_of_the_encoder_are_refused(copy):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(copy / "model.safetensors")
+    del weights["bert.encoder.layer.1.output.dense.weight"]
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"no weights for bert\.encoder\.layer\.1\.output"):
+        open_for(copy, "mrpc")
+
+
+def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tiny_checkpoint, tmp_path):
+    runs = tmp_path / "runs"
+    for age, name in enumerate(["new", "old", "unfinished"]):
+        shutil.copytree(tiny_checkpoint, runs / name)
+        if name != "unfinished":
+            (runs / name / "all_results.json").write_text("{}")
+            os.utime(runs / name / "all_results.json", (1e9 - age, 1e9 - age))
+    tuned = shutil.copytree(runs / "new", runs / "mrpc")
+    edit_config(tuned, architectures=["BertForSequenceClassification"])
+    assert choose_checkpoint(None, runs) == str(runs / "new")
+
+
+def test_without_a_run_and_without_the_hub_one_line_says_what_to_give(tmp_path):
+    with pytest.raises(InputError, match=r"google-bert/bert-base-uncased.*make: MODEL=FOLDER"):
+        choose_checkpoint(None, tmp_path)

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.sampler import FixedOrder, num_training_steps, training_order
+
+
+LENGTHS = np.random.default_rng(0).integers(5, 120, 1000)
+
+
+@pytest.mark.parametrize("strategy", ["group_by_length", "random", "sequential"])
+def test_every_epoch_sees_every_example_once(strategy):
+    steps = num_training_steps(1000, 8, 3)
+    order = training_order(LENGTHS, num_steps=steps, global_batch=8, seed=1, strategy=strategy)
+    assert len(order) == 3000
+    assert np.bincount(order, minlength=1000).tolist() == [3] * 1000
+
+
+def test_batches_of_like_length_waste_little_padding():
+    def padding(strategy):
+        batches = LENGTHS[
+            training_order(LENGTHS, num_steps=125, global_batch=8, seed=1, strategy=strategy).reshape(-1, 8)
+        ]
+        return 1 - batches.sum() / (batches.max(axis=1) * 8).sum()
+
+    assert padding("group_by_length") < 0.05 < 0.3 < padding("random")
+
+
+def test_lengths_do_not_come_in_order():
+    order = training_order(LENGTHS, num_steps=125, global_batch=8, seed=1)
+    longest = LENGTHS[order.reshape(-1, 8)].max(axis=1)
+    assert abs(np.corrcoef(np.arange(125), longest)[0, 1]) < 0.3
+
+
+def test_the_order_depends_on_the_seed_and_a_longer_run_starts_alike():
+    first = training_order(LENGTHS, num_steps=100, global_batch=8, seed=1)
+    assert not np.array_equal(first, training_order(LENGTHS, num_steps=100, global_batch=8, seed=2))
+    assert np.array_equal(first, training_order(LENGTHS, num_steps=150, global_batch=8, seed=1)[:800])
+
+
+def test_steps_are_those_of_the_original():
+    """google-research/bert run_classifier.py: int(len(train_examples) / train_batch_size * num_train_epochs)."""
+    assert num_training_steps(3668, 32, 3.0) == 343
+    assert num_training_steps(5, 32, 1.0) == 1
+
+
+def test_a_strategy_that_a_fixed_order_cannot_serve_is_refused():
+    with pytest.raises(InputError, match="allowed: group_by_length, random, sequential"):
+        training_order(LENGTHS, num_steps=1, global_batch=8, seed=1, strategy="batch_rebalance")
+
+
+def test_the_sampler_serves_the_order():
+    order = np.array([3, 1, 2])
+    assert list(FixedOrder(order)) == [3, 1, 2]
+    assert len(FixedOrder(order)) == 3

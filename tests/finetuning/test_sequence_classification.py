@@ -1,0 +1,97 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from bert_recipes.finetuning.arguments import TaskArguments
+from bert_recipes.finetuning.sequence_classification import SequenceClassification
+from bert_recipes.tasks.examples import Split, TextExample
+from bert_recipes.tasks.registry import get_task
+from bert_recipes.tokenization import load_tokenizer
+
+
+def make_kind(folder, task, label2id, **settings):
+    return SequenceClassification(task, load_tokenizer(folder), TaskArguments(task="mrpc", **settings), label2id)
+
+
+def split(*examples):
+    return Split(name="validation", examples=examples, source="made", num_rows=len(examples))
+
+
+MULTI = replace(
+    get_task("mrpc"),
+    labels=("red", "green", "blue"),
+    problem_type="multi_label_classification",
+    metrics=("multi_label",),
+)
+
+
+def test_inputs_are_those_of_the_original(tiny_checkpoint):
+    """google-research/bert run_classifier.py `convert_single_example`."""
+    kind = make_kind(tiny_checkpoint, get_task("mrpc"), {"not_equivalent": 0, "equivalent": 1}, max_seq_length=12)
+    tokenizer = kind.tokenizer
+    pair, single = kind.encode(
+        split(
+            TextExample(idx=0, text="abcdefgh", text_pair="xyz12", label=1), TextExample(idx=1, text="a" * 30, label=0)
+        )
+    ).features
+    pieces = tokenizer.convert_ids_to_tokens(pair["input_ids"])
+    assert pieces == ["[CLS]", "a", "##b", "##c", "##d", "##e", "[SEP]", "x", "##y", "##z", "##1", "[SEP]"]
+    assert pair["token_type_ids"] == [0] * 7 + [1] * 5
+    assert len(single["input_ids"]) == 12
+    assert single["input_ids"][-1] == tokenizer.sep_token_id
+    assert single["token_type_ids"] == [0] * 12
+
+
+def test_label_names_decide_and_not_their_order(tiny_checkpoint):
+    kind = make_kind(tiny_checkpoint, get_task("mrpc"), {"equivalent": 0, "not_equivalent": 1})
+    encoded = kind.encode(split(TextExample(idx=0, text="a", text_pair="b", label=1)))
+    assert encoded.features[0]["labels"] == 0
+    (prediction,) = kind.decode(encoded, [np.array([2.0, 0.0], dtype=np.float32)])
+    assert prediction.value == "equivalent"
+    assert prediction.probabilities["equivalent"] == pytest.approx(np.exp(2) / (np.exp(2) + 1))
+    assert kind.score(encoded.split.examples, [prediction])["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "problem_type"),
+    [
+        (get_task("mrpc"), [1, 0, 1], "single_label_classification"),
+        (get_task("stsb"), [0.5, 4.25, 3.0], "regression"),
+        (MULTI, [(0,), (), (1, 2)], "multi_label_classification"),
+    ],
+)
+def test_the_loss_is_that_of_the_stock_head(tiny_checkpoint, task, labels, problem_type):
+    label2id = {name: number for number, name in enumerate(task.labels)}
+    kind = make_kind(tiny_checkpoint, task, label2id)
+    model = transformers.BertForSequenceClassification.from_pretrained(
+        tiny_checkpoint, num_labels=max(1, len(task.labels)), problem_type=problem_type
+    ).eval()
+    examples = [TextExample(idx=n, text="ab" * (n + 1), label=label) for n, label in enumerate(labels)]
+    batch = kind.collate(kind.encode(split(*examples)).features)
+    stock = model(**batch)
+    ours = kind.loss_sum(stock, batch) / kind.count_items(batch)
+    assert ours.item() == pytest.approx(stock.loss.item(), rel=1e-6)
+
+
+def test_several_labels_are_those_of_probability_one_half_and_more(tiny_checkpoint):
+    kind = make_kind(tiny_checkpoint, MULTI, {"red": 0, "green": 1, "blue": 2})
+    encoded = kind.encode(split(TextExample(idx=7, text="a", label=(0, 2))))
+    (prediction,) = kind.decode(encoded, [np.array([1.0, -1.0, 0.0], dtype=np.float32)])
+    assert prediction.value == ["red", "blue"]
+    figures = kind.score(encoded.split.examples, [prediction])
+    assert set(figures.values()) <= {0.0, 1.0, 2 / 3}
+    assert torch.equal(kind.collate(encoded.features)["labels"], torch.tensor([[1.0, 0.0, 1.0]]))
+
+
+def test_a_line_of_the_file_is_a_row(tiny_checkpoint, tmp_path):
+    kind = make_kind(tiny_checkpoint, get_task("stsb"), {})
+    encoded = kind.encode(split(*(TextExample(idx=n * 3, text="a", text_pair="b") for n in range(3))))
+    predictions = kind.decode(encoded, [np.array([value], dtype=np.float32) for value in (1.5, 2.25, -0.125)])
+    (file,) = kind.write(tmp_path, "test", encoded.split.examples, predictions)
+    assert file.name == "predictions_test.jsonl"
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert rows == [{"idx": 0, "prediction": 1.5}, {"idx": 3, "prediction": 2.25}, {"idx": 6, "prediction": -0.125}]

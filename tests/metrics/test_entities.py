@@ -1,0 +1,143 @@
+import warnings
+
+import numpy as np
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.metrics.entities import count_entities, entity_scores, find_entities, total_counts
+
+
+TYPES = ("PER", "ORG", "LOC", "MISC")
+IOB = ["O", "O", "O", *(f"{prefix}-{name}" for prefix in "BI" for name in TYPES)]
+ALL_TAGS = [*IOB, *(f"{prefix}-{name}" for prefix in "ES" for name in TYPES), "B", "I", "B-A-B", "I-A-B"]
+
+
+def random_sentences(rng, tags):
+    return [rng.choice(tags, rng.integers(0, 9)).tolist() for _ in range(rng.integers(1, 6))] + [["O"]]
+
+
+def changed(rng, sentences, tags):
+    """The same sentences, some of their tags drawn anew."""
+    return [[str(rng.choice(tags)) if rng.random() < 0.3 else tag for tag in sentence] for sentence in sentences]
+
+
+def seqeval_report(references, predictions):
+    metrics = pytest.importorskip("seqeval.metrics")
+    with warnings.catch_warnings():
+        # It warns where nothing is predicted or there; the value is what counts here.
+        warnings.simplefilter("ignore")
+        overall = {
+            "precision": metrics.precision_score(references, predictions),
+            "recall": metrics.recall_score(references, predictions),
+            "f1": metrics.f1_score(references, predictions),
+            "accuracy": metrics.accuracy_score(references, predictions),
+        }
+        if not any(tag != "O" for sentence in references + predictions for tag in sentence):
+            return overall
+        report = metrics.classification_report(references, predictions, output_dict=True)
+    for name, figures in report.items():
+        if not name.endswith(" avg"):
+            overall |= {f"{name}_precision": figures["precision"], f"{name}_recall": figures["recall"]}
+            overall |= {f"{name}_f1": figures["f1-score"], f"{name}_number": figures["support"]}
+    return overall
+
+
+@pytest.mark.parametrize("tags", [IOB, ALL_TAGS], ids=["iob", "all"])
+def test_random_tags_are_scored_as_seqeval_does(tags):
+    """Drawn without any order, so that most sequences are invalid."""
+    rng = np.random.default_rng(0)
+    for _ in range(600):
+        references = random_sentences(rng, tags)
+        predictions = changed(rng, references, tags)
+        expected = seqeval_report(references, predictions)
+        assert entity_scores(references, predictions) == pytest.approx(expected, abs=1e-12), (references, predictions)
+
+
+def test_the_entities_found_are_those_of_seqeval():
+    labeling = pytest.importorskip("seqeval.metrics.sequence_labeling")
+    rng = np.random.default_rng(1)
+    for _ in range(2000):
+        tags = rng.choice(ALL_TAGS, rng.integers(1, 15)).tolist()
+        assert find_entities(tags) == labeling.get_entities(tags), tags
+
+
+@pytest.mark.parametrize(
+    ("tags", "entities"),
+    [
+        ("", []),
+        ("O O", []),
+        ("B-PER I-PER O", [("PER", 0, 1)]),
+        # IOB1: I starts an entity, and B only one that follows another of its type.
+        ("I-PER I-PER B-PER O I-LOC", [("PER", 0, 1), ("PER", 2, 2), ("LOC", 4, 4)]),
+        # Another type without a B is another entity.
+        ("B-PER I-LOC I-LOC", [("PER", 0, 0), ("LOC", 1, 2)]),
+        ("O I-ORG", [("ORG", 1, 1)]),
+        ("B-PER B-PER", [("PER", 0, 0), ("PER", 1, 1)]),
+        ("S-PER I-PER E-PER I-PER", [("PER", 0, 0), ("PER", 1, 2), ("PER", 3, 3)]),
+    ],
+)
+def test_entities_start_and_end_as_in_conlleval(tags, entities):
+    """conlleval of the CoNLL shared tasks, startOfChunk and endOfChunk; worked out by hand."""
+    assert find_entities(tags.split()) == entities
+
+
+def test_an_entity_counts_only_with_all_its_words_and_its_type():
+    references = [["B-PER", "I-PER", "O", "B-LOC", "B-ORG"]]
+    predictions = [["B-PER", "O", "O", "B-LOC", "B-LOC"]]
+    scores = entity_scores(references, predictions)
+    assert scores["precision"] == scores["recall"] == scores["f1"] == pytest.approx(1 / 3)
+    assert scores["accuracy"] == pytest.approx(3 / 5)
+    assert (scores["LOC_precision"], scores["LOC_recall"], scores["LOC_number"]) == (0.5, 1.0, 1)
+    assert (scores["ORG_f1"], scores["ORG_number"], scores["PER_f1"]) == (0.0, 1, 0.0)
+
+
+def test_an_entity_ends_with_its_sentence():
+    assert entity_scores([["B-PER"], ["I-PER"]], [["B-PER"], ["B-PER"]])["f1"] == 1.0
+
+
+def test_a_type_that_is_only_predicted_has_its_figures_too():
+    scores = entity_scores([["O", "B-PER"]], [["B-NEW", "B-PER"]])
+    assert (scores["NEW_precision"], scores["NEW_recall"], scores["NEW_f1"], scores["NEW_number"]) == (0, 0, 0, 0)
+
+
+def test_without_entities_the_figures_are_0_and_the_words_are_right():
+    assert entity_scores([["O", "O"]], [["O", "O"]]) == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1}
+
+
+def test_counts_of_types_add_up():
+    counts = count_entities([["B-PER", "B-LOC"]], [["B-PER", "B-ORG"]])
+    assert list(counts) == ["LOC", "ORG", "PER"]
+    every = total_counts(counts)
+    assert (every.correct, every.predicted, every.gold) == (1, 2, 2)
+
+
+def test_real_sentences_are_scored_as_seqeval_does(shared_data):
+    """CoNLL-2003's test file, with tags of neighbouring sentences mixed in as wrong predictions."""
+    lines = (shared_data / "ner" / "conll2003" / "test.txt").read_text(encoding="utf-8").split("\n\n")
+    references = [[line.split()[-1] for line in block.splitlines()] for block in lines if block.strip()]
+    every_tag = sorted({tag for sentence in references for tag in sentence})
+    predictions = changed(np.random.default_rng(2), references, [*every_tag, *["O"] * 20])
+    scores = entity_scores(references, predictions)
+    assert scores == pytest.approx(seqeval_report(references, predictions), abs=1e-12)
+    assert 0.3 < scores["f1"] < 0.9
+    assert [scores[f"{name}_number"] for name in TYPES] == [1617, 1661, 1668, 702]
+
+
+@pytest.mark.parametrize(
+    ("references", "predictions", "message"),
+    [
+        ([], [], "no word to score"),
+        ([[], []], [[], []], "no word to score"),
+        ([["O"]], [["O"], ["O"]], "2 predicted sentences, but 1 references"),
+        ([["O"], ["O", "O"]], [["O"], ["O"]], "sentence 1: 1 predicted tags for 2 words"),
+        ([["O", "PER"]], [["O", "O"]], "references, sentence 0, word 1: tag 'PER'; allowed are"),
+        ([["O"], ["O"]], [["O"], [3]], "predictions, sentence 1, word 0: tag 3;"),
+        ([["O"]], [["O-PER"]], "tag 'O-PER'"),
+        ([["O"]], [[""]], "tag ''"),
+        (["O"], ["O"], "a list of tags expected"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_with_its_place(references, predictions, message):
+    with pytest.raises(InputError, match=message) as error:
+        entity_scores(references, predictions)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,152 @@
+"""The `evaluate.Metric` classes, without the Hub (HF_HUB_OFFLINE is set): the same figures as the pure functions."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.metrics import compute, squad
+
+
+FILE = Path(squad.__file__).with_name("evaluate_metrics.py")
+ANSWERS = {"q1": ["the fox", "fox"], "q2": ["1889"], "q3": []}
+REFERENCES = [{"id": q, "answers": {"text": t, "answer_start": [0] * len(t)}} for q, t in ANSWERS.items()]
+
+
+@pytest.fixture(scope="module")
+def metrics():
+    """The module; importing evaluate and datasets takes seconds."""
+    from bert_recipes.metrics import evaluate_metrics
+
+    return evaluate_metrics
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        ("cola", ["matthews_correlation"]),
+        ("mrpc", ["accuracy", "f1"]),
+        ("qqp", ["accuracy", "f1"]),
+        ("mnli_mismatched", ["accuracy"]),
+        ("ax", ["matthews_correlation"]),
+        ("stsb", ["pearson", "spearmanr"]),
+    ],
+)
+def test_glue_tasks_have_the_figures_of_glue(metrics, tmp_path, config, names):
+    predictions, references = (
+        ([0.5, 1.0, 3.0, 1.0], [1.0, 0.0, 2.5, 1.5]) if config == "stsb" else ([0, 1, 1], [1, 1, 1])
+    )
+    result = metrics.GlueMetric(config, cache_dir=str(tmp_path)).compute(
+        predictions=predictions, references=references
+    )
+    assert result == compute(names, predictions, references)
+
+
+def test_examples_and_batches_that_are_added_are_measured_together(metrics, tmp_path):
+    rng = np.random.default_rng(0)
+    predictions, references = rng.integers(0, 2, (2, 30))
+    expected = compute(["accuracy", "f1"], predictions, references)
+    metric = metrics.GlueMetric("mrpc", cache_dir=str(tmp_path))
+    for start in range(0, 30, 10):
+        metric.add_batch(predictions=predictions[start : start + 10], references=references[start : start + 10])
+    assert metric.compute() == expected
+    for prediction, reference in zip(predictions.tolist(), references.tolist(), strict=True):
+        metric.add(prediction=prediction, reference=reference)
+    assert metric.compute() == expected
+
+
+def test_squad_takes_and_gives_what_evaluates_own_does(metrics, tmp_path):
+    predictions = [{"id": "q1", "prediction_text": "A fox"}, {"id": "q2", "prediction_text": "in 1889"}]
+    result = metrics.SquadMetric(cache_dir=str(tmp_path)).compute(predictions=predictions, references=REFERENCES[:2])
+    assert result == {"exact_match": 50.0, "f1": pytest.approx(100 * (1 + 2 / 3) / 2)}
+
+
+def test_squad_v2_takes_and_gives_what_evaluates_own_does(metrics, tmp_path):
+    texts, odds = {"q1": "fox", "q2": "1890", "q3": "no"}, {"q1": 0.1, "q2": 0.3, "q3": 0.9}
+    predictions = [{"id": q, "prediction_text": texts[q], "no_answer_probability": odds[q]} for q in texts]
+    metric = metrics.SquadV2Metric(cache_dir=str(tmp_path))
+    result = metric.compute(predictions=predictions, references=REFERENCES)
+    assert result == squad.squad_v2_scores(ANSWERS, texts, odds, threshold=1.0)
+    assert list(result) == [
+        *("exact", "f1", "total", "HasAns_exact", "HasAns_f1", "HasAns_total", "NoAns_exact", "NoAns_f1"),
+        *("NoAns_total", "best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"),
+    ]
+    result = metric.compute(predictions=predictions, references=REFERENCES, no_answer_threshold=0.5)
+    assert (result["NoAns_exact"], result["HasAns_exact"], result["best_exact_thresh"]) == (100.0, 50.0, 0.1)
+
+
+def test_entities_are_reported_as_evaluates_own_seqeval_does(metrics, tmp_path):
+    predictions = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    references = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    result = metrics.EntityMetric(cache_dir=str(tmp_path)).compute(predictions=predictions, references=references)
+    assert result == {
+        "MISC": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "number": 1},
+        "PER": {"precision": 1.0, "recall": 1.0, "f1": 1.0, "number": 1},
+        **{"overall_precision": 0.5, "overall_recall": 0.5, "overall_f1": 0.5, "overall_accuracy": 0.8},
+    }
+
+
+@pytest.mark.parametrize("convert", [np.array, lambda rows: np.array(rows, dtype=bool), list])
+def test_multi_label_rows_may_be_lists_or_arrays(metrics, tmp_path, convert):
+    predictions, references = [[1, 0, 1], [0, 0, 0]], [[1, 0, 0], [0, 1, 0]]
+    metric = metrics.MultiLabelMetric(cache_dir=str(tmp_path))
+    result = metric.compute(predictions=convert(predictions), references=convert(references))
+    assert result == compute(["multi_label"], predictions, references)
+
+
+def test_the_file_is_loadable_by_its_path_with_every_configuration():
+    import evaluate
+
+    path = str(FILE)
+    assert evaluate.load(path, "mrpc").compute(predictions=[0, 1], references=[0, 1]) == {"accuracy": 1.0, "f1": 1.0}
+    result = evaluate.load(path, "f1_macro").compute(predictions=[0, 1, 2], references=[0, 1, 1])
+    assert result == compute(["f1_macro"], [0, 1, 2], [0, 1, 1])
+    result = evaluate.load(path, "accuracy").compute(predictions=[[0, 1], [1, 1]], references=[[0, 1], [0, 1]])
+    assert result == {"accuracy": 0.5}
+    predictions = [{"id": q, "prediction_text": "", "no_answer_probability": 0.0} for q in ANSWERS]
+    assert evaluate.load(path, "squad_v2").compute(predictions=predictions, references=REFERENCES)["NoAns_f1"] == 100.0
+    combined = evaluate.combine([evaluate.load(path, "sst2"), evaluate.load(path, "f1_macro")])
+    assert combined.compute(predictions=[0, 1], references=[0, 1]) == {"accuracy": 1.0, "f1_macro": 1.0}
+
+
+def test_the_file_is_loadable_by_a_relative_path_from_anywhere(tmp_path):
+    copy = tmp_path / "my_metrics.py"
+    copy.write_bytes(FILE.read_bytes())
+    code = "import evaluate; print(evaluate.load('./my_metrics.py', 'rte').compute(predictions=[1], references=[1]))"
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "{'accuracy': 1.0}"
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("GlueMetric", "mprc", "GlueMetric: config_name 'mprc'; allowed are cola, sst2, mrpc"),
+        ("GlueMetric", None, "GlueMetric: config_name 'default'; allowed are cola"),
+        ("SquadMetric", "mrpc", "SquadMetric: config_name 'mrpc'; allowed are default"),
+        ("NamedMetric", None, "NamedMetric: config_name 'default'; allowed are .*f1_macro"),
+    ],
+)
+def test_an_unknown_configuration_is_refused_with_those_that_there_are(metrics, name, config, message):
+    with pytest.raises(InputError, match=message):
+        getattr(metrics, name)(config)
+
+
+@pytest.mark.slow
+def test_two_processes_are_measured_together(metrics, tmp_path):
+    code = """
+import sys
+from bert_recipes.metrics.evaluate_metrics import GlueMetric
+rank = int(sys.argv[1])
+metric = GlueMetric("mrpc", num_process=2, process_id=rank, experiment_id="two", cache_dir=sys.argv[2])
+metric.add_batch(predictions=[[0, 1], [1, 1, 0]][rank], references=[[0, 1], [0, 1, 1]][rank])
+print(metric.compute())
+"""
+    command = [sys.executable, "-c", code]
+    other = subprocess.Popen([*command, "1", str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    main = subprocess.run([*command, "0", str(tmp_path)], capture_output=True, text=True, timeout=200)
+    assert main.returncode == 0, main.stderr
+    assert main.stdout.strip() == str(compute(["accuracy", "f1"], [0, 1, 1, 1, 0], [0, 1, 0, 1, 1]))
+    assert other.communicate(timeout=200)[0].strip() == "None"

@@ -1,0 +1,329 @@
+import json
+import logging
+import math
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.metrics.squad import normalize_answer, squad_scores, squad_v2_scores
+
+
+OFFICIAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "official_squad_eval.py"))
+
+# Articles, their look-alikes, punctuation of ASCII and of other scripts, spaces of all sorts, letters whose lower case
+# is longer, an accent that stands alone.
+WORDS = (
+    *("the", "The", "a", "A", "an", "AN", "theatre", "ana", "a-the", "the\u0301", "th\u00e9", "a\u0300n"),
+    *("in", "1889", "1,889", "$5", "u.s.", "o'clock", "snow_man", "fox", "Fox", "fox's", "fox."),
+    *(
+        "\u0130stanbul",
+        "stra\u00dfe",
+        "\u6771\u4eac",
+        "\uff0c",
+        "\u201cfox\u201d",
+        "caf\u00e9",
+        "cafe\u0301",
+        "x\u00b2",
+    ),
+    *("-", ".", "...", "\u2014", "'", "\u2019"),
+)
+SPACES = (" ", " ", "  ", "\t", "\n", "\u00a0", "\u202f", "\u3000", "-", "")
+
+
+def random_text(rng, longest=6):
+    words = rng.choice(WORDS, rng.integers(0, longest))
+    return "".join(str(word) + str(rng.choice(SPACES)) for word in words)
+
+
+def changed(rng, text):
+    """A text that shares words with another: words dropped, repeated, added."""
+    words = [word for word in text.split(" ") for _ in range(rng.choice([0, 1, 1, 1, 2]))]
+    return " ".join([*words, random_text(rng, 3)] if rng.random() < 0.5 else words)
+
+
+def as_dataset(gold):
+    """Answers by question in the official nesting, a few questions a paragraph."""
+    questions = [{"id": q, "answers": [{"text": t, "answer_start": 0} for t in texts]} for q, texts in gold.items()]
+    return [{"paragraphs": [{"qas": questions[i : i + 3]}]} for i in range(0, len(questions), 3)]
+
+
+def random_gold(rng, *, with_unanswerable):
+    gold = {}
+    for number in range(rng.integers(1, 15)):
+        count = rng.integers(0, 4) if with_unanswerable else rng.integers(1, 4)
+        gold[f"q{number}"] = [random_text(rng) for _ in range(count)]
+    return gold
+
+
+def random_predictions(rng, gold):
+    """Right answers, nearly right ones, empty ones, and others."""
+    predictions = {}
+    for question, answers in gold.items():
+        start = str(rng.choice(answers)) if answers and rng.random() < 0.7 else random_text(rng)
+        predictions[question] = str(rng.choice(["", start, changed(rng, start), start.upper()]))
+    return predictions
+
+
+def read_gold(path):
+    """Answers by question of an official file."""
+    dataset = json.loads(path.read_text(encoding="utf-8"))["data"]
+    return dataset, dict(OFFICIAL["questions_of"](dataset))
+
+
+@pytest.mark.parametrize(
+    ("text", "normalized"),
+    [
+        ("The  Quick, brown fox's tail", "quick brown foxs tail"),
+        ("a an the", ""),
+        ("", ""),
+        # Punctuation goes before articles: what it held apart is joined, and is no article then.
+        ("a-the", "athe"),
+        ("U.S.", "us"),
+        ("theatre and ant", "theatre and ant"),
+        # Only ASCII punctuation goes.
+        ("\u201cThe end\u201d\u2014now", "\u201c end\u201d\u2014now"),
+        ("x\u00a0y\u202fz\u3000w", "x y z w"),
+        # A word ends before an accent that stands alone: such a "the" is taken out.
+        ("the\u0301 end", "\u0301 end"),
+        ("\u0130", "i\u0307"),
+    ],
+)
+def test_answers_are_normalized_by_the_official_steps(text, normalized):
+    """evaluate-v1.1.py and evaluate-v2.0.py, normalize_answer."""
+    assert normalize_answer(text) == normalized
+
+
+def test_normalization_equals_the_plain_implementation_on_random_texts():
+    rng = np.random.default_rng(0)
+    for _ in range(3000):
+        text = random_text(rng, 10)
+        assert normalize_answer(text) == OFFICIAL["normalize"](text), repr(text)
+
+
+def test_v1_scores_equal_the_plain_implementation_on_random_answers():
+    rng = np.random.default_rng(1)
+    for _ in range(400):
+        gold = random_gold(rng, with_unanswerable=False)
+        predictions = random_predictions(rng, gold)
+        expected = OFFICIAL["evaluate_v1"](as_dataset(gold), predictions)
+        assert squad_scores(gold, predictions) == pytest.approx(expected, abs=1e-9), (gold, predictions)
+
+
+def test_v2_scores_equal_the_plain_implementation_on_random_answers_and_odds():
+    """Odds from few values, so that many are equal; a probability's threshold and others."""
+    rng = np.random.default_rng(2)
+    for _ in range(400):
+        gold = random_gold(rng, with_unanswerable=True)
+        predictions = random_predictions(rng, gold)
+        assert squad_v2_scores(gold, predictions) == pytest.approx(
+            OFFICIAL["evaluate_v2"](as_dataset(gold), predictions), abs=1e-9
+        )
+        odds = {q: float(rng.integers(-3, 4)) if rng.random() < 0.5 else float(rng.normal()) for q in predictions}
+        threshold = float(rng.choice([-1.0, 0.0, 1.0, 0.3]))
+        expected = OFFICIAL["evaluate_v2"](as_dataset(gold), predictions, odds, threshold)
+        scores = squad_v2_scores(gold, predictions, odds, threshold)
+        assert list(scores) == list(expected)
+        assert scores == pytest.approx(expected, abs=1e-9), (gold, predictions, odds)
+
+
+def test_a_question_takes_the_best_of_its_gold_answers():
+    gold = {"q": ["in the year 1889", "1889", "May 1889"]}
+    assert squad_scores(gold, {"q": "1889."}) == {"exact_match": 100.0, "f1": 100.0}
+    # Exact match and F1 each take their own best: "year 1889" shares 2 of 2 and 3 words.
+    assert squad_scores(gold, {"q": "year 1889"}) == {"exact_match": 0.0, "f1": pytest.approx(80.0)}
+
+
+def test_words_that_are_repeated_count_as_often_as_in_the_other_answer():
+    assert squad_scores({"q": ["no no no"]}, {"q": "no no"})["f1"] == pytest.approx(80.0)
+    assert squad_scores({"q": ["no"]}, {"q": "no no no"})["f1"] == pytest.approx(50.0)
+
+
+def test_v1_gives_an_answer_of_articles_only_its_exact_match_but_no_f1():
+    """evaluate-v1.1.py, f1_score: no common word is 0, even where both are empty."""
+    assert squad_scores({"q": ["the"]}, {"q": ""}) == {"exact_match": 100.0, "f1": 0.0}
+
+
+def test_v2_takes_gold_answers_of_which_nothing_is_left_for_no_answer():
+    """evaluate-v2.0.py, get_raw_scores: such answers are dropped; the question still has an answer."""
+    scores = squad_v2_scores({"q": ["the", "..."]}, {"q": ""})
+    assert scores == {
+        **{"exact": 100.0, "f1": 100.0, "total": 1},
+        **{"HasAns_exact": 100.0, "HasAns_f1": 100.0, "HasAns_total": 1},
+    }
+    assert squad_v2_scores({"q": ["the", "fox"]}, {"q": ""})["exact"] == 0.0
+
+
+def test_v2_splits_by_whether_there_is_an_answer():
+    scores = squad_v2_scores(
+        {"a": ["red fox"], "b": ["blue"], "c": [], "d": []}, {"a": "fox", "b": "", "c": "", "d": "green"}
+    )
+    assert scores == {
+        **{"exact": 25.0, "f1": pytest.approx(100 * (2 / 3 + 1) / 4), "total": 4},
+        **{"HasAns_exact": 0.0, "HasAns_f1": pytest.approx(100 * (2 / 3) / 2), "HasAns_total": 2},
+        **{"NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2},
+    }
+
+
+@pytest.mark.parametrize(("gold", "absent"), [({"q": ["x"]}, "NoAns_total"), ({"q": []}, "HasAns_total")])
+def test_v2_leaves_out_rows_of_which_there_is_no_question(gold, absent):
+    assert absent not in squad_v2_scores(gold, {"q": ""})
+
+
+def test_an_answer_is_kept_where_the_odds_equal_the_threshold():
+    """evaluate-v2.0.py, apply_no_ans_threshold: greater, not equal."""
+    gold, predictions = {"a": ["x"]}, {"a": "x"}
+    assert squad_v2_scores(gold, predictions, {"a": 0.5}, threshold=0.5)["exact"] == 100.0
+    assert squad_v2_scores(gold, predictions, {"a": 0.5}, threshold=0.49)["exact"] == 0.0
+
+
+def test_without_odds_the_threshold_changes_nothing():
+    assert squad_v2_scores({"a": ["x"]}, {"a": "x"}, threshold=-5.0)["exact"] == 100.0
+
+
+def test_best_threshold_of_a_case_worked_out_by_hand():
+    """In the order of the odds: right (+1), no answer there (-1), half right (+2/3), right (+1), no answer (-1)."""
+    gold = {"a": ["x"], "b": [], "c": ["y z"], "d": ["w"], "e": []}
+    predictions = {"a": "x", "b": "u", "c": "y", "d": "w", "e": "v"}
+    odds = {"e": 4.0, "d": 1.5, "c": 0.5, "b": -1.0, "a": -3.0}
+    scores = squad_v2_scores(gold, predictions, odds)
+    # Exact: 2 (none answered), 3, 2, 2, 3, 2. F1: 2, 3, 2, 2.67, 3.67, 2.67.
+    assert (scores["best_exact"], scores["best_exact_thresh"]) == (60.0, -3.0)
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (pytest.approx(100 * (3 + 2 / 3) / 5), 1.5)
+    # At 0: a is right, b is not, c and d are left empty, e rightly.
+    assert scores["exact"] == 40.0
+
+
+def test_best_threshold_is_0_where_answering_never_helps():
+    """evaluate-v2.0.py, find_best_thresh: "no answer" everywhere is its start, with the threshold 0.0."""
+    scores = squad_v2_scores({"a": ["x"], "b": []}, {"a": "wrong", "b": "wrong"}, {"a": 3.0, "b": 7.0})
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (50.0, 0.0)
+
+
+def test_best_threshold_knows_an_empty_answer_as_right_where_there_is_none():
+    """evaluate-v2.0.py, find_best_thresh: only an answer with text costs a question without answer."""
+    scores = squad_v2_scores({"a": ["x"], "b": []}, {"a": "x", "b": ""}, {"a": 2.0, "b": 1.0})
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 2.0)
+
+
+def test_best_threshold_is_the_best_of_all_thresholds():
+    """Against brute force over every threshold; odds without ties."""
+    rng = np.random.default_rng(3)
+    for _ in range(150):
+        gold = random_gold(rng, with_unanswerable=True)
+        predictions = random_predictions(rng, gold)
+        # Answers of punctuation only count as answers in the search, but as empty in the score.
+        predictions = {q: text if normalize_answer(text) else "" for q, text in predictions.items()}
+        odds = {q: float(rng.normal()) for q in predictions}
+        best = squad_v2_scores(gold, predictions, odds)
+        tried = [squad_v2_scores(gold, predictions, odds, t) for t in (-math.inf, *odds.values())]
+        for name in ("exact", "f1"):
+            assert best[f"best_{name}"] == pytest.approx(max(scores[name] for scores in tried))
+            at_best = squad_v2_scores(gold, predictions, odds, best[f"best_{name}_thresh"])
+            # The threshold 0.0 stands for "no answer" where nothing is better.
+            if best[f"best_{name}_thresh"] != 0.0:
+                assert at_best[name] == pytest.approx(best[f"best_{name}"])
+
+
+def test_equal_odds_are_searched_one_by_one_in_their_order_as_the_official_script_does():
+    """evaluate-v2.0.py, find_best_thresh: no threshold lies between the two, yet its best score does."""
+    gold, predictions = {"a": ["x"], "b": []}, {"a": "x", "b": "wrong"}
+    first = squad_v2_scores(gold, predictions, {"a": 1.0, "b": 1.0}, threshold=1.0)
+    assert (first["f1"], first["best_f1"], first["best_f1_thresh"]) == (50.0, 100.0, 1.0)
+    second = squad_v2_scores(gold, predictions, {"b": 1.0, "a": 1.0}, threshold=1.0)
+    assert (second["f1"], second["best_f1"], second["best_f1_thresh"]) == (50.0, 50.0, 0.0)
+
+
+def test_questions_without_a_prediction_count_0_and_are_reported(caplog):
+    """evaluate-v1.1.py: "Unanswered question ... will receive score 0."; evaluate-v2.0.py leaves them out or fails."""
+    with caplog.at_level(logging.WARNING):
+        scores = squad_scores({"a": ["x"], "b": ["y"]}, {"a": "x", "other": "z"})
+    assert scores == {"exact_match": 50.0, "f1": 50.0, "missing": 1}
+    assert "1 of 2 questions have no prediction and count 0; the first is b" in caplog.text
+    gold = {"a": ["x"], "b": [], "c": [], "d": ["y"]}
+    scores = squad_v2_scores(gold, {"a": "x", "c": "wrong"}, {"a": -1.0, "b": 5.0, "c": 1.0})
+    assert (scores["exact"], scores["HasAns_exact"], scores["NoAns_exact"]) == (50.0, 50.0, 50.0)
+    assert (scores["total"], scores["missing"], scores["best_exact"]) == (4, 2, 50.0)
+    assert scores["best_exact_thresh"] == -1.0
+
+
+def test_predictions_for_other_questions_are_left_aside():
+    assert squad_scores({"a": ["x"]}, {"a": "x", "b": "y"}) == {"exact_match": 100.0, "f1": 100.0}
+    scores = squad_v2_scores({"a": ["x"]}, {"a": "x", "b": "y"}, {"a": 0.0, "c": -9.0})
+    assert (scores["total"], scores["best_f1"], scores["best_f1_thresh"]) == (1, 100.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("gold", "predictions", "message"),
+    [
+        ({}, {}, "no question to score"),
+        ({"a": ["x"]}, {}, r"none of the 1 questions has a prediction \(the first is 'a'\)"),
+        ({"a": ["x"]}, {"b": "x"}, "none of the 1 questions"),
+        ({"a": "x"}, {"a": "x"}, "question 'a': gold answers 'x'; a list of texts"),
+        ({"a": [1889]}, {"a": "x"}, "a list of texts"),
+        ({"a": ["x"]}, {"a": None}, "question 'a': prediction None"),
+    ],
+)
+@pytest.mark.parametrize("score", [squad_scores, squad_v2_scores])
+def test_what_cannot_be_scored_is_refused_in_one_line(score, gold, predictions, message):
+    with pytest.raises(InputError, match=message) as error:
+        score(gold, predictions)
+    assert "\n" not in str(error.value)
+
+
+def test_v1_refuses_a_question_without_gold_answers():
+    with pytest.raises(InputError, match=r"question 'b' has no gold answer, as in SQuAD 2\.0; take squad_v2"):
+        squad_scores({"a": ["x"], "b": []}, {"a": "x", "b": ""})
+
+
+@pytest.mark.parametrize(
+    ("odds", "threshold", "message"),
+    [
+        ({"b": 1.0}, 0.0, "1 questions have a prediction but no null odds, the first is 'a'"),
+        ({"a": math.nan}, 0.0, "question 'a': null odds nan"),
+        ({"a": "1.0"}, 0.0, "question 'a': null odds '1.0'"),
+        ({"a": None}, 0.0, "question 'a': null odds None"),
+        ({"a": 1.0}, math.nan, "threshold: nan"),
+    ],
+)
+def test_odds_that_are_no_numbers_are_refused(odds, threshold, message):
+    with pytest.raises(InputError, match=message):
+        squad_v2_scores({"a": ["x"]}, {"a": "x"}, odds, threshold)
+
+
+@pytest.mark.parametrize("name", ["dev-v1.1.json", "squadshifts_amazon-v1.1.json"])
+def test_real_v1_answers_are_scored_as_the_plain_implementation_does(shared_data, name):
+    """The gold answers themselves, one of them each, whole or spoilt."""
+    dataset, gold = read_gold(shared_data / "squad" / name)
+    assert squad_scores(gold, {q: answers[-1] for q, answers in gold.items()})["exact_match"] == 100.0
+    rng = np.random.default_rng(4)
+    predictions = {
+        q: str(rng.choice(answers)) if rng.random() < 0.5 else changed(rng, str(rng.choice(answers)))
+        for q, answers in gold.items()
+    }
+    scores = squad_scores(gold, predictions)
+    assert scores == pytest.approx(OFFICIAL["evaluate_v1"](dataset, predictions), abs=1e-9)
+    assert 50 < scores["exact_match"] < scores["f1"] < 95
+
+
+def test_real_v2_answers_are_scored_as_the_plain_implementation_does(shared_data):
+    """Gold answers, whole or spoilt, and made answers where there is none, with odds that know it mostly."""
+    dataset, gold = read_gold(shared_data / "squad" / "dev-v2.0.json")
+    rng = np.random.default_rng(5)
+    predictions, odds = {}, {}
+    for question, answers in gold.items():
+        text = str(rng.choice(answers)) if answers else "fox " + random_text(rng)
+        predictions[question] = text if rng.random() < 0.5 else changed(rng, text)
+        odds[question] = round(float(rng.normal(-1.0 if answers else 1.0, 1.5)), 2)
+    plain = OFFICIAL["evaluate_v2"]
+    # The search of the plain implementation takes the square of the questions: part of them is enough for it.
+    some = dict(list(gold.items())[::6])
+    expected = plain(as_dataset(some), {q: predictions[q] for q in some}, {q: odds[q] for q in some}, 0.0)
+    assert squad_v2_scores(some, predictions, {q: odds[q] for q in some}) == pytest.approx(expected, abs=1e-9)
+    scores = squad_v2_scores(gold, predictions)
+    assert scores == pytest.approx(plain(dataset, predictions), abs=1e-9)
+    assert (scores["total"], scores["HasAns_total"], scores["NoAns_total"]) == (3046, 1506, 1540)
+    at_zero = squad_v2_scores(gold, predictions, odds)
+    assert scores["f1"] < at_zero["f1"] <= at_zero["best_f1"]

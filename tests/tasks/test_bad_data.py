@@ -1,0 +1,205 @@
+"""Data that cannot be right ends in one line with the file and the row; nothing is left out uncounted."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.tasks.loading import load_split
+from bert_recipes.tasks.registry import get_task
+
+
+def load(task: str, split: str, folder: Path, **options):
+    return load_split(get_task(task), split, data_dir=str(folder), **options)
+
+
+def refuse(folder: Path, message: str, task: str, split: str = "train", **options) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        load(task, split, folder, **options)
+    assert "\n" not in str(error.value)
+
+
+SST2 = {"sentence": "good", "label": 1}
+STSB = {"sentence1": "a", "sentence2": "b", "label": 2.5}
+SQUAD = {"id": "q1", "question": "What?", "context": "Two bolts.", "answers": {"text": ["bolts"], "answer_start": [4]}}
+SWAG = {"sent1": "He sits.", "sent2": "He", "ending0": "a", "ending1": "b", "ending2": "c", "ending3": "d", "label": 1}
+TAGS = {"tokens": ["EU", "rejects"], "ner_tags": [3, 0]}
+
+ROWS = [
+    # labels
+    ("sst2", [SST2, SST2 | {"label": 2}], "train.jsonl, line 2: label 2 is not one of .*: negative, positive, or 0 to 1"),
+    ("sst2", [SST2 | {"label": "postive"}], "line 1: label 'postive' .* did you mean 'positive'"),
+    ("sst2", [SST2 | {"label": True}], "line 1: label True is not one"),
+    ("sst2", [SST2 | {"label": 0.5}], "line 1: label 0.5 is not one"),
+    ("sst2", [SST2 | {"label": [1]}], r"line 1: label \[1\] is not one"),
+    ("sst2", [SST2, SST2 | {"label": -1}], "line 2: the label is hidden .*, but line 1 has one"),
+    ("sst2", [SST2 | {"label": None}, SST2], "line 1: the label is hidden .*, but line 2 has one"),
+    ("stsb", [STSB, STSB | {"label": float("nan")}], "line 2: label nan; allowed: a number from 0 to 5"),
+    ("stsb", [STSB | {"label": float("inf")}], "line 1: label inf; allowed: a number from 0 to 5"),
+    ("stsb", [STSB | {"label": 5.2}], "line 1: label 5.2; allowed: a number from 0 to 5"),
+    ("stsb", [STSB | {"label": "high"}], "line 1: label 'high'; allowed: a number"),
+    ("stsb", [STSB | {"label": True}], "line 1: label True; allowed: a number"),
+    # columns
+    ("sst2", [{"text": "good", "label": 1}], "line 1: no column 'sentence'; columns present: text, label"),
+    ("sst2", [{"sentence": "good"}], "line 1: no column 'label'; columns present: sentence"),
+    ("sst2", [SST2 | {"sentence": None}], "line 1: column 'sentence' holds None; text is expected"),
+    ("sst2", [SST2 | {"sentence": 3}], "line 1: column 'sentence' holds 3; text is expected"),
+    ("sst2", [SST2 | {"sentence": "\ud800"}], "line 1: column 'sentence' holds half of a surrogate pair"),
+    ("sst2", [SST2 | {"idx": 1.5}], "line 1: the id in column 'idx' is 1.5"),
+    # questions
+    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": [3]}}], r"line 1 \(id q1\): the answer 'bolts' is not at its answer_start 3, where ' bolt' stands; the context has it at 4"),
+    ("squad", [SQUAD | {"answers": {"text": ["nuts"], "answer_start": [4]}}], "the context does not have it at all"),
+    ("squad", [SQUAD | {"answers": {"text": ["s."], "answer_start": [-2]}}], "is not at its answer_start -2"),
+    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": []}}], "not .* with two lists of one length"),
+    ("squad", [SQUAD | {"answers": {"text": [""], "answer_start": [4]}}], "an answer needs a text"),
+    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": ["4"]}}], "a whole answer_start, got 'bolts' and '4'"),
+    ("squad", [SQUAD | {"answers": "bolts"}], "answers are str"),
+    ("squad", [SQUAD | {"answers": {"text": [], "answer_start": []}}], "no answer, but every question of task squad has one; .*squad_v2"),
+    ("squad", [SQUAD, SQUAD], r"line 2 \(id q1\): line 1 has the same id"),
+    ("squad", [{"id": "q1"}], "no column 'question'"),
+    # choices
+    ("swag", [SWAG | {"label": 4}], "line 1: label 4 is not one of .*allowed: 0, 1, 2, 3"),
+    ("swag", [{key: value for key, value in SWAG.items() if key != "ending3"}], "no column 'ending3'"),
+    # words
+    ("conll2003", [TAGS | {"ner_tags": [3]}], "line 1: 2 words, but 1 labels"),
+    ("conll2003", [TAGS | {"ner_tags": [3, 9]}], "line 1, word 2: label 9 is not one of"),
+    ("conll2003", [TAGS | {"ner_tags": [3, -1]}], "line 1, word 2: a word without a label"),
+    ("conll2003", [TAGS | {"ner_tags": [0, 4]}], "line 1, word 2: I-ORG after O: in IOB2 an entity starts with B-ORG"),
+    ("conll2003", [TAGS | {"tokens": ["EU", " "]}], "line 1: word 2 is ' '; every word is a text that is not empty"),
+    ("conll2003", [TAGS | {"tokens": "EU rejects"}], "line 1: column 'tokens' holds str; a list of words is expected"),
+    ("conll2003", [TAGS | {"tokens": []}], "line 1: column 'tokens' holds an empty list"),
+    ("conll2003", [{"tokens": ["EU"]}], "line 1: no column 'ner_tags'; columns present: tokens"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "rows", "message"), ROWS)
+def test_a_row_that_does_not_fit_is_named(tmp_path: Path, task: str, rows: list[dict], message: str):
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    refuse(tmp_path, message, task)
+
+
+TEXTS = [
+    ("sst2", "train.jsonl", "", "train.jsonl: the split 'train' of task sst2 has no rows"),
+    ("sst2", "train.jsonl", "\n\n", "has no rows"),
+    ("sst2", "train.jsonl", '{"sentence": "a", "label": 1}\n{"sentence"', "train.jsonl, line 2: broken JSON"),
+    ("sst2", "train.jsonl", "[1]\n", "line 1: list found; one object a line"),
+    ("sst2", "train.jsonl", b'{"sentence": "caf\xe9", "label": 1}\n', "train.jsonl, line 1: not UTF-8 .byte 0xe9"),
+    ("sst2", "train.csv", "sentence,label\ngood,1\nbad\n", r"train.csv, line 3: 1 columns, but the header has 2 \(sentence, label\)"),
+    ("sst2", "train.csv", 'sentence,label\n"good,1\n', "train.csv, line 2: broken CSV .*quotes"),
+    ("sst2", "train.csv", "sentence,label,label\na,1,1\n", "line 1: the header names label twice"),
+    ("sst2", "train.csv", "", "has no rows"),
+    ("sst2", "train.csv", "sentence,label\n", "has no rows"),
+    ("sst2", "train.json", '{"rows": []}', "train.json: a list of objects is expected"),
+    ("sst2", "train.json", "[1]", "train.json, row 1: int found"),
+    ("sst2", "train.json", '[\n{"sentence": }]', "train.json, line 2: broken JSON"),
+    ("sst2", "train.parquet", "not parquet", "train.parquet: damaged or not a Parquet file"),
+    ("sst2", "train.tsv", "sentence\tlabel\ngood\n", "train.tsv, line 2: 1 columns, at least 2 are expected in the official SST-2 file"),
+    ("sst2", "train.tsv", "good\t1\nbad\t0\n", r"train.tsv, line 1: the first line is data \('1'\)"),
+    ("rte", "train.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tmaybe\n", "train.tsv, line 2: label 'maybe'"),
+    ("cola", "train.tsv", "source\tlabel\tstar\tsentence\n", "line 1: label 'label' is not one"),
+    ("mrpc", "train.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\ta\n", "line 2: 4 columns, at least 5"),
+    ("squad", "train-v1.1.json", "{", "train-v1.1.json, line 1: broken JSON"),
+    ("squad", "train-v1.1.json", '{"version": "1.1"}', "not SQuAD"),
+    ("squad", "train-v1.1.json", '{"data": []}', "has no rows"),
+    ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', 'article 1, paragraph 1: no list "qas"'),
+    ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [3]}]}]}', "a question is int"),
+    ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "7", "question": "q"}]}]}]}', r"question 1 \(id 7\): no column 'answers'"),
+    ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"question": "q", "answers": []}]}]}]}', "no answer, but every"),
+    ("conll2003", "train.txt", "EU NNP B-NP B-ORG\nrejects VBZ O\n", r"train.txt, line 2: 3 columns \('rejects VBZ O'\), but line 1 has 4"),
+    ("conll2003", "train.txt", "EU B-ORG\n\na O\nb I-PER\n", "train.txt, line 4: I-PER after O: in IOB2 an entity starts with B-PER; mend the tag, or convert"),
+    ("conll2003", "train.txt", "EU I-ORG\n", "line 1: I-ORG after the start of the sentence"),
+    ("conll2003", "train.txt", "a O\n\nEU B-ORG\nX I-PER\n", "line 4: I-PER after B-ORG"),
+    ("conll2003", "train.txt", "EU B-ORGA\n", "train.txt, line 1: label 'B-ORGA' .* did you mean 'B-ORG'"),
+    ("conll2003", "train.txt", "-DOCSTART- -X- O O\n\n", "has no rows"),
+    ("conll2003", "train.txt", b"EU B-ORG\nZ\xfcrich B-LOC\n", "train.txt, line 2: not UTF-8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "file", "text", "message"), TEXTS)
+def test_a_broken_file_is_named_with_its_line(tmp_path: Path, task: str, file: str, text: str | bytes, message: str):
+    (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
+    refuse(tmp_path, message, task)
+
+
+def test_hidden_labels_can_be_predicted_but_not_measured(write_jsonl, tmp_path: Path):
+    write_jsonl("validation.jsonl", [{"sentence": "a", "label": -1}, {"sentence": "b", "label": -1}])
+    split = load("sst2", "validation", tmp_path)
+    assert (split.is_labelled, [example.label for example in split.examples]) == (False, [None, None])
+    message = r"validation.jsonl, line 1: the label is hidden .*a test set with labels -1 can be predicted"
+    refuse(tmp_path, message, "sst2", "validation", need_labels=True)
+
+
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        ("sst2", {"sentence": "a"}),
+        ("stsb", {"sentence1": "a", "sentence2": "b", "label": -1.0}),
+        ("swag", {key: value for key, value in SWAG.items() if key != "label"}),
+        ("swag", SWAG | {"label": -1}),
+        ("conll2003", {"tokens": ["EU"]}),
+    ],
+)
+def test_a_test_set_may_lack_labels(write_jsonl, tmp_path: Path, task: str, row: dict):
+    write_jsonl("test.jsonl", [row, row])
+    assert not load(task, "test", tmp_path).is_labelled
+
+
+def test_words_without_tags_can_be_predicted(write_text, tmp_path: Path):
+    write_text("test.txt", "EU\nrejects\n\nPeter\n")
+    split = load("conll2003", "test", tmp_path)
+    assert not split.is_labelled
+    assert [example.tokens for example in split.examples] == [("EU", "rejects"), ("Peter",)]
+
+
+def test_empty_texts_are_kept_and_counted(write_jsonl, tmp_path: Path, caplog):
+    write_jsonl("train.jsonl", [{"question1": "", "question2": "why", "label": n} for n in (0, 1)])
+    with caplog.at_level(logging.INFO):
+        assert load("qqp", "train", tmp_path).num_rows == 2
+    assert "2 texts are empty; they are kept" in caplog.text
+
+
+def test_na_none_and_quotes_stay_text_in_official_files(write_text, tmp_path: Path):
+    write_text(
+        "train.tsv", 'index\tsentence1\tsentence2\tlabel\n0\tNA\t"None\tentailment\n1\t"a" b\tnull\tnot_entailment\n'
+    )
+    first, second = load("rte", "train", tmp_path).examples
+    assert (first.text, first.text_pair) == ("NA", '"None')
+    assert (second.text, second.text_pair) == ('"a" b', "null")
+
+
+def test_broken_lines_of_qqp_are_left_out_and_counted(write_text, tmp_path: Path, caplog):
+    """The published train.tsv has questions with line breaks; huggingface/datasets' glue.py filters these rows, too."""
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    write_text("train.tsv", header + "1\t1\t2\ta\tb\t0\n2\t3\t4\ta\n\tc\t1\n3\t5\t6\ta\tb\t1\n")
+    with caplog.at_level(logging.WARNING):
+        assert load("qqp", "train", tmp_path).num_rows == 2
+    assert "2 broken lines (too few columns) were left out: 3, 4" in caplog.text
+
+
+def test_a_class_without_an_example_is_a_warning(write_jsonl, tmp_path: Path, caplog):
+    write_jsonl("train.jsonl", [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, 2)])
+    with caplog.at_level(logging.WARNING):
+        load("mnli", "train", tmp_path)
+    assert "no row has the label neutral" in caplog.text
+    caplog.clear()
+    write_jsonl("train.jsonl", [{"premise": "a", "hypothesis": "b", "label": label} for label in (0, 1, 2)])
+    load("mnli", "train", tmp_path)
+    assert not caplog.text
+
+
+def test_a_byte_order_mark_is_no_text(write_text, tmp_path: Path):
+    write_text("train.csv", "\ufeffsentence,label\r\ngood,1\r\n")
+    assert load("sst2", "train", tmp_path).examples[0].text == "good"
+
+
+def test_a_split_that_the_task_has_not_is_refused(tmp_path: Path):
+    refuse(tmp_path, "task ax has no split 'train'; it has: test", "ax")
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
+    refuse(tmp_path / "nowhere", "nowhere: no such folder", "rte")
+    (tmp_path / "file").write_text("")
+    refuse(tmp_path / "file", "a file; give the folder", "rte")
+    refuse(tmp_path, r"subfolders rte, glue/rte, ner/rte, RTE, glue/RTE; looked for train.jsonl, train.tsv, ", "rte")

@@ -1,0 +1,275 @@
+"""Every real file is read whole: row counts, and the official layouts made of real rows give the same examples."""
+
+import csv
+import dataclasses
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.tasks.examples import QuestionExample, Split, TaggedExample, TextExample
+from bert_recipes.tasks.loading import load_split
+from bert_recipes.tasks.registry import get_task
+
+
+# Rows of the files at hand; those that have as many as published are complete.
+ROWS = {
+    ("cola", "train"): 8551,
+    ("cola", "validation"): 1043,
+    ("cola", "test"): 1063,
+    ("sst2", "train"): 67349,
+    ("sst2", "validation"): 872,
+    ("sst2", "test"): 1821,
+    ("mrpc", "train"): 3668,
+    ("mrpc", "validation"): 408,
+    ("mrpc", "test"): 1725,
+    ("stsb", "train"): 5749,
+    ("stsb", "validation"): 1500,
+    ("stsb", "test"): 1379,
+    ("rte", "train"): 2490,
+    ("rte", "validation"): 277,
+    ("rte", "test"): 3000,
+    ("wnli", "train"): 635,
+    ("wnli", "validation"): 71,
+    ("wnli", "test"): 146,
+    ("qnli", "train"): 8999,
+    ("qnli", "validation"): 5463,
+    ("qnli", "test"): 5463,
+    ("mnli", "train"): 18636,
+    ("mnli", "validation_matched"): 4163,
+    ("mnli", "validation_mismatched"): 1000,
+    ("qqp", "train"): 40000,
+    ("qqp", "validation"): 10000,
+    ("ax", "test"): 1104,
+    ("squad", "train"): 11877,
+    ("squad", "validation"): 2014,
+    ("squad_v2", "train"): 7189,
+    ("squad_v2", "validation"): 3046,
+    ("swag", "train"): 4642,
+    ("swag", "validation"): 350,
+    ("conll2003", "train"): 14041,
+    ("conll2003", "validation"): 3250,
+    ("conll2003", "test"): 3453,
+}
+PARTIAL = {"qqp", "mnli", "squad", "squad_v2", "swag"}
+
+
+@pytest.mark.parametrize(("name", "split"), ROWS)
+def test_a_real_file_is_read_whole(shared_data: Path, name: str, split: str):
+    loaded = load_split(get_task(name), split, data_dir=str(shared_data))
+    assert loaded.num_rows == len(loaded.examples) == ROWS[name, split]
+    assert loaded.is_labelled == (name == "conll2003" or not split.startswith("test"))
+    assert loaded.is_partial == (name in PARTIAL or (name, split) == ("qnli", "train"))
+
+
+def test_unanswerable_questions_are_those_of_the_file(shared_data: Path):
+    examples = load_split(get_task("squad_v2"), "validation", data_dir=str(shared_data)).examples
+    assert sum(isinstance(example, QuestionExample) and example.answers == () for example in examples) == 1540
+
+
+def test_squad_shifts_is_read_as_squad(shared_data: Path, tmp_path: Path):
+    shutil.copyfile(shared_data / "squad" / "squadshifts_amazon-v1.1.json", tmp_path / "dev-v1.1.json")
+    assert load_split(get_task("squad"), "validation", data_dir=str(tmp_path)).num_rows == 9885
+
+
+def test_swag_in_json_lines_is_read(shared_data: Path, tmp_path: Path):
+    shutil.copyfile(shared_data / "swag" / "real_swag_sample.jsonl", tmp_path / "validation.jsonl")
+    example = load_split(get_task("swag"), "validation", data_dir=str(tmp_path)).examples[0]
+    assert example.context.startswith("Members of the procession walk down the street")
+    assert example.choices[0] == "A drum line passes by walking down the street playing their instruments."
+    assert example.label == 0
+
+
+def test_documents_and_words_of_conll_are_those_of_the_file(shared_data: Path):
+    """CoNLL-2003 English: 946 documents and 203621 words in the training file (Tjong Kim Sang and De Meulder, Table 1)."""
+    loaded = load_split(get_task("conll2003"), "train", data_dir=str(shared_data))
+    examples = [example for example in loaded.examples if isinstance(example, TaggedExample)]
+    assert sum(len(example.tokens) for example in examples) == 203621
+    assert len({example.document for example in examples}) == 946
+    assert [example.document for example in examples] == sorted(example.document for example in examples)
+    assert examples[0].tokens == ("EU", "rejects", "German", "call", "to", "boycott", "British", "lamb", ".")
+    assert [get_task("conll2003").labels[label] for label in examples[0].labels][:3] == ["B-ORG", "O", "B-MISC"]
+
+
+# The official GLUE download, from real rows
+
+
+LAYOUTS = {
+    "cola": ("CoLA", "gj04\t{label}\t\t{0}", None, "{idx}\t{0}", "index\tsentence"),
+    "sst2": ("SST-2", "{0}\t{label}", "sentence\tlabel", "{idx}\t{0}", "index\tsentence"),
+    "mrpc": (
+        "MRPC",
+        "{label}\t1{idx}\t2{idx}\t{0}\t{1}",
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+        "{idx}\t1{idx}\t2{idx}\t{0}\t{1}",
+        "index\t#1 ID\t#2 ID\t#1 String\t#2 String",
+    ),
+    "stsb": (
+        "STS-B",
+        "{idx}\tg\tf\t2012\t1\tnone\tnone\t{0}\t{1}\t{label:.3f}",
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
+        "{idx}\tg\tf\t2012\t1\tnone\tnone\t{0}\t{1}",
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2",
+    ),
+    "qqp": (
+        "QQP",
+        "{idx}\t1\t2\t{0}\t{1}\t{label}",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+        "{idx}\t{0}\t{1}",
+        "id\tquestion1\tquestion2",
+    ),
+    "mnli": (
+        "MNLI",
+        "{idx}\t1\t2\tfiction\ta\tb\tc\td\t{0}\t{1}\t{votes}{name}",
+        "index\tpromptID\tpairID\tgenre\tb1\tb2\tp1\tp2\tsentence1\tsentence2\t{votes}gold_label",
+        "{idx}\t1\t2\tfiction\ta\tb\tc\td\t{0}\t{1}",
+        "index\tpromptID\tpairID\tgenre\tb1\tb2\tp1\tp2\tsentence1\tsentence2",
+    ),
+    "qnli": ("QNLI", "{idx}\t{0}\t{1}\t{name}", "index\tquestion\tsentence\tlabel", "{idx}\t{0}\t{1}", "index\tquestion\tsentence"),
+    "rte": ("RTE", "{idx}\t{0}\t{1}\t{name}", "index\tsentence1\tsentence2\tlabel", "{idx}\t{0}\t{1}", "index\tsentence1\tsentence2"),
+    "wnli": ("WNLI", "{idx}\t{0}\t{1}\t{label}", "index\tsentence1\tsentence2\tlabel", "{idx}\t{0}\t{1}", "index\tsentence1\tsentence2"),
+    "ax": ("diagnostic", "", None, "{idx}\t{0}\t{1}", "index\tsentence1\tsentence2"),
+}  # fmt: skip
+NAMES = {
+    "train": "train.tsv",
+    "validation": "dev.tsv",
+    "test": "test.tsv",
+    "validation_matched": "dev_matched.tsv",
+    "validation_mismatched": "dev_mismatched.tsv",
+}
+
+
+def write_official(folder: Path, name: str, split: Split) -> None:
+    """Write examples in the layout of the official download, with CRLF ends in one of the files."""
+    directory, line, header, test_line, test_header = LAYOUTS[name]
+    task = get_task(name)
+    if not split.is_labelled:
+        line, header = test_line, test_header
+    # Training rows have one vote, development rows five.
+    votes = "neutral\t" * (1 if split.name == "train" else 5)
+    lines = [] if header is None else [header.replace("{votes}", votes)]
+    for example in split.examples:
+        assert isinstance(example, TextExample)
+        texts = [text for text in (example.text, example.text_pair) if text is not None]
+        label_name = task.labels[example.label] if task.labels and isinstance(example.label, int) else ""
+        lines.append(line.format(*texts, idx=example.idx, label=example.label, name=label_name, votes=votes))
+    file = "diagnostic.tsv" if name == "ax" else NAMES[split.name]
+    end = "\r\n" if name == "rte" else "\n"
+    path = folder / directory / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes((end.join(lines) + end).encode("utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "split"), [key for key in ROWS if key[0] in LAYOUTS and ROWS[key] < 20000], ids=lambda value: str(value)
+)
+def test_official_tsv_gives_the_examples_of_the_json_lines(shared_data: Path, tmp_path: Path, name: str, split: str):
+    """The layout is the download's, as huggingface/datasets' glue.py reads it: CoLA without header, no quoting."""
+    task = get_task(name)
+    expected = load_split(task, split, data_dir=str(shared_data))
+    write_official(tmp_path, name, expected)
+    official = load_split(task, split, data_dir=str(tmp_path))
+    assert official.source.endswith(".tsv")
+    assert official.num_rows == expected.num_rows
+    if name == "stsb":
+        pairs = zip(official.examples, expected.examples, strict=True)
+        assert all(a.label is b.label or a.label == pytest.approx(b.label, abs=1e-3) for a, b in pairs)
+        strip = [dataclasses.replace(example, label=None) for example in official.examples]
+        assert strip == [dataclasses.replace(example, label=None) for example in expected.examples]
+    else:
+        assert list(official.examples) == list(expected.examples)
+
+
+def test_mrpc_is_cut_from_the_msr_file_by_the_list_of_ids(shared_data: Path, tmp_path: Path):
+    """GLUE-baselines download_glue_data.py `format_mrpc`: pairs in dev_ids.tsv are the development set."""
+    task = get_task("mrpc")
+    train = load_split(task, "train", data_dir=str(shared_data))
+    dev = load_split(task, "validation", data_dir=str(shared_data))
+    rows = [("t", example) for example in train.examples] + [("d", example) for example in dev.examples]
+    random.Random(0).shuffle(rows)
+    lines = [f"{e.label}\t{kind}{e.idx}\tx{e.idx}\t{e.text}\t{e.text_pair}" for kind, e in rows]
+    folder = tmp_path / "MRPC"
+    folder.mkdir()
+    header = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+    (folder / "msr_paraphrase_train.txt").write_text(
+        "\r\n".join([header, *lines]) + "\r\n", encoding="utf-8", newline=""
+    )
+    # A train.tsv beside it is not read: known copies lack a row.
+    (folder / "train.tsv").write_text(f"{header}\n", encoding="utf-8")
+    (folder / "dev_ids.tsv").write_text("".join(f"d{e.idx}\tx{e.idx}\n" for e in dev.examples), encoding="utf-8")
+    for split in (train, dev):
+        loaded = load_split(task, split.name, data_dir=str(tmp_path))
+        key = lambda e: (e.text, e.text_pair, e.label)  # noqa: E731
+        assert sorted(map(key, loaded.examples)) == sorted(map(key, split.examples))
+
+
+def test_swag_columns_survive_commas_quotes_and_line_breaks(tmp_path: Path):
+    names = ["", "video-id", "fold-ind", "startphrase", "sent1", "sent2", "gold-source"]
+    names += [f"ending{number}" for number in range(4)] + ["label"]
+    hard = 'He says "yes, no"\nand goes'
+    with (tmp_path / "val.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        writer.writerow([0, "v", 1, "", hard, "She", "gold", "a, b", "c", "d", "e", 3])
+        writer.writerow([1, "v", 1, "", "x", "", "gold", "a", "b", "c", "d", 0])
+    first, second = load_split(get_task("swag"), "validation", data_dir=str(tmp_path)).examples
+    assert (first.context, first.choices[0], first.label) == (hard, "She a, b", 3)
+    assert second.choices == ("a", "b", "c", "d")
+
+
+def test_flat_squad_rows_are_the_nested_ones(shared_data: Path, tmp_path: Path):
+    task = get_task("squad_v2")
+    nested = load_split(task, "validation", data_dir=str(shared_data))
+    rows = [
+        {
+            "id": example.idx,
+            "title": example.title,
+            "context": example.context,
+            "question": example.question,
+            "answers": {
+                "text": [answer.text for answer in example.answers],
+                "answer_start": [answer.answer_start for answer in example.answers],
+            },
+        }
+        for example in nested.examples
+    ]
+    (tmp_path / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert list(load_split(task, "validation", data_dir=str(tmp_path)).examples) == list(nested.examples)
+
+
+def test_tags_by_name_and_by_number_are_those_of_the_columns(shared_data: Path, tmp_path: Path):
+    task = get_task("conll2003")
+    columns = load_split(task, "validation", data_dir=str(shared_data))
+    for folder, key, convert in (("a", "ner_tags", int), ("b", "labels", task.labels.__getitem__)):
+        rows = [{"tokens": e.tokens, key: [convert(label) for label in e.labels]} for e in columns.examples]
+        (tmp_path / folder).mkdir()
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / folder / "validation.jsonl").write_text(text, encoding="utf-8")
+        loaded = load_split(task, "validation", data_dir=str(tmp_path / folder))
+        assert [(e.tokens, e.labels) for e in loaded.examples] == [(e.tokens, e.labels) for e in columns.examples]
+        # Without marks every sentence is a document.
+        assert [e.document for e in loaded.examples] == list(range(3250))
+
+
+@pytest.mark.slow
+def test_a_file_as_large_as_mnli_is_read_in_seconds(shared_data: Path, tmp_path: Path):
+    import resource
+    import time
+
+    text = (shared_data / "glue" / "mnli" / "train.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "train.jsonl").write_text(text * 21, encoding="utf-8")
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    loaded = load_split(get_task("mnli"), "train", data_dir=str(tmp_path))
+    assert loaded.num_rows == 18636 * 21
+    assert time.perf_counter() - start < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kB: 1 GB
+
+
+def test_a_missing_test_file_names_what_was_looked_for(shared_data: Path):
+    with pytest.raises(
+        InputError, match=r"task qqp, split 'test': no file in --data_dir .*looked for test\.jsonl, test\.tsv"
+    ):
+        load_split(get_task("qqp"), "test", data_dir=str(shared_data))

@@ -1,0 +1,370 @@
+"""A task of one's own is a YAML file: the page's examples run, every slip is one line with the key and its line."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.config import read_task_file, write_task_file
+from bert_recipes.errors import InputError
+from bert_recipes.tasks.definition import KEYS
+from bert_recipes.tasks.examples import Answer
+from bert_recipes.tasks.loading import load_split
+from bert_recipes.tasks.registry import get_task, list_tasks
+from bert_recipes.tasks.task import KINDS, Task
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tasks.md"
+# {file: text} of the page's task files, whose first line is their name.
+EXAMPLES = {
+    text.split()[1]: text
+    for text in re.findall(r"^```yaml\n(# .*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+}
+
+SQUAD = {
+    "data": [
+        {
+            "title": "Manual",
+            "paragraphs": [
+                {
+                    "context": "Take off both of the two bolts.",
+                    "qas": [
+                        {"id": "1", "question": "Which?", "answers": [{"text": "two bolts", "answer_start": 21}]},
+                        {"id": "2", "question": "Why?", "answers": [], "is_impossible": True},
+                    ],
+                }
+            ],
+        }
+    ]
+}
+FLAT = {"id": "3", "question": "Which?", "context": "Fasten these two bolts.", "answers": {"text": ["two bolts"], "answer_start": [13]}}  # fmt: skip
+POSTS = '{"text": "Rain in Bergen", "topics": ["travel", "weather"]}\n{"text": "", "topics": []}\n{"text": "Match", "topics": ["sport"]}\n'
+# What the page says of the files, and what comes out: train texts and labels.
+FILES = {
+    "tickets.yaml": {
+        "tickets_train.csv": 'subject,kind\n"The page is blank, again",1\nHow?,0\nDark mode,3\nCrash,2\n',
+        "tickets_dev.csv": "subject,kind\nHow?,0\n",
+    },
+    "posts.yaml": {
+        "posts_train.jsonl": POSTS,
+        "posts_dev.jsonl": POSTS,
+        "posts_test.jsonl": '{"text": "Snow"}\n',
+    },
+    "names.yaml": {
+        "names_train.txt": "The O\nSea B-SHIP\nCloud I-SHIP\n\nleft O\nBergen B-PORT\nHarbour I-PORT\n",
+        "names_dev.txt": "Bergen\tB-PORT\n",
+    },
+    "manual.yaml": {
+        "manual_train.json": json.dumps(SQUAD),
+        "manual_dev.jsonl": json.dumps(FLAT) + "\n",
+    },
+    "quiz.yaml": {
+        "quiz_train.csv": "question,a,b,c,right\nWhere do trout live?,in trees,in rivers,in books,b\n",
+        "quiz_dev.csv": "question,a,b,c,right\nWhat is red?,grass,the sky,blood,c\n",
+    },
+}
+
+
+def write_example(folder: Path, name: str) -> Path:
+    for file, text in FILES[name].items():
+        (folder / file).write_text(text, encoding="utf-8")
+    path = folder / name
+    path.write_text(EXAMPLES[name], encoding="utf-8")
+    return path
+
+
+def test_the_page_has_an_example_of_every_kind_and_of_multi_label(tmp_path: Path):
+    assert EXAMPLES.keys() == FILES.keys()
+    tasks = [read_task_file(write_example(tmp_path, name)) for name in EXAMPLES]
+    assert {task.kind for task in tasks} == set(KINDS)
+    assert "multi_label_classification" in {task.problem_type for task in tasks}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_example_of_the_page_is_read_with_all_its_splits(tmp_path: Path, name: str):
+    task = read_task_file(write_example(tmp_path, name))
+    assert task.name == Path(name).stem
+    for split in (task.train_split, *task.validation_splits):
+        loaded = load_split(task, split, data_dir=None, need_labels=True)
+        assert loaded.published_rows is None
+        assert not loaded.is_partial
+    for split in task.test_splits:
+        assert not load_split(task, split, data_dir=None).is_labelled
+
+
+def train(folder: Path, name: str):
+    return load_split(read_task_file(write_example(folder, name)), "train", data_dir=None).examples
+
+
+def test_values_in_files_get_their_class_and_two_may_share_one(tmp_path: Path):
+    task = read_task_file(write_example(tmp_path, "tickets.yaml"))
+    assert task.labels == ("question", "bug", "wish")
+    assert [example.label for example in train(tmp_path, "tickets.yaml")] == [1, 0, 2, 1]
+
+
+def test_multi_label_rows_are_sorted_numbers(tmp_path: Path):
+    assert [example.label for example in train(tmp_path, "posts.yaml")] == [(0, 1), (), (2,)]
+
+
+def test_the_examples_of_the_other_kinds_hold_what_the_files_say(tmp_path: Path):
+    names = train(tmp_path, "names.yaml")
+    assert [(example.tokens, example.labels) for example in names] == [
+        (("The", "Sea", "Cloud"), (0, 1, 2)),
+        (("left", "Bergen", "Harbour"), (0, 3, 4)),
+    ]
+    manual = train(tmp_path, "manual.yaml")
+    assert [example.answers for example in manual] == [(Answer(text="two bolts", answer_start=21),), ()]
+    (quiz,) = train(tmp_path, "quiz.yaml")
+    assert (quiz.context, quiz.choices, quiz.label) == (
+        "Where do trout live?",
+        ("in trees", "in rivers", "in books"),
+        1,
+    )
+
+
+# Forms of labels
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    """Read a task file and one training file, given as texts."""
+
+    def read_one(yaml_text: str, data: str, file: str = "train.csv", split: str = "train"):
+        (tmp_path / file).write_text(data, encoding="utf-8")
+        (tmp_path / "own.yaml").write_text(yaml_text.replace("FILE", file), encoding="utf-8")
+        return load_split(read_task_file(tmp_path / "own.yaml"), split, data_dir=None)
+
+    return read_one
+
+
+SEQUENCE = "kind: sequence_classification\nfiles: {train: FILE}\ntext_columns: t\nlabel_column: y\n"
+
+
+def labels_of(split) -> list:
+    return [example.label for example in split.examples]
+
+
+def test_labels_that_are_numbers_are_names_and_not_places(read):
+    assert labels_of(read(SEQUENCE + "labels: [1, 2, 3]\n", "t,y\na,1\nb,3\nc,2\n")) == [0, 2, 1]
+    with pytest.raises(InputError, match=r"line 2: label '0' is not one of the task's; allowed: 1, 2, 3$"):
+        read(SEQUENCE + "labels: [1, 2, 3]\n", "t,y\na,0\n")
+
+
+def test_words_that_yaml_takes_for_something_else_stay_words(read):
+    assert labels_of(read(SEQUENCE + "labels: [no, yes, None]\n", "t,y\na,yes\nb,no\nc,None\n")) == [1, 0, 2]
+
+
+def test_truth_values_of_json_are_words(read):
+    rows = '{"t": "a", "y": true}\n{"t": "b", "y": false}\n'
+    assert labels_of(read(SEQUENCE + "labels: ['false', 'true']\n", rows, "train.jsonl")) == [1, 0]
+
+
+def test_minus_one_may_be_a_class(read):
+    labels = "labels: {-1: negative, 0: neutral, 1: positive}\n"
+    assert labels_of(read(SEQUENCE + labels, "t,y\na,-1\nb,1\nc,0\n")) == [0, 2, 1]
+
+
+def test_a_regression_may_go_below_zero(read):
+    text = SEQUENCE + "problem_type: regression\nlabel_range: [-1, 1]\n"
+    assert labels_of(read(text, "t,y\na,-1\nb,0.5\n")) == [-1.0, 0.5]
+    with pytest.raises(InputError, match=r"line 2: label '1\.5'; allowed: a number from -1 to 1"):
+        read(text, "t,y\na,1.5\n")
+    assert labels_of(read(SEQUENCE + "problem_type: regression\n", "t,y\na,-1\nb,1e3\n")) == [-1.0, 1000.0]
+
+
+MULTI = SEQUENCE + "problem_type: multi_label_classification\nlabels: [x, y, z]\n"
+
+
+def test_multi_label_text_is_split_at_the_separator(read):
+    assert labels_of(read(MULTI + "label_separator: ';'\n", "t,y\na,z; x\nb,\nc,y\n")) == [(0, 2), (), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ('{"t": "a", "y": "x"}', r"line 1: a list of labels is expected, text found \('x'\); .*label_separator"),
+        ('{"t": "a", "y": 3}', "line 1: a list of labels is expected, int found"),
+        ('{"t": "a", "y": ["x", "w"]}', "line 1: label 'w' is not one"),
+        ('{"t": "a", "y": ["x", "x"]}', "line 1: a label stands twice"),
+        ('{"t": "a", "y": ["x", null]}', "line 1: label None within a list"),
+        ('{"t": "a", "y": ["x"]}\n{"t": "a", "y": null}', "line 2: the label is hidden"),
+    ],
+)
+def test_labels_that_are_no_set_are_refused(read, rows: str, message: str):
+    with pytest.raises(InputError, match=message):
+        read(MULTI, rows + "\n", "train.jsonl")
+
+
+def test_choices_may_be_a_list_of_one_length(read):
+    text = "kind: multiple_choice\nfiles: {train: FILE}\ntext_columns: q\nchoice_columns: options\n"
+    row = {"q": "?", "options": ["a", "b", "c"], "label": 2}
+    split = read(text, json.dumps(row) + "\n", "train.jsonl")
+    assert (split.examples[0].choices, split.examples[0].label) == (("a", "b", "c"), 2)
+    other = row | {"options": ["a", "b"], "label": 0}
+    with pytest.raises(InputError, match="line 2: 2 choices, but 3 are expected, as many in every row"):
+        read(text, json.dumps(row) + "\n" + json.dumps(other) + "\n", "train.jsonl")
+    with pytest.raises(InputError, match="line 1: column 'options' does not hold a list of two or more texts"):
+        read(text, json.dumps(row | {"options": "a b"}) + "\n", "train.jsonl")
+
+
+def test_tags_that_are_no_entities_are_not_held_to_iob2(read):
+    text = "kind: token_classification\nfiles: {train: FILE}\nlabels: [NOUN, VERB]\n"
+    split = read(text, "dogs NOUN\nbark VERB\n", "train.conll")
+    assert split.examples[0].labels == (0, 1)
+    assert read_task_file(Path(split.source).with_name("own.yaml")).best_metric == "accuracy"
+
+
+def test_ids_come_from_their_column(read):
+    split = read(SEQUENCE + "labels: [a, b]\nid_column: n\n", "n,t,y\nx7,a,a\nx8,b,b\n")
+    assert [example.idx for example in split.examples] == ["x7", "x8"]
+    with pytest.raises(InputError, match="line 2: no column 'n'; columns present: t, y"):
+        read(SEQUENCE + "labels: [a, b]\nid_column: n\n", "t,y\na,a\n")
+
+
+def test_a_tsv_of_ones_own_has_no_quotes(read):
+    split = read(SEQUENCE + "labels: [a, b]\n", 't\ty\n"x" y\ta\n', "train.tsv")
+    assert split.examples[0].text == '"x" y'
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    path = write_example(tmp_path, "quiz.yaml")
+    (tmp_path / "quiz_train.csv").unlink()
+    with pytest.raises(InputError, match=r"task quiz, split 'train': .*quiz_train.csv: no such file; mend `files`"):
+        load_split(read_task_file(path), "train", data_dir=None)
+
+
+# What a task file may not say
+
+VALID = "kind: sequence_classification\nfiles: {train: a.csv}\ntext_columns: t\nlabels: [a, b]\n"
+BAD = [
+    ("", "own.yaml: no settings in this file"),
+    ("- a\n", "own.yaml, line 1: expected lines"),
+    (VALID + "\tx: 1\n", "own.yaml, line 5: not valid YAML: a tab"),
+    (VALID + "label_colum: y\n", "own.yaml, line 5: unknown key 'label_colum'; did you mean label_column"),
+    (VALID + "kind: multiple_choice\n", "line 5: 'kind' is given a second time"),
+    (VALID.replace("sequence_classification", "classification"), "line 1: kind is 'classification'; allowed: sequence_classification, "),
+    (VALID.replace("kind: sequence_classification\n", ""), "own.yaml: kind is missing"),
+    (VALID.replace("files: {train: a.csv}\n", ""), "own.yaml: give `files` .*or hub_dataset"),
+    (VALID.replace("{train: a.csv}", "a.csv"), "line 2: files: a mapping is expected, like {train: train.csv}"),
+    (VALID.replace("{train: a.csv}", "{train: [a.csv]}"), "line 2: files: train: one text is expected, a list found"),
+    (VALID.replace("train:", "trian:"), "line 2: files: 'trian' is no split; splits are called train, validation"),
+    (VALID + "train_split: learn\n", "line 2: files: 'train' is no split"),
+    (VALID + "test_splits: test\n", "line 2: files: no file for the split 'test'; it has train"),
+    (VALID.replace("text_columns: t\n", ""), "own.yaml: text_columns: sequence_classification takes 1 or 2, 0 given"),
+    (VALID.replace("t\n", "[a, b, c]\n"), "line 3: text_columns: sequence_classification takes 1 or 2, 3 given"),
+    (VALID.replace("labels: [a, b]\n", ""), "own.yaml: labels: 0 given; name the classes"),
+    (VALID.replace("[a, b]", "[a]"), "line 4: labels: 1 given"),
+    (VALID.replace("[a, b]", "[a, b, a]"), "line 4: labels: a twice; name each class once"),
+    (VALID.replace("[a, b]", "[a, '']"), "line 4: labels: an empty name"),
+    (VALID.replace("[a, b]", "[a, [b]]"), "line 4: labels: one text is expected, a list found"),
+    (VALID + "problem_type: regresion\n", "line 5: problem_type is 'regresion'; allowed: single_label"),
+    (VALID + "problem_type: regression\n", "line 4: labels: regression has none"),
+    (VALID + "label_range: [0, 5]\n", "line 5: label_range belongs to problem_type: regression"),
+    (VALID + "label_range: [5, 0]\n", "line 5: label_range: 5 is not less than 0"),
+    (VALID + "label_range: [0, five]\n", "line 5: label_range: a number is expected, got 'five'"),
+    (VALID + "label_range: 5\n", "line 5: label_range: two numbers are expected"),
+    (VALID + "label_separator: ','\n", "line 5: label_separator belongs to problem_type: multi_label"),
+    (VALID + "choice_columns: [a, b]\n", "line 5: choice_columns belong to multiple_choice"),
+    (VALID + "metrics: acuracy\n", "line 5: metrics: 'acuracy' does not measure this task; allowed: accuracy, "),
+    (VALID + "metrics: [squad]\n", "line 5: metrics: 'squad' does not measure this task"),
+    (VALID + "metrics: []\n", "line 5: metrics: none given"),
+    (VALID.replace("[a, b]", "[a, b, c]") + "metrics: f1\n", "line 5: metrics: 'f1' is for two classes"),
+    (VALID + "best_metric: f1\n", "line 5: best_metric: 'f1' is no figure of this task; allowed: accuracy"),
+    (VALID + "name: [x]\n", "line 5: name: one text is expected, a list found"),
+    (VALID + "published_rows: {train: many}\n", "line 5: published_rows: a number is expected, got 'many'"),
+    (VALID + "tsv: {folder: X}\n", "line 5: tsv: files, text_columns, label_column is missing"),
+    ("kind: multiple_choice\nfiles: {train: a.csv}\ntext_columns: q\n", "choice_columns: the columns of the choices are missing"),
+    ("kind: multiple_choice\nfiles: {train: a.csv}\ntext_columns: q\nchoice_columns: [a, b]\nlabels: [x, y, z]\n", "line 5: labels: 3 names for 2 choice_columns"),
+    ("kind: question_answering\nfiles: {train: a.json}\nlabels: [a, b]\n", "line 3: labels: question_answering has none"),
+    ("kind: question_answering\nfiles: {train: a.json}\nmetrics: [squad, squad_v2]\n", "line 3: metrics: squad and squad_v2 exclude each other"),
+    ("kind: token_classification\nfiles: {train: a.txt}\nlabels: [N, V]\nmetrics: entities\n", "line 4: metrics: 'entities' does not measure this task"),
+    ("kind: token_classification\nfiles: {train: a.txt}\nlabels: [N, V]\nproblem_type: regression\n", "line 4: problem_type belongs to sequence_classification"),
+    ("kind: !!python/name:os.system x\n", "line 1: the tag .* is not supported"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), BAD)
+def test_a_slip_in_a_task_file_is_one_line(tmp_path: Path, text: str, message: str):
+    path = tmp_path / "own.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=message) as error:
+        read_task_file(path)
+    assert "\n" not in str(error.value)
+    assert str(error.value).startswith(str(path))
+
+
+def test_a_task_file_that_is_not_there_is_named(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(VALID)
+    with pytest.raises(InputError, match=r"own.yaml: no such task file; .* holds mine.yaml"):
+        read_task_file(tmp_path / "own.yaml")
+
+
+def test_figures_of_several_validation_splits_bear_their_names(tmp_path: Path):
+    path = tmp_path / "own.yaml"
+    files = "files: {train: a.csv, validation_old: b.csv, validation_new: c.csv}\n"
+    path.write_text(VALID.replace("files: {train: a.csv}\n", files))
+    task = read_task_file(path)
+    assert task.validation_splits == ("validation_old", "validation_new")
+    assert task.best_metric == "old_accuracy"
+    path.write_text(path.read_text() + "best_metric: accuracy\n")
+    with pytest.raises(
+        InputError, match=r"line 5: best_metric: 'accuracy' is no figure .*allowed: old_accuracy, new_accuracy"
+    ):
+        read_task_file(path)
+
+
+# Written beside a model and read back
+
+
+@pytest.mark.parametrize("name", list_tasks())
+def test_a_row_is_the_same_after_writing_and_reading(tmp_path: Path, name: str):
+    write_task_file(tmp_path / "task.yaml", get_task(name))
+    assert read_task_file(tmp_path / "task.yaml") == get_task(name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_task_of_ones_own_is_found_again_in_another_folder(tmp_path: Path, name: str):
+    (tmp_path / "here").mkdir()
+    task = read_task_file(write_example(tmp_path / "here", name))
+    (tmp_path / "run").mkdir()
+    write_task_file(tmp_path / "run" / "task.yaml", task)
+    assert str(tmp_path) not in (tmp_path / "run" / "task.yaml").read_text(encoding="utf-8")
+    again = read_task_file(tmp_path / "run" / "task.yaml")
+    assert dataclasses.replace(again, files={}) == dataclasses.replace(task, files={})
+    assert again.relative_files == task.relative_files
+    with pytest.raises(InputError, match=r"no such file; mend `files` in the task file, or give .* --data_dir"):
+        load_split(again, "train", data_dir=None)
+    moved = load_split(again, "train", data_dir=str(tmp_path / "here"))
+    assert moved.examples == load_split(task, "train", data_dir=None).examples
+
+
+def test_files_of_one_name_in_two_folders_are_told_apart(tmp_path: Path):
+    for folder, text in (("learn", "a"), ("check", "b")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "data.csv").write_text(f"t,label\n{text},a\n{text},b\n")
+    files = "files: {train: learn/data.csv, validation: check/data.csv}\n"
+    (tmp_path / "own.yaml").write_text(VALID.replace("files: {train: a.csv}\n", files))
+    (tmp_path / "run").mkdir()
+    write_task_file(tmp_path / "run" / "task.yaml", read_task_file(tmp_path / "own.yaml"))
+    again = read_task_file(tmp_path / "run" / "task.yaml")
+    texts = [load_split(again, name, data_dir=str(tmp_path)).examples[0].text for name in ("train", "validation")]
+    assert texts == ["a", "b"]
+
+
+def test_every_field_of_a_row_can_be_given():
+    fields = {field.name for field in dataclasses.fields(Task)} - {"column_labels"}
+    assert fields == set(KEYS)
+
+
+def test_a_task_file_may_name_a_hub_data_set(tmp_path: Path):
+    path = tmp_path / "own.yaml"
+    hub = "hub_dataset: someone/reviews\nhub_subset: en\nvalidation_splits: dev\ntest_splits: []\n"
+    path.write_text(VALID.replace("files: {train: a.csv}\n", hub))
+    task = read_task_file(path)
+    assert (task.train_split, task.validation_splits, task.test_splits) == ("train", ("dev",), ())
+    with pytest.raises(
+        InputError, match=r"task own: the Hub cannot be reached .*someone/reviews.*train.jsonl, dev.jsonl$"
+    ):
+        load_split(task, "train", data_dir=None)
