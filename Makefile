@@ -16,6 +16,9 @@ STORE ?= data/quickstart/store
 MODEL ?=
 TASK ?=
 VERSION ?= 1
+SWEEP ?=
+RUNS ?= runs/glue
+INPUT ?=
 
 # OpenMP's waiting threads spin briefly and then sleep: endless spinning starves everything else on the same cores, and sleeping
 # at once costs the small models time at every operation.
@@ -33,12 +36,12 @@ endif
 # --quiet: the recipe has said in one line what is wrong; without it the launcher adds a traceback of its own.
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 
-.PHONY: help install check-names pretrain tokenizer corpus show-data params glue squad swag ner evaluate test test-slow lint format clean
+.PHONY: help install check-names pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate test test-slow lint format clean
 
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
 	@echo
-	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
 	@echo
 	@echo "  CONFIG of pretrain: $(patsubst recipes/configs/pretrain/%.yaml,%,$(wildcard recipes/configs/pretrain/*.yaml))"
 	@echo "  LAUNCH:             $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))"
@@ -91,9 +94,19 @@ params: $(READY)  ## parameters by component: SIZE=base VOCAB_SIZE=30522
 FINETUNE = $(LAUNCHER) recipes/finetune.py --config recipes/configs/finetune
 MODEL_FLAG = $(if $(MODEL),--model_name_or_path $(MODEL))
 
-glue: check-names $(READY)  ## fine-tune on a GLUE task: TASK=mnli MODEL=runs/my_bert ARGS="--data_dir DATA"
+glue: check-names $(READY)  ## fine-tune on a GLUE task: TASK=mnli MODEL=runs/my_bert [SWEEP=paper] ARGS="--data_dir DATA"
 	@test -n "$(TASK)" || { echo "error: give TASK=, one of cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli" >&2; exit 1; }
+ifeq ($(SWEEP),)
 	$(FINETUNE)/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
+else
+	$(PYTHON) recipes/sweep_finetuning.py --launch $(LAUNCH) --sweep $(SWEEP) --output_dir runs/$(TASK)_$(SWEEP) --config recipes/configs/finetune/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
+endif
+
+glue-all: check-names $(READY)  ## all nine GLUE tasks and their mean beside the paper's: MODEL= ARGS="--data_dir DATA"
+	$(PYTHON) recipes/glue_all.py --launch $(LAUNCH) --output_dir runs/glue $(MODEL_FLAG) $(ARGS)
+
+glue-submission: $(READY)  ## the zip that the GLUE leaderboard takes: RUNS="runs/glue" (runs made with --do_predict true)
+	$(PYTHON) recipes/make_glue_submission.py --runs $(RUNS) $(ARGS)
 
 squad: check-names $(READY)  ## fine-tune on SQuAD: VERSION=1 or 2, MODEL=, ARGS="--data_dir DATA"
 	@case "$(VERSION)" in 1|1.1|2|2.0) ;; *) echo "error: VERSION is '$(VERSION)'; allowed: 1 or 2" >&2; exit 1;; esac
@@ -105,8 +118,14 @@ swag: check-names $(READY)  ## fine-tune on SWAG: MODEL=, ARGS="--data_dir DATA"
 ner: check-names $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--data_dir DATA"
 	$(FINETUNE)/ner.yaml $(MODEL_FLAG) $(ARGS)
 
-evaluate: $(READY)  ## measure a checkpoint on a store's held-out part: MODEL=runs/quickstart STORE=data/quickstart/store
-	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) --store $(STORE) $(ARGS)
+ner-features: $(READY)  ## the paper's Table 7: frozen BERT under a BiLSTM: MODEL= ARGS="--data_dir DATA"
+	$(PYTHON) recipes/feature_based_ner.py $(MODEL_FLAG) $(ARGS)
+
+predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
+	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
+
+evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
+	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),--store $(STORE)) $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)

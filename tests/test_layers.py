@@ -39,12 +39,16 @@ LAYER_2 = {
     "checkpoint_access",
     "evaluation",
     "finetuning",
+    "glue_submission",
+    "glue_table",
     "inspection",
     "meter",
     "monitoring",
     "pretraining",
     "reporting",
     "run_arguments",
+    "stock_comparison",
+    "sweeps",
     "trainer",
     "training",
 }
@@ -59,7 +63,8 @@ ONLY_IN = {
     "wandb": set(),
     "tensorboard": set(),
     "deepspeed": set(),
-    "matplotlib": {"reporting.py"},
+    "matplotlib": {"reporting.py", "sweeps/report.py"},
+    "optuna": {"sweeps/search.py"},
     # Where the network may be reached; nothing is downloaded anywhere else.
     "huggingface_hub": {"checkpoint_access.py", "data/rows.py", "hub_access.py", "tasks/hub_rows.py"}
     | {"tokenization/hub_folder.py"},

@@ -1,0 +1,103 @@
+"""Fine-tune on GLUE's nine tasks one after another and print the mean of the paper's Table 1.
+
+python recipes/glue_all.py --output_dir runs/glue --model_name_or_path google-bert/bert-base-uncased \
+    --rte "--num_train_epochs 5" --qqp "--max_train_examples 40000"
+
+Every flag that is not listed here goes to each run of recipes/finetune.py, after --config
+recipes/configs/finetune/glue.yaml where no other is given. Each task's model is in OUTPUT_DIR/<task>, with several seeds in
+OUTPUT_DIR/<task>/seed-<seed>; --sweep paper makes each task the paper's sweep. The same command goes on after an interruption.
+"""
+
+import logging
+import shlex
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import InputError, run_cli
+from bert_recipes.field_types import field_types
+from bert_recipes.glue_table import TASKS, read_runs, write_table
+from bert_recipes.sweeps.grid import check_flags, choose_seeds, given_flags, split_flags
+from bert_recipes.sweeps.runs import check_flag_names, read_sweep, run_sweep
+from bert_recipes.sweeps.subruns import (
+    FineTuning,
+    claimed_folder,
+    end_with_children,
+    finetuning_command,
+    hashes_of_files,
+)
+
+
+HERE = Path(__file__).parent
+SPECIAL = "further flags of this task's runs, in quotes"
+
+
+@dataclass
+class GlueArguments:
+    """Which tasks, how often, and what is special about each."""
+
+    output_dir: str = field(metadata={"help": "folder of all runs"})
+    tasks: list[str] = field(default_factory=lambda: list(TASKS), metadata={"help": "these tasks only, in this order"})
+    sweep: str | None = field(default=None, metadata={"help": "name in recipes/configs/sweep, or a YAML file"})
+    num_seeds: int = field(default=1, metadata={"help": "seeds 1, 2, ... of every task"})
+    seeds: list[int] | None = field(default=None, metadata={"help": "these seeds instead"})
+    launch: str | None = field(
+        default=None, metadata={"help": "name in accelerate_configs/ or a file; default: one process, no launcher"}
+    )
+    cola: str = field(default="", metadata={"help": SPECIAL})
+    sst2: str = field(default="", metadata={"help": SPECIAL})
+    mrpc: str = field(default="", metadata={"help": SPECIAL})
+    stsb: str = field(default="", metadata={"help": SPECIAL})
+    qqp: str = field(default="", metadata={"help": SPECIAL})
+    mnli: str = field(default="", metadata={"help": SPECIAL})
+    qnli: str = field(default="", metadata={"help": SPECIAL})
+    rte: str = field(default="", metadata={"help": SPECIAL})
+    wnli: str = field(default="", metadata={"help": SPECIAL})
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        for name in self.tasks:
+            if name not in TASKS:
+                raise InputError(f"tasks: '{name}' is none of GLUE's nine; allowed: {', '.join(TASKS)}")
+
+
+def run_task(args: GlueArguments, name: str, finetuning: FineTuning, seeds: list[int]) -> None:
+    """Run one task: once, with several seeds, or as a sweep."""
+    folder = Path(args.output_dir) / name
+    if args.sweep is not None:
+        run_sweep(folder, finetuning, read_sweep(args.sweep, HERE / "configs" / "sweep", finetuning.flags), seeds)
+        return
+    for seed in seeds:
+        finetuning.run(folder / f"seed-{seed}" if len(seeds) > 1 else folder, ["--seed", str(seed)])
+
+
+def main() -> None:
+    """Run what is not finished, then print the table."""
+    own, flags = split_flags(sys.argv[1:], field_types(GlueArguments))
+    (args,) = parse_arguments(GlueArguments, argv=own)
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    seeds = choose_seeds(args.num_seeds, args.seeds)
+    if "config" not in given_flags(flags):
+        flags = ["--config", str(HERE / "configs" / "finetune" / "glue.yaml"), *flags]
+    special = {name: shlex.split(getattr(args, name)) for name in TASKS}
+    for given in (flags, *special.values()):
+        check_flag_names(given, field_types(GlueArguments))
+        check_flags(given, ("task", "task_file"))
+        if args.sweep is not None:
+            read_sweep(args.sweep, HERE / "configs" / "sweep", given)
+    finetuning = FineTuning(finetuning_command(HERE / "finetune.py", args.launch), ())
+    settings = {"flags": flags, "task_flags": special, "files": hashes_of_files(flags), "sweep": args.sweep}
+    end_with_children()
+    folder = Path(args.output_dir)
+    with claimed_folder(folder, "glue_plan.json", settings | {"has_seed_folders": len(seeds) > 1}):
+        for name in args.tasks:
+            run_task(args, name, replace(finetuning, flags=(*flags, "--task", name, *special[name])), seeds)
+        runs = {name: read_runs(folder / name) for name in TASKS}
+        print(write_table(folder, runs, settings | {"date": time.strftime("%Y-%m-%d")}))
+    print(f"{folder}/glue.md, glue.json")
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,57 @@
+"""Fine-tune with every combination of a few settings and several seeds; the best on the development set is kept.
+
+python recipes/sweep_finetuning.py --sweep paper --num_seeds 5 --output_dir runs/mrpc_sweep \
+    --config recipes/configs/finetune/glue.yaml --task mrpc --model_name_or_path google-bert/bert-base-uncased
+
+Every flag that is not listed here goes to each run of recipes/finetune.py. The same command goes on after an interruption;
+with more seeds it adds them. At the end: sweep.md, sweep.json, sweep.png, and best/, the best run. Only the best run keeps
+its weights; all keep their results and predictions.
+"""
+
+import logging
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import run_cli
+from bert_recipes.field_types import field_types
+from bert_recipes.sweeps.grid import choose_seeds, split_flags
+from bert_recipes.sweeps.runs import check_flag_names, read_sweep, run_sweep
+from bert_recipes.sweeps.subruns import FineTuning, end_with_children, finetuning_command
+
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class SweepArguments:
+    """What is swept, and how often."""
+
+    output_dir: str = field(metadata={"help": "folder of the sweep; each run gets its own inside"})
+    sweep: str = field(default="paper", metadata={"help": "name in recipes/configs/sweep, or a YAML file"})
+    num_seeds: int = field(default=1, metadata={"help": "seeds 1, 2, ... of every combination"})
+    seeds: list[int] | None = field(default=None, metadata={"help": "these seeds instead"})
+    metric: str | None = field(default=None, metadata={"help": "figure that decides; default: the task's own"})
+    num_trials: int | None = field(default=None, metadata={"help": "search with Optuna instead of trying all"})
+    launch: str | None = field(
+        default=None, metadata={"help": "name in accelerate_configs/ or a file; default: one process, no launcher"}
+    )
+
+
+def main() -> None:
+    """Read the sweep, run what is not finished, report."""
+    own, flags = split_flags(sys.argv[1:], field_types(SweepArguments))
+    (args,) = parse_arguments(SweepArguments, argv=own)
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    check_flag_names(flags, field_types(SweepArguments))
+    grid = read_sweep(args.sweep, HERE / "configs" / "sweep", flags, args.num_trials)
+    seeds = choose_seeds(args.num_seeds, args.seeds)
+    finetuning = FineTuning(finetuning_command(HERE / "finetune.py", args.launch), tuple(flags))
+    end_with_children()
+    print(run_sweep(Path(args.output_dir), finetuning, grid, seeds, metric=args.metric, num_trials=args.num_trials))
+    print(f"{args.output_dir}/sweep.md, sweep.json, sweep.png; the best run: {args.output_dir}/best")
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,1 @@
+"""Fine-tuning with every combination of settings and several seeds, each run a process of its own."""

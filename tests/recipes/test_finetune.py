@@ -1,0 +1,199 @@
+"""recipes/finetune.py as a user runs it."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import transformers
+
+from bert_recipes.config import read_task_file
+from bert_recipes.tasks.registry import get_task
+
+
+def finetune(repository: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "recipes/finetune.py", "--use_cpu", "true", "--disable_tqdm", "true", *map(str, flags)],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def rows(number: int, seed: int) -> list[dict]:
+    """Pairs whose texts are equal or not: a tiny model learns something of it."""
+    rng = random.Random(seed)
+    made = []
+    for index in range(number):
+        first = "".join(rng.choices("abcdef", k=rng.randint(3, 20)))
+        label = rng.randint(0, 1)
+        second = first if label else "".join(rng.choices("uvwxyz", k=rng.randint(3, 20)))
+        made.append({"idx": index, "sentence1": first, "sentence2": second, "label": label})
+    return made
+
+
+def write(path: Path, lines: list[dict]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def mrpc(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mrpc")
+    write(folder / "train.jsonl", rows(200, 1))
+    write(folder / "validation.jsonl", rows(50, 2))
+    write(folder / "test.jsonl", [row | {"label": -1} for row in rows(60, 3)])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(repository, tiny_checkpoint, mrpc, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "mrpc"
+    common = ["--task", "mrpc", "--model_name_or_path", tiny_checkpoint, "--data_dir", mrpc, "--output_dir", folder]
+    done = finetune(
+        repository,
+        *common,
+        *("--learning_rate", "3e-3", "--num_train_epochs", "8", "--global_train_batch_size", "16", "--dropout", "0"),
+        *("--max_seq_length", "64", "--do_predict", "true", "--eval_strategy", "epoch", "--save_strategy", "epoch"),
+        *("--load_best_model_at_end", "true", "--save_total_limit", "2"),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder, done, common
+
+
+def test_a_run_leaves_model_results_and_predictions(finished):
+    folder, done, _ = finished
+    results = json.loads((folder / "all_results.json").read_text())
+    assert results["splits"]["validation"] == {"examples": 50, "features": 50, "published": 408, "partial": True}
+    assert results["train_steps"] == 200 * 8 // 16
+    assert 0 <= results["eval_accuracy"] <= 1
+    assert f"| f1 | {results['eval_f1']:.4f} |" in done.stdout
+    assert read_task_file(folder / "task.yaml") == get_task("mrpc")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    assert model.config.id2label == {0: "not_equivalent", 1: "equivalent"}
+    assert not list(folder.rglob("training_args.bin")) or all("checkpoint" in str(p) for p in folder.rglob("*.bin"))
+
+
+def test_the_model_learns_and_the_best_checkpoint_is_the_one_kept(finished):
+    folder, _, _ = finished
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    figures = [line["eval_f1"] for line in history if "eval_f1" in line]
+    assert len(figures) == 9  # eight epochs and the measurement at the end
+    assert figures[-1] == max(figures)
+    assert figures[-1] > 0.8
+
+
+def test_line_k_of_the_predictions_is_row_k(finished, mrpc):
+    folder, _, _ = finished
+    for split in ("validation", "test"):
+        lines = [json.loads(line) for line in (folder / f"predictions_{split}.jsonl").read_text().splitlines()]
+        data = [json.loads(line) for line in (mrpc / f"{split}.jsonl").read_text().splitlines()]
+        assert [line["idx"] for line in lines] == [row["idx"] for row in data]
+        assert all(sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-5) for line in lines)
+    # Stock transformers on the rows one by one.
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    for line, row in list(zip(lines, data, strict=True))[:10]:
+        inputs = tokenizer(row["sentence1"], row["sentence2"], return_tensors="pt")
+        probability = model(**inputs).logits.softmax(-1)[0, 1].item()
+        assert line["probabilities"]["equivalent"] == pytest.approx(
+            probability, abs=2e-2
+        )  # bf16 where there are units
+
+
+def test_a_second_run_does_not_overwrite_the_first(repository, finished):
+    common = finished[2]
+    again = finetune(repository, *common, "--max_seq_length", "64")
+    assert again.returncode == 1
+    assert "holds another run" in again.stderr.splitlines()[-1]
+    assert "Traceback" not in again.stderr
+
+
+def test_resumed_equals_uninterrupted(repository, tiny_checkpoint, mrpc, tmp_path):
+    common = ["--task", "mrpc", "--model_name_or_path", tiny_checkpoint, "--data_dir", mrpc, "--max_seq_length", "64"]
+    common += ["--precision", "fp32", "--num_train_epochs", "2", "--learning_rate", "1e-3", "--logging_steps", "1"]
+    straight = finetune(
+        repository, *common, "--output_dir", tmp_path / "a", "--save_strategy", "steps", "--save_steps", "5"
+    )
+    assert straight.returncode == 0, straight.stderr[-2000:]
+    resumed = finetune(
+        repository,
+        *common,
+        "--output_dir",
+        tmp_path / "b",
+        "--resume_from_checkpoint",
+        tmp_path / "a" / "checkpoint-5",
+    )
+    assert resumed.returncode == 0, resumed.stderr[-2000:]
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+    same = [(tmp_path / name / "predictions_validation.jsonl").read_text() for name in "ab"]
+    assert same[0] == same[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--task", "mrcp"], "unknown task 'mrcp'; did you mean 'mrpc'?"),
+        (["--task", "mrpc"], "give the data as local files: --data_dir FOLDER"),
+        (["--task", "ax"], "task ax has no training data"),
+        ([], "give either --task NAME or --task_file FILE.yaml"),
+        (["--task", "mrpc", "--max_train_examples", "0"], "max_train_examples is 0; allowed: 1 or more"),
+        (["--task", "mrpc", "--train_sampling_strategy", "batch_rebalance"], "allowed: group_by_length, random"),
+        (["--task", "mrpc", "--label_smoothing_factor", "0.1"], "label_smoothing_factor has no effect here"),
+    ],
+)
+def test_mistakes_are_one_line(repository, tiny_checkpoint, tmp_path, flags, message):
+    done = finetune(repository, *flags, "--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "o")
+    assert done.returncode == 1
+    assert message in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "o").exists()
+
+
+def test_an_unreachable_default_names_what_to_give(repository, tmp_path):
+    done = subprocess.run(
+        [sys.executable, repository / "recipes" / "finetune.py", "--task", "mnli"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "make: MODEL=FOLDER" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("task", ["sst2", "mrpc", "stsb"])
+def test_official_test_rows_are_predicted(repository, tiny_checkpoint, shared_data, tmp_path, task):
+    done = finetune(
+        repository,
+        *(
+            "--task",
+            task,
+            "--model_name_or_path",
+            tiny_checkpoint,
+            "--data_dir",
+            shared_data,
+            "--output_dir",
+            tmp_path,
+        ),
+        *(
+            "--max_train_examples",
+            "32",
+            "--max_eval_examples",
+            "32",
+            "--num_train_epochs",
+            "1",
+            "--do_predict",
+            "true",
+        ),
+        *("--per_device_eval_batch_size", "256"),
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [json.loads(line) for line in (tmp_path / "predictions_test.jsonl").read_text().splitlines()]
+    assert len(lines) == get_task(task).published_rows["test"]
+    wanted = float if task == "stsb" else str
+    assert all(isinstance(line["prediction"], wanted) for line in lines)

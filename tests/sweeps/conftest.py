@@ -1,0 +1,57 @@
+"""Recipes beside a stand-in for finetune.py, so that a sweep of many runs takes a second."""
+
+import json
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from bert_recipes.config import write_task_file
+from bert_recipes.tasks.registry import get_task
+
+
+class Bench:
+    """A copy of the recipes in a folder of its own.
+
+    Attributes:
+        recipes: The folder with the scripts.
+        output: Where to write runs.
+    """
+
+    def __init__(self, folder, monkeypatch, capsys):
+        self.recipes, self.output = folder / "recipes", folder / "runs"
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def plan(self, **values):
+        (self.recipes / "plan.json").write_text(json.dumps(values))
+
+    def calls(self):
+        """Flags of every run that was started, in order."""
+        file = self.recipes / "calls.jsonl"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+
+    def run(self, script, *arguments):
+        """Run a recipe as a script in this process, which saves the start."""
+        path = self.recipes / script
+        self._monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(path), run_name="__main__")
+        printed = self._capsys.readouterr()
+        return subprocess.CompletedProcess(sys.argv, ended.value.code, printed.out, printed.err)
+
+
+@pytest.fixture
+def bench(tmp_path, repository, monkeypatch, capsys):
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    for name in ("sweep_finetuning.py", "glue_all.py", "make_glue_submission.py"):
+        shutil.copy(repository / "recipes" / name, recipes)
+    shutil.copy(repository / "tests" / "fixtures" / "stub_finetune.py", recipes / "finetune.py")
+    shutil.copytree(repository / "recipes" / "configs" / "sweep", recipes / "configs" / "sweep")
+    write_task_file(recipes / "task.yaml", get_task("mrpc"))
+    before = signal.getsignal(signal.SIGTERM)
+    yield Bench(tmp_path, monkeypatch, capsys)
+    signal.signal(signal.SIGTERM, before)

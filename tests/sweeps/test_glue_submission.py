@@ -1,0 +1,232 @@
+"""The leaderboard's zip from made-up predictions; row counts as gluebenchmark.com states them."""
+
+import itertools
+import json
+import shutil
+import zipfile
+
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.glue_submission import find_runs, plan_files, write_submission
+from bert_recipes.tasks.registry import get_task
+
+
+ROWS = {
+    "AX.tsv": 1104,
+    "CoLA.tsv": 1063,
+    "MNLI-m.tsv": 9796,
+    "MNLI-mm.tsv": 9847,
+    "MRPC.tsv": 1725,
+    "QNLI.tsv": 5463,
+    "QQP.tsv": 390965,
+    "RTE.tsv": 3000,
+    "SST-2.tsv": 1821,
+    "STS-B.tsv": 1379,
+    "WNLI.tsv": 146,
+}
+TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
+
+
+def make_run(folder, name, **figures):
+    """What a run with --do_predict leaves behind; the predictions take turns through the labels."""
+    folder.mkdir(parents=True)
+    (folder / "all_results.json").write_text(json.dumps({"task": name, **figures}))
+    (folder / "task.yaml").write_text("")
+    tests = {split: (get_task(name), split) for split in get_task(name).test_splits}
+    if name == "mnli":
+        tests["ax"] = (get_task("ax"), "test")
+    for stem, (task, split) in tests.items():
+        values = (0.0, 1.2346, 5.0) if name == "stsb" else task.labels
+        with (folder / f"predictions_{stem}.jsonl").open("w") as file:
+            for idx, value in zip(range(task.published_rows[split]), itertools.cycle(values), strict=False):
+                file.write(json.dumps({"idx": idx, "prediction": value, "probabilities": None}) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    """Runs of the nine tasks in one folder, as recipes/glue_all.py makes them."""
+    folder = tmp_path_factory.mktemp("glue")
+    for name in TASKS:
+        make_run(folder / name, name)
+    return folder
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A run of WNLI, the smallest, to be spoilt."""
+    return make_run(tmp_path / "wnli", "wnli")
+
+
+def lines_of(archive, name):
+    return archive.read(name).decode("ascii").split("\n")
+
+
+def test_the_rows_of_the_tasks_are_those_that_the_leaderboard_wants():
+    assert {file.name: file.num_rows for file in plan_files({})} == ROWS
+
+
+def test_a_complete_set_makes_the_eleven_files(complete, tmp_path):
+    made_of = write_submission(tmp_path / "glue.zip", find_runs([complete]))
+    assert list(made_of) == sorted(ROWS)
+    with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == sorted(ROWS)
+        for name, rows in ROWS.items():
+            header, *lines, end = lines_of(archive, name)
+            assert (header, end, len(lines)) == ("index\tprediction", "", rows)
+            assert [line.split("\t")[0] for line in lines] == [str(number) for number in range(rows)]
+        # Names of labels for MNLI, QNLI, RTE and AX, numbers for the rest.
+        for name in ("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"):
+            assert lines_of(archive, name)[1:4] == ["0\tentailment", "1\tneutral", "2\tcontradiction"]
+        for name in ("QNLI.tsv", "RTE.tsv"):
+            assert lines_of(archive, name)[1:3] == ["0\tentailment", "1\tnot_entailment"]
+        for name in ("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "QQP.tsv", "WNLI.tsv"):
+            assert lines_of(archive, name)[1:4] == ["0\t0", "1\t1", "2\t0"]
+        assert lines_of(archive, "STS-B.tsv")[1:4] == ["0\t0.000", "1\t1.235", "2\t5.000"]
+
+
+def test_the_same_predictions_are_the_same_bytes(complete, tmp_path):
+    runs = find_runs([complete])
+    for name in ("a.zip", "b.zip"):
+        write_submission(tmp_path / name, runs)
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
+def test_the_script_takes_folders_and_says_what_is_in_the_zip(complete, bench):
+    zip_file = bench.output / "glue.zip"
+    folders = [str(complete / name) for name in TASKS]
+    done = bench.run("make_glue_submission.py", "--runs", *folders, "--output_file", zip_file)
+    assert done.returncode == 0, done.stderr
+    assert "AX.tsv      1,104 rows, from" in done.stdout
+    assert "mnli/predictions_ax.jsonl" in done.stdout
+    assert zipfile.is_zipfile(zip_file)
+
+
+def test_missing_tasks_are_named_and_nothing_is_written(small, tmp_path):
+    with pytest.raises(InputError) as error:
+        write_submission(tmp_path / "glue.zip", find_runs([small]))
+    message = str(error.value)
+    assert "no run for AX.tsv, CoLA.tsv, MNLI-m.tsv" in message
+    assert "WNLI.tsv" not in message
+    assert "--fill_missing true" in message
+    assert not list(tmp_path.glob("*.zip"))
+
+
+def test_missing_predictions_name_the_file_and_the_flag(complete, tmp_path):
+    mnli = tmp_path / "mnli"
+    shutil.copytree(complete / "mnli", mnli)
+    (mnli / "predictions_ax.jsonl").unlink()
+    runs = find_runs([complete / name for name in TASKS if name != "mnli"] + [mnli])
+    with pytest.raises(InputError, match=r"no file .*mnli/predictions_ax\.jsonl: run it with --do_predict true"):
+        write_submission(tmp_path / "glue.zip", runs)
+
+
+def test_missing_tasks_can_be_filled_and_that_is_said(small, tmp_path):
+    made_of = write_submission(tmp_path / "glue.zip", find_runs([small]), fill_missing=True)
+    assert "FILLED" not in made_of.pop("WNLI.tsv")
+    assert all("FILLED with one constant" in origin for origin in made_of.values())
+    with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
+        assert {name: len(lines_of(archive, name)) - 2 for name in archive.namelist()} == ROWS
+        assert set(lines_of(archive, "AX.tsv")[1:-1]) == {f"{number}\tentailment" for number in range(1104)}
+        assert lines_of(archive, "STS-B.tsv")[1] == "0\t0.000"
+
+
+def spoil(lines, number, **changes):
+    lines[number] = json.dumps(json.loads(lines[number]) | changes)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: lines[:-1], "145 predictions; WNLI.tsv needs the published test split's 146"),
+        (lambda lines: [*lines, json.dumps({"idx": 146, "prediction": "entailment"})], "147 predictions"),
+        (lambda lines: [lines[1], lines[0], *lines[2:]], "line 1: idx is 1, expected 0"),
+        (lambda lines: [lines[0], *lines[:-1]], "line 2: idx is 0, expected 1"),
+        (lambda lines: spoil(lines, 4, idx="4"), "line 5: idx is '4', expected 4"),
+        (lambda lines: spoil(lines, 4, idx=None), "line 5: idx is None, expected 4"),
+        (
+            lambda lines: spoil(lines, 6, prediction="maybe"),
+            "line 7: the prediction is 'maybe'; allowed: not_entailment",
+        ),
+        (
+            lambda lines: spoil(lines, 6, prediction=1),
+            "line 7: the prediction is 1; allowed: not_entailment, entailment",
+        ),
+        (lambda lines: spoil(lines, 6, prediction=["entailment"]), "line 7: the prediction is ['entailment']"),
+        (lambda lines: [*lines[:9], '{"idx": 9', *lines[10:]], "line 10: expected an object with idx and prediction"),
+        (lambda lines: [*lines[:9], "[]", *lines[10:]], "line 10: expected an object"),
+        (lambda lines: [*lines[:9], '{"idx": 9}', *lines[10:]], "line 10: expected an object"),
+        (lambda lines: [], "0 predictions"),
+    ],
+)
+def test_each_defect_is_one_line_and_nothing_is_written(small, tmp_path, change, words):
+    file = small / "predictions_test.jsonl"
+    file.write_text("".join(line + "\n" for line in change(file.read_text().splitlines())))
+    with pytest.raises(InputError) as error:
+        write_submission(tmp_path / "glue.zip", find_runs([small]), fill_missing=True)
+    assert words in str(error.value)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.glob("*.zip*"))
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), "3.5", None, True])
+def test_a_score_that_is_no_finite_number_is_refused(tmp_path, score):
+    run = make_run(tmp_path / "stsb", "stsb")
+    file = run / "predictions_test.jsonl"
+    file.write_text("\n".join(spoil(file.read_text().splitlines(), 2, prediction=score)) + "\n")
+    with pytest.raises(InputError, match=r"line 3: the score is .*; allowed: a finite number"):
+        write_submission(tmp_path / "glue.zip", find_runs([run]), fill_missing=True)
+
+
+def test_scores_outside_of_0_to_5_are_moved_to_the_end_of_the_range_and_counted(tmp_path):
+    """As the formatters of GLUE's authors do: nyu-mll/GLUE-baselines src/evaluate.py."""
+    run = make_run(tmp_path / "stsb", "stsb")
+    file = run / "predictions_test.jsonl"
+    lines = spoil(
+        spoil(spoil(file.read_text().splitlines(), 0, prediction=-0.2), 1, prediction=5.31), 2, prediction=-0.0
+    )
+    file.write_text("\n".join(lines) + "\n")
+    made_of = write_submission(tmp_path / "glue.zip", find_runs([run]), fill_missing=True)
+    assert made_of["STS-B.tsv"].endswith("2 scores moved into the range of the labels")
+    with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
+        assert lines_of(archive, "STS-B.tsv")[1:4] == ["0\t0.000", "1\t5.000", "2\t0.000"]
+
+
+def test_an_existing_zip_survives_a_refusal(small, tmp_path):
+    (tmp_path / "glue.zip").write_bytes(b"earlier")
+    (small / "predictions_test.jsonl").write_text("")
+    with pytest.raises(InputError):
+        write_submission(tmp_path / "glue.zip", find_runs([small]), fill_missing=True)
+    assert (tmp_path / "glue.zip").read_bytes() == b"earlier"
+
+
+def test_of_a_sweep_the_best_run_is_taken_and_of_seeds_the_best_on_dev(tmp_path):
+    best = make_run(tmp_path / "all" / "wnli" / "learning_rate-5e-5" / "seed-1", "wnli")
+    (tmp_path / "all" / "wnli" / "best").symlink_to(best, target_is_directory=True)
+    for seed, value in enumerate((0.7, float("nan"), 0.8), 1):
+        make_run(tmp_path / "all" / "mrpc" / f"seed-{seed}", "mrpc", eval_f1=value)
+    runs = find_runs([tmp_path / "all"])
+    assert runs == {"wnli": tmp_path / "all" / "wnli" / "best", "mrpc": tmp_path / "all" / "mrpc" / "seed-3"}
+
+
+def test_two_runs_of_a_task_other_tasks_and_empty_folders_are_refused(small, tmp_path):
+    again = make_run(tmp_path / "again", "wnli")
+    with pytest.raises(InputError, match="two runs of wnli"):
+        find_runs([small, again])
+    with pytest.raises(InputError, match="no finished run"):
+        find_runs([tmp_path / "nowhere"])
+    other = make_run(tmp_path / "other", "wnli")
+    (other / "all_results.json").write_text(json.dumps({"task": "tickets"}))
+    with pytest.raises(InputError, match="'tickets' is none of GLUE's"):
+        find_runs([other])
+
+
+@pytest.mark.parametrize("name", ["sst2", "mrpc", "stsb"])
+def test_the_official_test_files_have_the_rows_and_the_order_that_the_zip_needs(name, shared_data):
+    rows = (shared_data / "glue" / name / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    file = next(file for file in plan_files({}) if file.task.name == name)
+    assert [json.loads(row)["idx"] for row in rows] == list(range(file.num_rows))
