@@ -26,6 +26,9 @@ CONFIG_FOLDERS["tokenizer"] = "tokenizer/configs"
 TARGET_SCRIPTS = {"pretrain": "recipes/pretrain.py", "corpus": "recipes/prepare_corpus.py"}
 TARGET_SCRIPTS |= {"tokenizer": "tokenizer/train.py", "show-data": "recipes/show_data.py"}
 TARGET_SCRIPTS |= {"params": "recipes/count_parameters.py", "evaluate": "recipes/evaluate_checkpoint.py"}
+TARGET_SCRIPTS |= dict.fromkeys(("glue", "squad", "swag", "ner"), "recipes/finetune.py")
+TARGET_SCRIPTS |= {"ner-features": "recipes/feature_based_ner.py", "predict": "recipes/predict.py"}
+TARGET_SCRIPTS |= {"glue-submission": "recipes/make_glue_submission.py"}
 
 FENCE = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE_CODE = re.compile(r"`([^`]+)`")

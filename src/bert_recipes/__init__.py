@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bert_recipes.data.pairs import build_sentence_pairs
     from bert_recipes.data.sentences import split_sentences
     from bert_recipes.models.bert import BertForPreTraining
+    from bert_recipes.tasks.registry import get_task, list_tasks
     from bert_recipes.tokenization import load_tokenizer, train_wordpiece
     from bert_recipes.trainer import BertTrainer
     from bert_recipes.training import run_training
@@ -27,7 +28,9 @@ _HOMES = {
     "DataCollatorForPreTraining": "data.collator",
     "PreTrainingDataset": "data.dataset",
     "build_sentence_pairs": "data.pairs",
+    "get_task": "tasks.registry",
     "iter_documents": "data.corpus",
+    "list_tasks": "tasks.registry",
     "load_tokenizer": "tokenization",
     "mask_tokens": "data.masking",
     "run_training": "training",
@@ -47,6 +50,8 @@ __all__ = [  # noqa: RUF022  (in the order of the data's way)
     "BertForPreTraining",
     "BertTrainer",
     "run_training",
+    "get_task",
+    "list_tasks",
 ]
 
 

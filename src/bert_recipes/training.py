@@ -172,6 +172,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "processor": processor,
         "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -172,6 +172,8 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
         name: {
             "examples": len(item.split.examples),
             "features": len(item),
+            # training questions whose answer cannot be found in its paragraph
+            "left_out": len(getattr(item.details, "dropped", ())),
             "published": item.split.published_rows,
             "partial": item.split.is_partial,
         }
