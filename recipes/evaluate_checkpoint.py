@@ -1,17 +1,26 @@
-"""Measure a pre-training checkpoint (ours or stock) on the held-out part of a store.
+"""Measure a pre-training checkpoint (ours or stock) on the held-out part of a store, or a fine-tuned one on a task.
 
-python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart --store data/quickstart/store
+    python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart --store data/quickstart/store
+    python recipes/evaluate_checkpoint.py --model_name_or_path runs/mrpc --task mrpc --data_dir DATA
+
+With --task or --task_file the fields are those of recipes/finetune.py (`--task mrpc --help` lists them), and inputs are
+cut as they were when the checkpoint was trained.
 """
 
 import json
 import logging
+import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.finetuning.arguments import FineTuningArguments
+from bert_recipes.finetuning.scoring import ScoringArguments, names_a_task, score_checkpoint
 from bert_recipes.pretraining import load_data, load_model, make_trainer
 from bert_recipes.training import check_launch, describe_machine, start_logging
 
@@ -38,21 +47,29 @@ class EvaluationRunArguments(PreTrainingArguments):
 
 def main() -> None:
     """Parse; make no folder in the working directory for a Trainer that only evaluates."""
-    evaluate, model_args, data_args, args = parse_arguments(
-        EvaluateArguments, ModelArguments, DataArguments, EvaluationRunArguments
+    on_task = names_a_task(sys.argv[1:])
+    types = (
+        (ScoringArguments, FineTuningArguments) if on_task else (ModelArguments, DataArguments, EvaluationRunArguments)
     )
+    evaluate, *settings, args = parse_arguments(EvaluateArguments, *types)
     start_logging(args)
     check_launch(args)
+    measure: Callable[..., dict[str, Any]] = score_checkpoint if on_task else measure_pretraining
     with tempfile.TemporaryDirectory() as folder:
         if not args.has_output_dir:
             args.output_dir = folder
-        run(evaluate, model_args, data_args, args)
+        results = measure(*settings, args)
+    if args.process_index == 0:
+        text = json.dumps(results, indent=2)
+        print(text)
+        if evaluate.results_file:
+            Path(evaluate.results_file).write_text(text + "\n", encoding="utf-8")
 
 
-def run(
-    evaluate: EvaluateArguments, model_args: ModelArguments, data_args: DataArguments, args: EvaluationRunArguments
-) -> None:
-    """Load, evaluate, print."""
+def measure_pretraining(
+    model_args: ModelArguments, data_args: DataArguments, args: EvaluationRunArguments
+) -> dict[str, Any]:
+    """Losses and accuracies of both pre-training tasks on held-out pairs."""
     if model_args.model_name_or_path is None:
         raise InputError("model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to measure")
     data = load_data(data_args, args.seed)
@@ -60,14 +77,8 @@ def run(
         raise InputError(f"{data_args.store or data_args.train_file} has no held-out part to measure on")
     model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed)
     logger.info("inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs)
-    trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
-    results = trainer.evaluate()
-    if trainer.is_world_process_zero():
-        results |= {"model": model_args.model_name_or_path, "machine": describe_machine()}
-        text = json.dumps(results, indent=2)
-        print(text)
-        if evaluate.results_file:
-            Path(evaluate.results_file).write_text(text + "\n", encoding="utf-8")
+    results = make_trainer(model, args, data, data_args.max_eval_pairs).evaluate()
+    return results | {"model": model_args.model_name_or_path, "machine": describe_machine()}
 
 
 if __name__ == "__main__":

@@ -103,6 +103,8 @@ def open_model(
             ignore_mismatched_sizes=True,  # looked at below
         )
     _check_encoder(name, model, info)
+    if not why_new:
+        _check_head(name, info)
     if why_new:
         _draw_head(model)
         logger.info("%s gets a new head for task %s: %s", name, task.name, why_new)
@@ -175,6 +177,16 @@ def _check_encoder(name: str, model: PreTrainedModel, info: dict[str, Any]) -> N
     poolers = [key for key in info["missing_keys"] if ".pooler." in key]
     if poolers:
         logger.warning("%s has no weights for its pooler (%s); it starts anew", name, ", ".join(sorted(poolers)))
+
+
+def _check_head(name: str, info: dict[str, Any]) -> None:
+    """Refuse a checkpoint whose head is to be kept but is not there, or not the pooler that it was trained on."""
+    lost = {key if isinstance(key, str) else key[0] for key in (*info["missing_keys"], *info["mismatched_keys"])}
+    if lost:
+        raise InputError(
+            f"{name}: no weights for {min(lost)} of the size that config.json says, which names a head with the task's "
+            "labels; weights and config.json do not belong together"
+        )
 
 
 @torch.no_grad()

@@ -23,11 +23,16 @@ def write_jsonl(folder: Path, split_name: str, predictions: Sequence[Prediction]
     path = folder / f"predictions_{split_name}.jsonl"
     with path.open("w", encoding="utf-8") as file:
         for prediction in predictions:
-            line = {"idx": prediction.idx, "prediction": prediction.value}
-            if prediction.probabilities is not None:
-                line["probabilities"] = rounded(prediction.probabilities)
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(prediction_line(prediction) + "\n")
     return path
+
+
+def prediction_line(prediction: Prediction) -> str:
+    """A prediction as one line of JSON."""
+    line = {"idx": prediction.idx, "prediction": prediction.value}
+    if prediction.probabilities is not None:
+        line["probabilities"] = rounded(prediction.probabilities)
+    return json.dumps(line, ensure_ascii=False)
 
 
 def rounded(value: object) -> object:

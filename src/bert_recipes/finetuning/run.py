@@ -106,6 +106,11 @@ def _make_trainer(
     validation = {
         suffix: kind.encode(splits[name], for_training=False) for suffix, name in zip(suffixes, names, strict=True)
     }
+    if not validation and args.eval_strategy != "no":
+        raise InputError(
+            f"eval_strategy is '{args.eval_strategy.value}' but task {task.name} has no validation split; give it one, or "
+            "--eval_strategy no"
+        )
     if args.wanted_best_metric is None and args.load_best_model_at_end:
         args.metric_for_best_model, args.greater_is_better = task.best_metric, True
     if args.use_cpu and getattr(model.config, "attention_probs_dropout_prob", 0) > 0:
@@ -149,7 +154,7 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
     """
     files: list[Path] = []
     is_main = run.trainer.is_world_process_zero()
-    for encoded in run.trainer.eval_dataset.values():
+    for encoded in run.trainer.eval_splits.values():
         split = encoded.split
         if is_main:
             with saving(folder):
@@ -167,7 +172,7 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
 def describe_data(run: FineTuningRun) -> dict[str, Any]:
     """What all_results.json says of the data: examples a split, beside those published."""
     encoded = {} if run.trainer.train_dataset is None else {"train": run.trainer.train_dataset}
-    encoded |= {item.split.name: item for item in run.trainer.eval_dataset.values()} | dict(run.test_splits)
+    encoded |= {item.split.name: item for item in run.trainer.eval_splits.values()} | dict(run.test_splits)
     splits = {
         name: {
             "examples": len(item.split.examples),

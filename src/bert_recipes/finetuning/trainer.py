@@ -62,6 +62,7 @@ class FineTuningTrainer(GlobalBatchTrainer):
             **kwargs,
         )
         self.kind = kind
+        self.eval_splits = dict(eval_splits or {})
         self.freeze_encoder = freeze_encoder
         if freeze_encoder:
             model.base_model.requires_grad_(False)
@@ -172,7 +173,7 @@ class FineTuningTrainer(GlobalBatchTrainer):
             where it can be computed, and the seconds that predicting took.
         """
         start = time.perf_counter()
-        splits = self.eval_dataset if eval_dataset is None else eval_dataset
+        splits = self.eval_splits if eval_dataset is None else eval_dataset
         metrics: dict[str, float] = {}
         for name, encoded in splits.items():
             prefix = f"{metric_key_prefix}_{name}_" if name else f"{metric_key_prefix}_"
@@ -184,7 +185,7 @@ class FineTuningTrainer(GlobalBatchTrainer):
                 metrics[f"{prefix}loss"] = loss
             metrics |= {f"{prefix}{key}": value for key, value in figures.items()}
         metrics[f"{metric_key_prefix}_seconds"] = round(time.perf_counter() - start, 2)
-        self.log(metrics)
+        self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 

@@ -1,0 +1,50 @@
+"""Predict your own inputs with a fine-tuned checkpoint: texts, pairs, words, questions, choices.
+
+    python recipes/predict.py --model_name_or_path runs/sst2 --input_file reviews.txt --output_file predictions.jsonl
+
+Line k of the output is the prediction for input k: `idx`, `prediction` and `probabilities`. A run of recipes/finetune.py
+knows its columns (task.yaml) and how its inputs were cut (run.yaml); for any other checkpoint --text_columns names them.
+"""
+
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import run_cli
+from bert_recipes.finetuning.input_arguments import InputArguments
+from bert_recipes.finetuning.prediction import PredictionArguments, load_predictor, replacing, write_lines
+from bert_recipes.finetuning.prediction_inputs import read_chunks
+from bert_recipes.training import check_launch, start_logging
+
+
+logger = logging.getLogger("predict")
+
+
+def main() -> None:
+    """Parse, check, predict; a Trainer that only predicts leaves no folder behind."""
+    args, inputs = parse_arguments(PredictionArguments, InputArguments)
+    with tempfile.TemporaryDirectory() as folder:
+        run_arguments = args.run_arguments(folder)
+        start_logging(run_arguments)
+        check_launch(run_arguments)
+
+        # 1. Checkpoint and inputs; every mistake is found here
+        predictor, num_inputs = load_predictor(args, inputs, run_arguments)
+        logger.info("%s: %s, %d inputs", args.model_name_or_path, predictor.task.kind, num_inputs)
+
+        # 2. Predictions
+        lines = predictor.lines(read_chunks(Path(args.input_file), predictor.task))
+        if not predictor.trainer.is_world_process_zero():
+            write_lines(lines, None)
+        elif args.output_file is None:
+            write_lines(lines, sys.stdout)
+        else:
+            with replacing(Path(args.output_file)) as file:
+                write_lines(lines, file)
+            logger.info("%d predictions: %s", num_inputs, args.output_file)
+
+
+if __name__ == "__main__":
+    run_cli(main)

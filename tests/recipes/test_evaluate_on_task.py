@@ -1,0 +1,134 @@
+"""recipes/evaluate_checkpoint.py --task: the figures that the training run ended with."""
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import FineTuningArguments
+from bert_recipes.finetuning.scoring import ScoringArguments, names_a_task, score_checkpoint
+
+
+TINY = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
+KINDS = tuple(TINY["TASKS"])
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_checkpoint, tmp_path_factory):
+    """Kind -> finished run, made when it is asked for."""
+    made = {}
+
+    def of(kind):
+        if kind not in made:
+            made[kind] = TINY["make_run"](kind, tiny_checkpoint, tmp_path_factory.mktemp(kind))
+        return made[kind]
+
+    return of
+
+
+def score(run, folder, *flags, task_file=None):
+    task_file = run.parent / "data" / "task.yaml" if task_file is None else task_file
+    argv = ["--model_name_or_path", run, "--task_file", task_file, "--output_dir", folder / "trainer", *flags]
+    argv += ["--precision", "fp32", "--use_cpu", "true", "--disable_tqdm", "true"]
+    return score_checkpoint(*parse_arguments(ScoringArguments, FineTuningArguments, argv=list(map(str, argv))))
+
+
+def figures(results):
+    return {name: value for name, value in results.items() if name.startswith("eval_") and name != "eval_seconds"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_figures_are_those_of_the_run(runs, tmp_path, kind):
+    """Lengths, stride and decoder are the run's, not the defaults."""
+    run = runs(kind)
+    expected = json.loads((run / "all_results.json").read_text())
+    results = score(run, tmp_path, "--predictions_dir", tmp_path / "predictions")
+    assert figures(results) == pytest.approx(figures(expected), abs=1e-5)
+    assert figures(results)
+    assert results["splits"] == {"validation": expected["splits"]["validation"]}
+    assert {"task", "model", "machine", "date"} <= results.keys()
+    assert "epoch" not in results
+    files = {path.name for path in (tmp_path / "predictions").iterdir()}
+    assert files == {path.name for path in run.glob("*predictions*")} | {"task.yaml"}
+
+
+def test_settings_that_are_given_win_over_those_of_the_run(runs, tmp_path):
+    run = runs("question_answering")
+    windows = score(run, tmp_path)["splits"]["validation"]["features"]
+    assert score(run, tmp_path, "--max_seq_length", "100")["splits"]["validation"]["features"] < windows
+
+
+def test_the_recipe_prints_the_figures_and_leaves_no_folder(repository, runs, tmp_path):
+    run = runs("token_classification")
+    command = [sys.executable, repository / "recipes" / "evaluate_checkpoint.py", "--model_name_or_path", run]
+    command += ["--task_file", run / "task.yaml", "--data_dir", run.parent / "data", "--results_file", "out.json"]
+    command += ["--precision", "fp32", "--use_cpu", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads((tmp_path / "out.json").read_text())
+    assert json.loads(done.stdout[done.stdout.index("{") :]) == results
+    assert figures(results) == pytest.approx(figures(json.loads((run / "all_results.json").read_text())), abs=1e-5)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_a_task_is_found_on_the_command_line_and_in_the_configuration(tmp_path):
+    (tmp_path / "task.yaml").write_text("task: mrpc\nseed: 3\n")
+    (tmp_path / "store.yaml").write_text("store: data/task\n")
+    for argv in (["--task", "mrpc"], ["--task=mrpc"], ["--task-file", "x"], ["--config", str(tmp_path / "task.yaml")]):
+        assert names_a_task(argv), argv
+    for argv in ([], ["--store", "task"], [f"--config={tmp_path / 'store.yaml'}"], ["--config", "none.yaml"]):
+        assert not names_a_task(argv), argv
+    assert names_a_task([f"--config={tmp_path / 'task.yaml'}"])
+
+
+def test_what_cannot_be_measured_is_refused(runs, tmp_path):
+    run = runs("sequence_classification")
+    with pytest.raises(InputError, match="model_name_or_path is missing"):
+        parse_arguments(ScoringArguments, argv=["--task", "mrpc"])
+    with pytest.raises(InputError, match="--predictions_dir"):
+        score(run, tmp_path, "--do_predict", "true")
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        score(tmp_path, tmp_path, task_file=run / "task.yaml")
+
+
+def test_a_checkpoint_with_other_labels_is_not_measured(runs, tmp_path):
+    argv = ["--model_name_or_path", runs("sequence_classification"), "--task", "mrpc"]
+    argv += ["--data_dir", write_mrpc(tmp_path / "mrpc"), "--output_dir", tmp_path / "trainer"]
+    settings, args = parse_arguments(ScoringArguments, FineTuningArguments, argv=list(map(str, argv)))
+    with pytest.raises(InputError, match="labels are yes, no, perhaps; the task's are not_equivalent, equivalent"):
+        score_checkpoint(settings, args)
+
+
+def test_a_task_without_validation_split_is_not_measured(runs, tmp_path):
+    run = runs("sequence_classification")
+    file = run.parent / "data" / "test.yaml"
+    columns = "text_columns: [first, second]\nlabels: [yes, no, perhaps]\n"
+    file.write_text(f"kind: sequence_classification\n{columns}files: {{test: validation.jsonl}}\n")
+    with pytest.raises(InputError, match="has no validation split"):
+        score(run, tmp_path, task_file=file)
+
+
+def write_mrpc(folder):
+    rows = [{"sentence1": "a", "sentence2": "b", "label": number % 2, "idx": number} for number in range(4)]
+    folder.mkdir()
+    for split in ("train", "validation", "test"):
+        TINY["write_jsonl"](folder / f"{split}.jsonl", rows)
+    return folder
+
+
+def test_a_head_without_weights_is_not_measured(runs, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    run = runs("sequence_classification")
+    copy = shutil.copytree(run, tmp_path / "copy")
+    weights = load_file(copy / "model.safetensors")
+    del weights["classifier.weight"]
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"classifier\.weight"):
+        score(copy, tmp_path, task_file=run.parent / "data" / "task.yaml")
