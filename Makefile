@@ -36,7 +36,7 @@ endif
 # --quiet: the recipe has said in one line what is wrong; without it the launcher adds a traceback of its own.
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 
-.PHONY: help install check-names pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate test test-slow lint format clean
+.PHONY: help install check-names pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate compare test test-slow lint format clean
 
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -126,6 +126,9 @@ predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc I
 
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
 	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),--store $(STORE)) $(ARGS)
+
+compare: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
+	$(PYTHON) recipes/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)

@@ -28,7 +28,12 @@ TARGET_SCRIPTS |= {"tokenizer": "tokenizer/train.py", "show-data": "recipes/show
 TARGET_SCRIPTS |= {"params": "recipes/count_parameters.py", "evaluate": "recipes/evaluate_checkpoint.py"}
 TARGET_SCRIPTS |= dict.fromkeys(("glue", "squad", "swag", "ner"), "recipes/finetune.py")
 TARGET_SCRIPTS |= {"ner-features": "recipes/feature_based_ner.py", "predict": "recipes/predict.py"}
-TARGET_SCRIPTS |= {"glue-submission": "recipes/make_glue_submission.py"}
+TARGET_SCRIPTS |= {"glue-all": "recipes/glue_all.py", "glue-submission": "recipes/make_glue_submission.py"}
+# Scripts that also take the flags of another one.
+TAKES_FLAGS_OF = dict.fromkeys(
+    (f"recipes/{name}.py" for name in ("sweep_finetuning", "glue_all", "compare_with_stock", "evaluate_checkpoint")),
+    "recipes/finetune.py",
+)
 
 FENCE = re.compile(r"^```.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE_CODE = re.compile(r"`([^`]+)`")
@@ -159,6 +164,8 @@ def flags_of(repository: Path) -> Flags:
             usage = done.stdout.split("\n\n")[0]
             known[script] = set(re.findall(r"\[(--[\w-]+)", usage))
             assert "--config" in known[script], usage
+            if script in TAKES_FLAGS_OF:
+                known[script] |= flags(TAKES_FLAGS_OF[script])
         return known[script]
 
     return flags
@@ -170,7 +177,7 @@ def problems_of_script(words: list[str], flags_of: Flags) -> Iterator[str]:
     if not (ROOT / script).is_file():
         yield f"no script {script}"
         return
-    given = [word.split("=")[0] for word in rest if word.startswith("--")]
+    given = [word.split("=")[0] for word in rest if word.startswith("--") and " " not in word]
     yield from (f"{script} has no {flag}" for flag in given if flag != "--help" and flag not in flags_of(script))
     configs = rest[rest.index("--config") + 1 :] if "--config" in rest else []
     for config in configs[:1]:
@@ -207,7 +214,8 @@ def problems_of_make(words: list[str], flags_of: Flags) -> Iterator[str]:
     yield from (f"make {' '.join(words)}: no {path}" for path in (launch, config) if not (ROOT / path).exists())
     arguments = shlex.split(values.get("ARGS", ""))
     if arguments and wanted[0] in TARGET_SCRIPTS:
-        yield from problems_of_script([TARGET_SCRIPTS[wanted[0]], *arguments], flags_of)
+        script = "recipes/sweep_finetuning.py" if "SWEEP" in values else TARGET_SCRIPTS[wanted[0]]
+        yield from problems_of_script([script, *arguments], flags_of)
     elif arguments:
         paths = [argument for argument in arguments if not argument.startswith("-")]
         yield from (f"no {path}" for path in paths if not (ROOT / path.split("::")[0]).exists())

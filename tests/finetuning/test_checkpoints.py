@@ -12,6 +12,7 @@ from bert_recipes.finetuning.access import choose_checkpoint
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.multiple_choice import MultipleChoice
+from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
 from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.tasks.registry import get_task
@@ -70,6 +71,10 @@ def test_an_mnli_run_gives_its_encoder_to_another_task(mnli_run, caplog, task):
     assert model.classifier.out_features == (1 if task == "stsb" else 2)
     trained = transformers.BertModel.from_pretrained(mnli_run)
     assert torch.equal(trained.pooler.dense.weight, model.bert.pooler.dense.weight)
+
+
+def test_an_mnli_run_gives_its_encoder_to_questions(mnli_run):
+    assert open_for(mnli_run, "squad", QuestionAnswering).qa_outputs.out_features == 2
 
 
 def test_a_head_with_the_same_labels_is_kept(mnli_run, caplog):

@@ -67,7 +67,13 @@ def finished(repository, tiny_checkpoint, mrpc, tmp_path_factory):
 def test_a_run_leaves_model_results_and_predictions(finished):
     folder, done, _ = finished
     results = json.loads((folder / "all_results.json").read_text())
-    assert results["splits"]["validation"] == {"examples": 50, "features": 50, "left_out": 0, "published": 408, "partial": True}
+    assert results["splits"]["validation"] == {
+        "examples": 50,
+        "features": 50,
+        "left_out": 0,
+        "published": 408,
+        "partial": True,
+    }
     assert results["train_steps"] == 200 * 8 // 16
     assert 0 <= results["eval_accuracy"] <= 1
     assert f"| f1 | {results['eval_f1']:.4f} |" in done.stdout

@@ -101,7 +101,9 @@ class FineTuningArguments(RunArguments):
     global_train_batch_size: int | None = field(
         default=32, metadata={"help": "examples of a step over all processes; decides the accumulation"}
     )
-    per_device_train_batch_size: int = field(default=32, metadata={"help": "examples a process takes at once, at most"})
+    per_device_train_batch_size: int = field(
+        default=32, metadata={"help": "examples a process takes at once, at most"}
+    )
     per_device_eval_batch_size: int = field(default=64, metadata={"help": "examples of a prediction batch"})
     optimizer: str = field(default="adamw", metadata=RunArguments.__dataclass_fields__["optimizer"].metadata)
     schedule: str = field(default="trainer", metadata=RunArguments.__dataclass_fields__["schedule"].metadata)

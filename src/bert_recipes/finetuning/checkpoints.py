@@ -23,14 +23,8 @@ from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
 logger = logging.getLogger(__name__)
 
 # Where configurations of different models keep their dropout.
-_DROPOUTS = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "dropout",
-    "attention_dropout",
-    "seq_classif_dropout",
-)
-_DROPOUTS += ("qa_dropout", "classifier_dropout")
+_DROPOUTS: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
+_DROPOUTS += ("seq_classif_dropout", "qa_dropout", "classifier_dropout")
 
 
 def open_tokenizer(name: str) -> OriginalBertTokenizer:
@@ -154,6 +148,8 @@ def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) ->
 
 
 def _set_labels(config: PretrainedConfig, task: Task) -> None:
+    if task.kind == "question_answering":
+        config.num_labels = 2  # start and end
     if task.kind not in ("sequence_classification", "token_classification"):
         return
     config.num_labels = max(1, len(task.labels))

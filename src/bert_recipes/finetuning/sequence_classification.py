@@ -125,7 +125,8 @@ class SequenceClassification:
         """The figures that the task's row names."""
         references = [example.label for example in examples]
         if self.task.problem_type == "multi_label_classification":
-            named = [[self.task.labels.index(name) for name in item.value] for item in predictions]
+            values = [item.value if isinstance(item.value, list) else [] for item in predictions]
+            named = [[self.task.labels.index(name) for name in value] for value in values]
             return metrics.compute(self.task.metrics, self._matrix(named), self._matrix(references))
         if self.task.problem_type == "regression":
             return metrics.compute(self.task.metrics, [item.value for item in predictions], references)

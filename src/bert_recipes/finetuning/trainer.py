@@ -40,6 +40,7 @@ class FineTuningTrainer(GlobalBatchTrainer):
     """
 
     args: FineTuningArguments
+    control: Any
 
     def __init__(
         self,
@@ -208,7 +209,7 @@ class FineTuningTrainer(GlobalBatchTrainer):
 
         Returns:
             The kind's output array of each feature, in the order of the features, and the mean loss (None without
-            labels).
+            labels, and for question answering).
         """
         model = self.model
         was_training = model.training
@@ -216,7 +217,9 @@ class FineTuningTrainer(GlobalBatchTrainer):
         order = np.argsort(-encoded.lengths, kind="stable")
         size, rank, world = self.args.eval_batch_size, self.args.process_index, self.args.world_size
         batches = [order[start : start + size] for start in range(0, len(order), size)][rank::world]
+        # Where padding counts in the loss, that of a split would change with the size of the batches: it is left out.
         has_labels = len(encoded) > 0 and set(self.kind.label_keys) <= encoded[0].keys()
+        has_labels = has_labels and not self.kind.loss_counts_padding
         own: list[tuple[int, np.ndarray]] = []
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         for numbers in tqdm(batches, desc=encoded.split.name, leave=False, disable=self._quiet):

@@ -1,0 +1,54 @@
+"""Named entities from a frozen BERT: the six ways of taking layers of the paper's Table 7, as one table.
+
+    python recipes/feature_based_ner.py --model_name_or_path google-bert/bert-base-cased --data_dir data/ner
+
+The hidden states of all words are computed once and kept; a BiLSTM is trained on them for every way and seed. Launched again
+it goes on where it was stopped. `--help` lists the fields; docs/ner.md says what is the paper's and what is ours.
+"""
+
+import logging
+from pathlib import Path
+
+from bert_recipes.config import parse_arguments, save_config
+from bert_recipes.errors import run_cli, saving
+from bert_recipes.finetuning.feature_ner import (
+    RESULTS_FILE,
+    TABLE_FILE,
+    load_feature_data,
+    make_table,
+    measure_ways,
+    write_json,
+)
+from bert_recipes.finetuning.feature_ner_arguments import FeatureNerArguments
+from bert_recipes.training import describe_machine
+
+
+def main() -> None:
+    """Compute or reopen the features, train what is not measured yet, print the table."""
+    (args,) = parse_arguments(FeatureNerArguments)
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    data = load_feature_data(args)
+    records = measure_ways(args, data)
+    table = make_table(records, data)
+    folder = Path(args.output_dir)
+    results = {
+        "model": args.model_name_or_path,
+        "train_sentences": len(data.train.examples),
+        "eval_sentences": len(data.validation.examples),
+        "num_layers": data.train_features.vectors.shape[0] - 1,
+        "feature_megabytes": round(
+            (data.train_features.vectors.nbytes + data.validation_features.vectors.nbytes) / 1e6, 1
+        ),
+        "runs": records,
+        "machine": describe_machine(),
+    }
+    write_json(folder / RESULTS_FILE, results)
+    with saving(folder):
+        (folder / TABLE_FILE).write_text(table, encoding="utf-8")
+        save_config(folder / "run.yaml", args)
+    print(table)
+    print(f"results, table and settings: {folder}")
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,70 @@
+"""Fine-tune with the stock Trainer of transformers, from the same weights on the same inputs as recipes/finetune.py.
+
+    python recipes/finetune_stock.py --config recipes/configs/finetune/glue.yaml --task mrpc --model_name_or_path M \
+        --data_dir DATA --output_dir runs/mrpc_stock
+
+The yardstick of recipes/compare_with_stock.py. Flags as for recipes/finetune.py; the model is measured and not saved.
+"""
+
+import json
+import logging
+import time
+from pathlib import Path
+
+from bert_recipes.config import parse_arguments, save_config, write_task_file
+from bert_recipes.errors import run_cli, saving
+from bert_recipes.finetuning.access import check_access
+from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
+from bert_recipes.finetuning.run import TASK_FILE, describe_data, prepare_run
+from bert_recipes.memory import peak_memory_mb
+from bert_recipes.reporting import format_figures
+from bert_recipes.stock_comparison.stock_trainer import (
+    StockArguments,
+    evaluate_stock,
+    make_stock_trainer,
+    train_stock,
+)
+from bert_recipes.training import (
+    CONFIG_FILE,
+    RESULTS_FILE,
+    check_launch,
+    claim_output_dir,
+    describe_machine,
+    start_logging,
+)
+
+
+def main() -> None:
+    """Prepare the run as ours, then train and measure it with stock classes."""
+    settings, args, own = parse_arguments(TaskArguments, FineTuningArguments, StockArguments)
+    start_logging(args)
+    check_launch(args)
+    task = check_access(settings)
+    if not args.has_output_dir:
+        args.output_dir = f"runs/{task.name}_stock"
+
+    # 1. Task, data, checkpoint and head as for recipes/finetune.py
+    max_steps = args.max_steps
+    run = prepare_run(settings, args)
+    claim_output_dir(args, overwrite=args.overwrite_run)
+    trainer = make_stock_trainer(run, args, max_steps=max_steps, same_batches=own.same_batches)
+    folder = Path(args.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_config(folder / CONFIG_FILE, settings, args, own)
+
+    # 2. Training and figures
+    seconds, steps = train_stock(trainer)
+    results = {**describe_data(run), "train_steps": steps, "train_seconds": seconds}
+    results |= evaluate_stock(run, trainer)
+    results |= {"peak_memory_mb": round(peak_memory_mb(), 1), "machine": describe_machine()}
+    results["date"] = time.strftime("%Y-%m-%d")
+    with saving(folder):
+        trainer.save_state()
+        (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_task_file(folder / TASK_FILE, run.task)
+    print(format_figures(results))
+    logging.getLogger("finetune_stock").info("%s: %s", RESULTS_FILE, folder)
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,241 @@
+"""Feature-based named entity recognition: the runs of the paper's Table 7, kept one by one, and the table."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, cast
+
+import numpy as np
+import torch
+from transformers import AutoModel, PreTrainedModel
+
+from bert_recipes.checkpoint_access import check_checkpoint, opening
+from bert_recipes.errors import InputError, saving
+from bert_recipes.finetuning.checkpoints import open_tokenizer
+from bert_recipes.finetuning.feature_ner_arguments import FeatureNerArguments
+from bert_recipes.finetuning.feature_tagger import LAYER_CHOICES, TaggerSettings, predict_labels, train_tagger
+from bert_recipes.finetuning.layer_features import LayerFeatures, compute_layer_features
+from bert_recipes.metrics.entities import entity_scores
+from bert_recipes.precision import choose_precision
+from bert_recipes.tasks.examples import Split, TaggedExample
+from bert_recipes.tasks.loading import load_split
+from bert_recipes.tasks.registry import get_task
+from bert_recipes.tokenization import OriginalBertTokenizer
+
+
+logger = logging.getLogger(__name__)
+
+TASK = "conll2003"
+RESULTS_FILE, TABLE_FILE = "all_results.json", "table.md"
+
+
+@dataclass(frozen=True)
+class FeatureNerData:
+    """Kept features and labels.
+
+    Attributes:
+        labels: Names by number.
+        train, validation: The sentences.
+        train_features, validation_features: Their features.
+    """
+
+    labels: tuple[str, ...]
+    train: Split
+    validation: Split
+    train_features: LayerFeatures
+    validation_features: LayerFeatures
+
+
+def choose_device(args: FeatureNerArguments) -> torch.device:
+    """The GPU where there is one and `use_cpu` does not forbid it."""
+    return torch.device("cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu")
+
+
+def open_encoder(name: str) -> tuple[PreTrainedModel, OriginalBertTokenizer]:
+    """A checkpoint's encoder in float32, and its tokenizer.
+
+    Raises:
+        InputError: No such checkpoint, it cannot be opened, or it has no tokenizer or not enough pieces.
+    """
+    cached_only = check_checkpoint(name)
+    tokenizer = open_tokenizer(name)
+    with opening(name):
+        encoder, info = AutoModel.from_pretrained(
+            name, use_safetensors=True, local_files_only=cached_only, dtype=torch.float32, output_loading_info=True
+        )
+    # The pooler comes after the hidden states; checkpoints of masked-LM models have none.
+    lost = [key for key in info["missing_keys"] if not key.startswith("pooler.")]
+    if lost:
+        raise InputError(f"model_name_or_path: {name} has no weights for {min(lost)} ({len(lost)} missing)")
+    if len(tokenizer) > encoder.config.vocab_size:
+        raise InputError(
+            f"{name} has a vocabulary of {encoder.config.vocab_size:,}, its tokenizer {len(tokenizer):,} pieces: they do "
+            "not belong together"
+        )
+    return encoder, tokenizer
+
+
+def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
+    """Read the sentences and compute or reopen their features.
+
+    Raises:
+        InputError: Whatever is wrong with checkpoint, data or disk.
+    """
+    task = get_task(TASK)
+    limits = {task.train_split: args.max_train_sentences, task.validation_splits[0]: args.max_eval_sentences}
+    train, validation = (
+        load_split(task, name, data_dir=args.data_dir, max_examples=limit, need_labels=True)
+        for name, limit in limits.items()
+    )
+    encoder, tokenizer = open_encoder(args.model_name_or_path)
+    for way in args.layers:
+        LAYER_CHOICES[way].check(encoder.config.num_hidden_layers)
+    encoder = cast(PreTrainedModel, encoder.to(choose_device(args)))
+    folder = Path(args.output_dir) / "features" if args.features_dir is None else Path(args.features_dir)
+    train_features, validation_features = (
+        compute_layer_features(
+            encoder,
+            tokenizer,
+            cast(Sequence[TaggedExample], split.examples),
+            folder,
+            max_seq_length=args.max_seq_length,
+            batch_size=args.feature_batch_size,
+            dtype=args.feature_dtype,
+        )
+        for split in (train, validation)
+    )
+    return FeatureNerData(task.labels, train, validation, train_features, validation_features)
+
+
+def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[str, Any]]:
+    """Train and measure each (way, seed) that output_dir does not hold yet.
+
+    Returns:
+        One record a run, way by way in the order of the paper: way, seed, the figures of `entity_scores` (fractions),
+        seconds, size of the BiLSTM's input.
+
+    Raises:
+        InputError: output_dir holds runs of other settings.
+    """
+    device = choose_device(args)
+    chosen = choose_precision(args.precision, use_cpu=device.type == "cpu").name
+    settings = TaggerSettings(
+        lstm_dim=args.lstm_dim,
+        dropout=args.dropout,
+        learning_rate=args.learning_rate,
+        batch_size=args.train_batch_size,
+        num_epochs=args.num_train_epochs,
+        # float16 would need its loss scaled; a GPU without bfloat16 has float32.
+        precision="fp32" if chosen == "fp16" else chosen,
+    )
+    identity = asdict(settings) | {
+        "train_features": data.train_features.key,
+        "validation_features": data.validation_features.key,
+    }
+    wanted = [(way, seed) for way in LAYER_CHOICES if way in args.layers for seed in args.seeds]
+    paths = [Path(args.output_dir) / "runs" / f"{way}-seed{seed}.json" for way, seed in wanted]
+    # All are read first: that one of them is of other settings shall not come out after an hour.
+    records = [_read_record(path, identity) for path in paths]
+    measured = []
+    for (way, seed), path, record in zip(wanted, paths, records, strict=True):
+        if record is None:
+            record = _measure(way, seed, data, settings, device)
+            write_json(path, record | {"settings": identity})
+        else:
+            logger.info("%s, seed %d: kept from %s", way, seed, path)
+        logger.info("%s, seed %d: dev F1 %.2f", way, seed, 100 * record["f1"])
+        measured.append(record)
+    return measured
+
+
+def _measure(
+    way: str, seed: int, data: FeatureNerData, settings: TaggerSettings, device: torch.device
+) -> dict[str, Any]:
+    start = time.perf_counter()
+    choice = LAYER_CHOICES[way]
+    labels = np.array([label for example in _tagged(data.train) for label in example.labels or ()], np.int64)
+    tagger = train_tagger(
+        data.train_features, labels, choice, settings, num_labels=len(data.labels), seed=seed, device=device
+    )
+    trained = time.perf_counter()
+    found = predict_labels(tagger, data.validation_features, choice, precision=settings.precision)
+    gold = [[data.labels[label] for label in example.labels or ()] for example in _tagged(data.validation)]
+    figures = entity_scores(gold, [[data.labels[label] for label in sentence] for sentence in found])
+    return {
+        "way": way,
+        "seed": seed,
+        **figures,
+        "input_size": tagger.input_size,
+        "train_seconds": round(trained - start, 1),
+        "eval_seconds": round(time.perf_counter() - trained, 1),
+    }
+
+
+def _tagged(split: Split) -> Sequence[TaggedExample]:
+    return cast(Sequence[TaggedExample], split.examples)
+
+
+def _read_record(path: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A finished run, or None; one of other settings is not replaced behind the user's back."""
+    if not path.is_file():
+        return None
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        kept = record.pop("settings")
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError):
+        logger.warning("%s is no complete run and is measured anew", path)
+        return None
+    other = [name for name, value in identity.items() if kept.get(name) != value]
+    if other:
+        name = other[0]
+        what = (
+            "another model or other data"
+            if name.endswith("_features")
+            else f"{name} {kept.get(name)}, not {identity[name]}"
+        )
+        raise InputError(f"{path} was measured with {what}; give another --output_dir, or delete that file")
+    return record
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file as a whole or not at all; its folder is made.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    with saving(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.tmp")
+        aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        aside.replace(path)
+
+
+def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> str:
+    """Markdown: dev F1 in percent, mean and standard deviation over the seeds, beside the paper's."""
+    sizes = f"{len(data.train.examples):,} training and {len(data.validation.examples):,} dev sentences"
+    partial = " (a part of CoNLL-2003)" if data.train.is_partial or data.validation.is_partial else ""
+    num_layers = data.train_features.vectors.shape[0] - 1
+    lines = [
+        f"Dev F1, {sizes}{partial}; the model has {num_layers} layers. The paper's are those of BERT-base (12 layers,"
+        " cased) on all sentences.",
+        "",
+        "| layers | input size | F1 | paper | seeds | seconds a run |",
+        "| --- | --: | --: | --: | --: | --: |",
+    ]
+    for way, choice in LAYER_CHOICES.items():
+        own = [record for record in records if record["way"] == way]
+        if own:
+            scores = [100 * record["f1"] for record in own]
+            spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
+            seconds = fmean(record["train_seconds"] + record["eval_seconds"] for record in own)
+            lines.append(
+                f"| {choice.title} | {own[0]['input_size']:,} | {fmean(scores):.2f}{spread} | {choice.paper_dev_f1} | "
+                f"{len(own)} | {seconds:.0f} |"
+            )
+    return "\n".join(lines) + "\n"

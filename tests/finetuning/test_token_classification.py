@@ -1,0 +1,315 @@
+"""Labels of words to pieces, the loss, and predictions back to words and files."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForTokenClassification
+
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import TaskArguments
+from bert_recipes.finetuning.token_classification import TokenClassification
+from bert_recipes.metrics.entities import entity_scores
+from bert_recipes.tasks.examples import Split, TaggedExample
+from bert_recipes.tasks.loading import load_split
+from bert_recipes.tasks.registry import get_task
+from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
+
+
+LETTERS = "abcdefghij"
+TASK = get_task("conll2003")
+# The model's order is not the task's.
+LABEL2ID = {name: number for number, name in enumerate(sorted(TASK.labels))}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    path = tmp_path_factory.mktemp("letters") / "vocab.txt"
+    pieces = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
+    path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    return load_tokenizer(path, do_lower_case=True)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        num_labels=len(TASK.labels),
+    )
+    return BertForTokenClassification(config).eval()
+
+
+def kind_for(tokenizer, **settings):
+    return TokenClassification(TASK, tokenizer, TaskArguments(task="conll2003", **settings), LABEL2ID)
+
+
+def example(text, tags, *, idx=0, document=0):
+    labels = tuple(TASK.labels.index(tag) for tag in tags.split())
+    return TaggedExample(idx=idx, tokens=tuple(text.split()), labels=labels, document=document)
+
+
+def as_split(examples):
+    return Split(name="validation", examples=examples, source="made here", num_rows=len(examples))
+
+
+def hidden(examples):
+    return replace(as_split([replace(each, labels=None) for each in examples]), is_labelled=False)
+
+
+def random_split(seed, num_sentences=12, num_documents=4):
+    rng = np.random.default_rng(seed)
+    examples = []
+    for number in range(num_sentences):
+        sizes = rng.integers(1, 4, rng.integers(1, 12))
+        tokens = tuple("".join(rng.choice(list(LETTERS), size)) for size in sizes)
+        labels = tuple(rng.integers(0, len(TASK.labels), len(tokens)).tolist())
+        document = number * num_documents // num_sentences
+        examples.append(TaggedExample(idx=number, tokens=tokens, labels=labels, document=document))
+    return as_split(examples)
+
+
+def names(labels):
+    back = {number: name for name, number in LABEL2ID.items()}
+    return [back.get(label, "-") for label in labels]
+
+
+SENTENCE = example("abc d efg hi", "B-PER I-PER O B-LOC")
+
+
+def test_the_first_piece_of_a_word_bears_its_label(tokenizer):
+    """BERT, Devlin et al. 2019, section 5.3: "the representation of the first sub-token"."""
+    encoded = kind_for(tokenizer).encode(as_split([SENTENCE]), for_training=True)
+    assert names(encoded[0]["labels"]) == ["-", "B-PER", "-", "-", "I-PER", "O", "-", "-", "B-LOC", "-", "-"]
+
+
+def test_with_label_all_pieces_a_word_that_begins_an_entity_goes_on_inside(tokenizer):
+    encoded = kind_for(tokenizer, label_all_pieces=True).encode(as_split([SENTENCE]), for_training=True)
+    assert names(encoded[0]["labels"]) == [
+        "-",
+        "B-PER",
+        "I-PER",
+        "I-PER",
+        "I-PER",
+        "O",
+        "O",
+        "O",
+        "B-LOC",
+        "I-LOC",
+        "-",
+    ]
+
+
+def test_with_label_all_pieces_a_label_without_an_inside_form_is_repeated(tokenizer):
+    task = replace(TASK, labels=("O", "B-PER", "NOUN"))
+    settings = TaskArguments(task="conll2003", label_all_pieces=True)
+    kind = TokenClassification(task, tokenizer, settings, {"O": 0, "B-PER": 1, "NOUN": 2})
+    sentence = TaggedExample(idx=0, tokens=("ab", "cd"), labels=(1, 2))
+    assert kind.encode(as_split([sentence]))[0]["labels"] == [-100, 1, 1, 2, 2, -100]
+
+
+def test_split_without_labels_has_features_without_labels(tokenizer):
+    kind = kind_for(tokenizer)
+    encoded = kind.encode(hidden([SENTENCE]))
+    assert "labels" not in encoded[0]
+    assert set(kind.collate([encoded[0]])) == {"input_ids", "token_type_ids", "attention_mask"}
+
+
+@pytest.mark.parametrize("max_seq_length", [8, 12, 64])
+def test_every_labelled_word_is_trained_on_once_however_windows_overlap(tokenizer, max_seq_length):
+    split = random_split(max_seq_length)
+    encoded = kind_for(tokenizer, max_seq_length=max_seq_length).encode(split, for_training=True)
+    labels = sorted(label for feature in encoded for label in feature["labels"] if label != -100)
+    expected = sorted(LABEL2ID[TASK.labels[label]] for each in split.examples for label in each.labels)
+    assert labels == expected
+    assert [len(feature["input_ids"]) for feature in encoded] == encoded.lengths.tolist()
+
+
+def test_loss_is_that_of_the_stock_head(tokenizer, model):
+    kind = kind_for(tokenizer, max_seq_length=16)
+    encoded = kind.encode(random_split(0), for_training=True)
+    batch = kind.collate(list(encoded))
+    with torch.no_grad():
+        stock = model(**batch)
+        inputs = {key: value for key, value in batch.items() if key not in kind.label_keys}
+        output = model(**inputs)
+    ours = kind.loss_sum(output, batch) / kind.count_items(batch)
+    assert ours.item() == pytest.approx(stock.loss.item(), rel=1e-6)
+
+
+def test_loss_and_gradient_do_not_depend_on_how_a_batch_is_split(tokenizer, model):
+    kind = kind_for(tokenizer, max_seq_length=16)
+    encoded = kind.encode(random_split(1), for_training=True)
+    features = list(encoded)
+    results = []
+    for size in (1, 3, len(features)):
+        batches = [kind.collate(features[start : start + size]) for start in range(0, len(features), size)]
+        items = sum(kind.count_items(batch) for batch in batches)
+        model.zero_grad()
+        total = 0.0
+        for batch in batches:
+            inputs = {key: value for key, value in batch.items() if key not in kind.label_keys}
+            loss = kind.loss_sum(model(**inputs), batch) / items
+            loss.backward()
+            total += loss.item()
+        results.append(
+            (total, model.classifier.weight.grad.clone(), model.bert.embeddings.word_embeddings.weight.grad)
+        )
+    for total, *gradients in results[1:]:
+        assert total == pytest.approx(results[0][0], rel=1e-5)
+        for gradient, expected in zip(gradients, results[0][1:], strict=True):
+            torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_padding_to_the_maximum_changes_only_the_padding(tokenizer):
+    encoded = kind_for(tokenizer).encode(as_split([SENTENCE]))
+    short = kind_for(tokenizer).collate([encoded[0]])
+    long = kind_for(tokenizer, pad_to_max_length=True).collate([encoded[0]])
+    assert long["labels"].shape == (1, 128)
+    assert torch.equal(long["labels"][:, :11], short["labels"])
+    assert (long["labels"][:, 11:] == -100).all()
+    assert long["attention_mask"].sum() == 11
+
+
+def perfect_outputs(encoded, wanted, num_classes, rng):
+    """Logits that are largest for the wanted label at first pieces, and random everywhere else."""
+    outputs = []
+    for feature, window in zip(encoded, encoded.details, strict=True):
+        logits = rng.normal(size=(len(feature["input_ids"]), num_classes)).astype(np.float32)
+        for sentence, word, position in zip(window.sentences, window.words, window.positions, strict=True):
+            logits[position] = 0.0
+            logits[position, LABEL2ID[wanted[sentence][word]]] = 2.0
+        outputs.append(logits)
+    return outputs
+
+
+@pytest.mark.parametrize("max_seq_length", [8, 16, 64])
+def test_each_word_is_decoded_at_its_place_from_the_window_that_it_belongs_to(tokenizer, max_seq_length):
+    rng = np.random.default_rng(2)
+    split = random_split(3)
+    kind = kind_for(tokenizer, max_seq_length=max_seq_length)
+    encoded = kind.encode(split)
+    wanted = [[str(rng.choice(TASK.labels)) for _ in each.tokens] for each in split.examples]
+    predictions = kind.decode(encoded, perfect_outputs(encoded, wanted, len(TASK.labels), rng))
+    assert [prediction.value for prediction in predictions] == wanted
+    assert [prediction.idx for prediction in predictions] == [each.idx for each in split.examples]
+    share = np.exp(2.0) / (np.exp(2.0) + len(TASK.labels) - 1)
+    for prediction in predictions:
+        assert prediction.probabilities == pytest.approx([share] * len(prediction.value))
+
+
+def test_outputs_of_a_padded_batch_are_those_of_each_window_alone(tokenizer, model):
+    kind = kind_for(tokenizer, max_seq_length=16)
+    encoded = kind.encode(random_split(4))
+    features = list(encoded)
+    with torch.no_grad():
+        batch = kind.collate(features)
+        together = kind.split_outputs(model(**batch), batch)
+        for feature, logits in zip(features, together, strict=True):
+            alone = kind.collate([feature])
+            assert logits.shape == (len(feature["input_ids"]), len(TASK.labels))
+            np.testing.assert_allclose(logits, kind.split_outputs(model(**alone), alone)[0], atol=1e-5)
+
+
+def test_score_is_the_entity_score_and_other_metrics_count_words(tokenizer):
+    split = random_split(5)
+    kind = TokenClassification(
+        replace(TASK, metrics=("entities", "f1_macro")), tokenizer, TaskArguments(task="conll2003"), LABEL2ID
+    )
+    encoded = kind.encode(split)
+    gold = [[TASK.labels[label] for label in each.labels] for each in split.examples]
+    wanted = [["O", *tags[1:]] for tags in gold]
+    rng = np.random.default_rng(0)
+    predictions = kind.decode(encoded, perfect_outputs(encoded, wanted, len(TASK.labels), rng))
+    figures = kind.score(split.examples, predictions)
+    expected = entity_scores(gold, wanted)
+    assert 0 < expected["f1"] < 1
+    assert {name: figures[name] for name in expected} == expected
+    assert 0 < figures["f1_macro"] < 1
+
+
+def test_labels_that_the_model_does_not_have_are_named(tokenizer):
+    with pytest.raises(InputError, match=r"the model has no class for B-MISC, I-MISC; it knows"):
+        TokenClassification(
+            TASK,
+            tokenizer,
+            TaskArguments(task="conll2003"),
+            {name: number for name, number in LABEL2ID.items() if "MISC" not in name},
+        )
+
+
+def test_columns_hold_every_word_gold_label_and_prediction(tokenizer, tmp_path):
+    examples = [
+        example("abc d", "B-PER O", idx=0, document=0),
+        example("e", "O", idx=1, document=0),
+        example("f", "B-LOC", idx=2, document=1),
+    ]
+    kind = kind_for(tokenizer)
+    encoded = kind.encode(as_split(examples))
+    wanted = [["B-PER", "O"], ["I-ORG"], ["B-LOC"]]
+    predictions = kind.decode(encoded, perfect_outputs(encoded, wanted, len(TASK.labels), np.random.default_rng(0)))
+    files = kind.write(tmp_path, "validation", examples, predictions)
+    assert [file.name for file in files] == ["predictions_validation.jsonl", "predictions_validation.txt"]
+    assert files[1].read_text(encoding="utf-8") == (
+        "-DOCSTART- O O\n\nabc B-PER B-PER\nd O O\n\ne O I-ORG\n\n-DOCSTART- O O\n\nf B-LOC B-LOC\n\n"
+    )
+    lines = [json.loads(line) for line in files[0].read_text(encoding="utf-8").splitlines()]
+    assert [line["prediction"] for line in lines] == wanted
+    assert [line["idx"] for line in lines] == [0, 1, 2]
+    assert [len(line["probabilities"]) for line in lines] == [2, 1, 1]
+
+
+def test_columns_without_gold_labels_and_documents_have_two_columns(tokenizer, tmp_path):
+    examples = [
+        TaggedExample(idx=0, tokens=("a\u00a0b", "c"), document=0),
+        TaggedExample(idx=1, tokens=("d",), document=1),
+    ]
+    kind = kind_for(tokenizer)
+    encoded = kind.encode(hidden(examples))
+    predictions = kind.decode(
+        encoded, perfect_outputs(encoded, [["O", "B-PER"], ["O"]], len(TASK.labels), np.random.default_rng(0))
+    )
+    _, columns = kind.write(tmp_path, "test", examples, predictions)
+    assert columns.read_text(encoding="utf-8") == "a_b O\nc B-PER\n\nd O\n\n"
+
+
+def read_columns(path):
+    """As conlleval reads: the last column is the prediction, the one before it the gold label."""
+    gold, predicted = [[]], [[]]
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            if gold[-1]:
+                gold.append([])
+                predicted.append([])
+            continue
+        cells = line.split()
+        assert len(cells) == 3
+        gold[-1].append(cells[-2])
+        predicted[-1].append(cells[-1])
+    return gold[:-1], predicted[:-1]
+
+
+def test_columns_of_real_sentences_give_the_scores_again(tokenizer, shared_data, tmp_path):
+    split = load_split(TASK, "validation", data_dir=str(shared_data), max_examples=400)
+    real = load_tokenizer(shared_data / "vocab" / "bert-base-cased-vocab.txt", do_lower_case=False)
+    kind = kind_for(real, max_seq_length=128)
+    encoded = kind.encode(split)
+    rng = np.random.default_rng(0)
+    gold = [[TASK.labels[label] for label in each.labels] for each in split.examples]
+    wanted = [[tag if rng.random() < 0.9 else "O" for tag in tags] for tags in gold]
+    predictions = kind.decode(encoded, perfect_outputs(encoded, wanted, len(TASK.labels), rng))
+    assert [prediction.value for prediction in predictions] == wanted
+    figures = kind.score(split.examples, predictions)
+    _, columns = kind.write(tmp_path, "validation", split.examples, predictions)
+    read_gold, read_predicted = read_columns(columns)
+    assert read_gold == gold
+    assert entity_scores(read_gold, read_predicted) == figures
+    documents = len({each.document for each in split.examples})
+    assert columns.read_text(encoding="utf-8").count("-DOCSTART-") == documents
