@@ -29,7 +29,7 @@ def write_jsonl(folder: Path, split_name: str, predictions: Sequence[Prediction]
 
 def prediction_line(prediction: Prediction) -> str:
     """A prediction as one line of JSON."""
-    line = {"idx": prediction.idx, "prediction": prediction.value}
+    line: dict[str, object] = {"idx": prediction.idx, "prediction": prediction.value}
     if prediction.probabilities is not None:
         line["probabilities"] = rounded(prediction.probabilities)
     return json.dumps(line, ensure_ascii=False)

@@ -52,7 +52,7 @@ PLAN: Mapping[str, ComparedTask] = {
     "qnli": ComparedTask(config="glue", figures=("accuracy",), flags=_GLUE),
     "conll2003": ComparedTask(config="ner", figures=("f1",), flags={"max_train_examples": "3000"}, loss_batch=4),
     "swag": ComparedTask(
-        config="swag", figures=("accuracy",), flags={"max_train_examples": "2000"} | _RATE, loss_batch=4
+        config="swag", figures=("accuracy",), flags={"max_train_examples": "1000"} | _RATE, loss_batch=4
     ),
     "squad": ComparedTask(config="squad", figures=("f1", "exact_match"), flags=_SQUAD, loss_batch=4),
     "squad_v2": ComparedTask(config="squad_v2", figures=("f1", "exact"), flags=_SQUAD, loss_batch=4),
