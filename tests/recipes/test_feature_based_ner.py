@@ -1,63 +1,24 @@
 """recipes/feature_based_ner.py as a user runs it."""
 
 import json
+import runpy
 import subprocess
 import sys
+from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from transformers import BertConfig, BertModel
 
 from bert_recipes.finetuning.feature_tagger import LAYER_CHOICES
-from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
 
 
-NAMES = [f"n{number}" for number in range(8)]
-PLACES = [f"p{number}" for number in range(8)]
-WORDS = [f"w{number}" for number in range(12)]
-
-
-def write_sentences(path, number, seed):
-    rng = np.random.default_rng(seed)
-    with path.open("w", encoding="utf-8") as file:
-        for sentence in range(number):
-            if sentence % 4 == 0:
-                file.write("-DOCSTART- -X- -X- O\n\n")
-            for _ in range(rng.integers(2, 7)):
-                kind = rng.integers(4)
-                if kind == 0:
-                    file.write(f"{rng.choice(NAMES)} X X B-PER\n{rng.choice(NAMES)} X X I-PER\n")
-                elif kind == 1:
-                    file.write(f"{rng.choice(PLACES)} X X B-LOC\n")
-                else:
-                    file.write(f"{rng.choice(WORDS)} X X O\n")
-            file.write("\n")
+MAKE_FOLDER = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "ner_folder.py"))["make_folder"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with data/ and two models of random weights, of 4 and of 2 layers."""
+    """A folder with data/, model4/ and model2/."""
     folder = tmp_path_factory.mktemp("feature-ner")
-    data = folder / "data" / "ner" / "conll2003"
-    data.mkdir(parents=True)
-    write_sentences(data / "train.txt", 120, seed=0)
-    write_sentences(data / "validation.txt", 20, seed=1)
-    vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join([*SPECIAL_TOKENS, *NAMES, *PLACES, *WORDS]) + "\n", encoding="utf-8")
-    tokenizer = load_tokenizer(vocabulary, do_lower_case=True)
-    for layers in (4, 2):
-        torch.manual_seed(0)
-        config = BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            num_hidden_layers=layers,
-            num_attention_heads=2,
-            intermediate_size=64,
-            max_position_embeddings=64,
-        )
-        BertModel(config).save_pretrained(folder / f"model{layers}")
-        tokenizer.save_pretrained(folder / f"model{layers}")
+    MAKE_FOLDER(folder)
     return folder
 
 
