@@ -5,6 +5,7 @@ Legend: B batch, S positions, H hidden size, V vocabulary, M masked tokens of th
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,19 @@ from torch.nn import functional as F
 from transformers import BertConfig
 from transformers import initialization as init
 from transformers.activations import NewGELUActivation
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.models.bert.modeling_bert import BertPreTrainedModel, BertPreTrainingHeads
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.errors import InputError
+from bert_recipes.kernels import Kernels, load_kernels
+from bert_recipes.models.packed_encoder import encode_packed, serves_batch, why_not_packed
+from bert_recipes.models.padding_free import PackedLayout, make_layout
+from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
+
+logger = logging.getLogger(__name__)
 
 IGNORE_INDEX = -100
 INITIALIZERS = ("truncated_normal", "normal")
@@ -34,8 +42,8 @@ class BertForPreTrainingOutput(ModelOutput):
         loss: float (), mlm_loss + nsp_loss, whichever has labels.
         mlm_loss: float (), masked-LM cross-entropy, nats a predicted token.
         nsp_loss: float (), next-sentence cross-entropy, nats a pair.
-        prediction_logits: float (M, V) for the predicted tokens in row order when `labels` are given; (B, S, V) without
-            labels or with `return_full_logits`.
+        prediction_logits: float (M, V) for the predicted tokens in row order when `labels` are given (None in training with
+            kernels, which never hold them); (B, S, V) without labels or with `return_full_logits`.
         seq_relationship_logits: float (B, 2), class 0 = next, 1 = random.
         hidden_states, attentions: As in stock BERT, on request.
     """
@@ -66,7 +74,84 @@ class _OriginalInitialization(BertPreTrainedModel):
 
 
 class BertModel(_OriginalInitialization, transformers.BertModel):
-    """Stock `BertModel`, initialised as the original."""
+    """Stock `BertModel`, initialised as the original, and with a faster encoder on request (`use_fast_layers`)."""
+
+    _fast_layers = "off"
+
+    @classmethod
+    def from_stock(cls, model: transformers.BertModel) -> BertModel:
+        """The same modules and weights, shared, under this class."""
+        with torch.device("meta"):
+            own = cls(model.config, add_pooling_layer=model.pooler is not None)
+        own.embeddings, own.encoder, own.pooler = model.embeddings, model.encoder, model.pooler
+        return own.train(model.training)
+
+    def use_fast_layers(self, name: str) -> bool:
+        """Compute layers on packed rows with fused kernels, where model and machine allow it.
+
+        Args:
+            name: "auto", "off" or "plain" (see `bert_recipes.kernels.load_kernels`).
+
+        Returns:
+            Whether they will be used.
+        """
+        reason = why_not_packed(self)
+        self._fast_layers = name if reason is None else "off"
+        if reason is not None and name != "off":
+            logger.info("stock layers: %s", reason)
+        return self.fast_kernels is not None
+
+    @property
+    def fast_kernels(self) -> Kernels | None:
+        """What the layers are computed with; None = stock layers."""
+        return load_kernels(self._fast_layers, self.device)
+
+    def encode_rows(
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        kwargs: dict[str, Any],
+    ) -> tuple[torch.Tensor, PackedLayout] | None:
+        """Last hidden states of the real tokens (T, H) and where they are; None where the stock encoder has to do it."""
+        kernels = self.fast_kernels
+        if kernels is None or input_ids is None or not serves_batch(self, attention_mask, kwargs):
+            return None
+        return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids)
+
+    def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
+        """Float (B, H): the pooler on each sequence's first token."""
+        return None if self.pooler is None else self.pooler(rows[layout.first_rows][:, None])
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+        """As stock; with kernels the hidden states of pads are 0."""
+        encoded = None
+        if inputs_embeds is None:
+            encoded = self.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, kwargs)
+        if encoded is None:
+            return super().forward(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                token_type_ids=token_type_ids,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                return_dict=True,
+                **kwargs,
+            )
+        rows, layout = encoded
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=layout.unpack(rows), pooler_output=self.pool_rows(rows, layout)
+        )
 
 
 class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTraining):
@@ -129,28 +214,36 @@ class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTrainin
         Returns:
             BertForPreTrainingOutput.
         """
-        outputs = self.bert(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            return_dict=True,
-            **kwargs,
-        )
-        sequence_output, pooled_output = outputs[:2]
+        hidden_states = attentions = None
+        encoded = None
+        if inputs_embeds is None:
+            encoded = self.bert.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, kwargs)
+        if encoded is not None:
+            rows, layout = encoded
+            pooled_output = self.bert.pool_rows(rows, layout)
+        else:
+            outputs = self.bert(
+                input_ids,
+                attention_mask=attention_mask,
+                token_type_ids=token_type_ids,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                return_dict=True,
+                **kwargs,
+            )
+            rows, pooled_output = outputs.last_hidden_state, outputs.pooler_output
+            layout = make_layout(None, (rows.shape[0], rows.shape[1]), rows.device)
+            rows = rows.flatten(0, 1)
+            hidden_states, attentions = outputs.hidden_states, outputs.attentions
         seq_relationship_logits = self.cls.seq_relationship(pooled_output)
 
-        mlm_loss = nsp_loss = None
-        if labels is None:
-            prediction_logits = self.cls.predictions(sequence_output)
-        else:
-            is_masked = labels != IGNORE_INDEX
-            targets = labels[is_masked]
-            prediction_logits = masked_logits = self.cls.predictions(sequence_output[is_masked])  # (M, V)
-            mlm_loss = _mean_cross_entropy(masked_logits, targets, num_items_in_batch)
-            if return_full_logits:
-                prediction_logits = self.cls.predictions(sequence_output)
+        mlm_loss = nsp_loss = prediction_logits = None
+        if labels is not None:
+            places = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
+            targets = labels.flatten()[places]
+            mlm_loss, prediction_logits = self._masked_lm(rows[layout.rows_of(places)], targets, num_items_in_batch)
+        if labels is None or return_full_logits:
+            prediction_logits = self.cls.predictions(layout.unpack(rows))
         if next_sentence_label is not None:
             nsp_targets = next_sentence_label.view(-1)
             nsp_loss = _mean_cross_entropy(seq_relationship_logits, nsp_targets, num_pairs_in_batch)
@@ -164,9 +257,24 @@ class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTrainin
             nsp_loss=nsp_loss,
             prediction_logits=prediction_logits,
             seq_relationship_logits=seq_relationship_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
+            hidden_states=hidden_states,
+            attentions=attentions,
         )
+
+    def _masked_lm(
+        self, rows: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The masked-LM loss of rows (M, H), and their logits (M, V) where they are held."""
+        kernels = self.bert.fast_kernels
+        if kernels is None or not (self.training and torch.is_grad_enabled()):
+            logits = self.cls.predictions(rows)
+            return _mean_cross_entropy(logits, targets, count), logits
+        hidden = self.cls.predictions.transform(rows)
+        if torch.is_autocast_enabled(hidden.device.type):
+            hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+        decoder = self.cls.predictions.decoder
+        divisor = float(max(targets.numel(), 1) if count is None else count)
+        return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels), None
 
 
 def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining, list[str]]:

@@ -1,0 +1,197 @@
+"""A BERT layer on packed rows as one differentiable function.
+
+The same mathematics as stock `BertLayer`, with one product for query, key and value, no work on pads, dropout masks that
+are computed again instead of stored, and one pass over memory between two products (`bert_recipes.kernels`).
+
+Legend: T rows (real tokens), H hidden size, F feed-forward size, h heads, d = H / h, G sequences of a group, S positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from bert_recipes.kernels import Kernels
+from bert_recipes.models.padding_free import PackedLayout
+
+
+# Which of a layer's independent masks; attention takes one for each group from there on.
+_AFTER_ATTENTION, _AFTER_FEED_FORWARD, _ATTENTION = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class LayerSettings:
+    """What is not learnt.
+
+    Attributes:
+        heads: h.
+        epsilon: Of the LayerNorms.
+        exact_gelu: By the error function; otherwise by the tanh formula.
+        hidden_dropout: 0 in evaluation.
+        attention_dropout: 0 in evaluation.
+        dtype: Of products and of what lies between them: float32 or bfloat16.
+    """
+
+    heads: int
+    epsilon: float
+    exact_gelu: bool
+    hidden_dropout: float
+    attention_dropout: float
+    dtype: torch.dtype
+
+
+def layer_parameters(layer: nn.Module) -> tuple[torch.Tensor, ...]:
+    """The sixteen parameters of a stock `BertLayer`, in the order in which `encode_layer` takes them."""
+    own, out = layer.attention.self, layer.attention.output
+    modules = (own.query, own.key, own.value, out.dense, out.LayerNorm)
+    modules += (layer.intermediate.dense, layer.output.dense, layer.output.LayerNorm)
+    return tuple(parameter for module in modules for parameter in (module.weight, module.bias))
+
+
+def encode_layer(
+    rows: torch.Tensor,
+    layout: PackedLayout,
+    settings: LayerSettings,
+    seed: int,
+    kernels: Kernels,
+    parameters: tuple[torch.Tensor, ...],
+) -> torch.Tensor:
+    """One layer.
+
+    Args:
+        rows: (T, H) in `settings.dtype`.
+        layout: Of the batch.
+        settings: What is not learnt.
+        seed: 64 bits; decides the dropout masks.
+        kernels: How to compute.
+        parameters: Of `layer_parameters`.
+
+    Returns:
+        (T, H) in `settings.dtype`.
+    """
+    return _Layer.apply(rows, layout, settings, seed, kernels, *parameters)
+
+
+class _Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: torch.Tensor,
+        layout: PackedLayout,
+        settings: LayerSettings,
+        seed: int,
+        kernels: Kernels,
+        *parameters: torch.Tensor,
+    ) -> torch.Tensor:
+        wq, bq, wk, bk, wv, bv, wo, bo, g1, c1, wi, bi, wf, bf, g2, c2 = parameters
+        dtype, p = settings.dtype, settings.hidden_dropout
+        w_in = torch.cat([wq.to(dtype), wk.to(dtype), wv.to(dtype)])
+        b_in = torch.cat([bq, bk, bv]).float()
+        wo, wi, wf = wo.to(dtype), wi.to(dtype), wf.to(dtype)
+        heads, probabilities, context = _attend(rows @ w_in.t(), b_in, layout, settings, seed, kernels)
+        mixed, normal_1, inverse_1 = kernels.dropout_add_norm(
+            context @ wo.t(), bo.float(), rows, g1.float(), c1.float(), settings.epsilon, seed, _AFTER_ATTENTION, p
+        )
+        inner = mixed @ wi.t()
+        out, normal_2, inverse_2 = kernels.dropout_add_norm(
+            kernels.bias_gelu(inner, bi.float(), settings.exact_gelu) @ wf.t(),
+            bf.float(), mixed, g2.float(), c2.float(), settings.epsilon, seed, _AFTER_FEED_FORWARD, p,
+        )  # fmt: skip
+        ctx.layout, ctx.settings, ctx.seed, ctx.kernels, ctx.num_groups = layout, settings, seed, kernels, len(heads)
+        ctx.dtypes = tuple(parameter.dtype for parameter in parameters)
+        ctx.save_for_backward(
+            rows, context, normal_1, inverse_1, mixed, inner, normal_2, inverse_2,
+            w_in, wo, wi, wf, bi, g1, g2, *heads, *probabilities,
+        )  # fmt: skip
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        rows, context, normal_1, inverse_1, mixed, inner, normal_2, inverse_2, *rest = ctx.saved_tensors
+        w_in, wo, wi, wf, bi, g1, g2, *kept = rest
+        heads, probabilities = kept[: ctx.num_groups], kept[ctx.num_groups :]
+        settings, seed, kernels, p = ctx.settings, ctx.seed, ctx.kernels, ctx.settings.hidden_dropout
+        learns = any(ctx.needs_input_grad[5:])
+
+        of_mixed, of_out, dg2, dc2, dbf = kernels.dropout_add_norm_backward(
+            grad.contiguous(), normal_2, inverse_2, g2.float(), seed, _AFTER_FEED_FORWARD, p
+        )
+        of_inner = of_out @ wf
+        active, dbi = kernels.bias_gelu_backward_(of_inner, inner, bi.float(), settings.exact_gelu)
+        dwf = of_out.t() @ active if learns else None
+        del active
+        dwi = of_inner.t() @ mixed if learns else None
+        of_mixed = torch.addmm(of_mixed, of_inner, wi)
+        of_rows, of_out, dg1, dc1, dbo = kernels.dropout_add_norm_backward(
+            of_mixed, normal_1, inverse_1, g1.float(), seed, _AFTER_ATTENTION, p
+        )
+        dwo = of_out.t() @ context if learns else None
+        of_in = _attend_backward(of_out @ wo, heads, probabilities, ctx.layout, settings, seed, kernels)
+        of_rows = torch.addmm(of_rows, of_in, w_in)
+        if not learns:
+            return of_rows, *(None,) * 20
+        dwq, dwk, dwv = (of_in.t() @ rows).chunk(3)
+        dbq, dbk, dbv = kernels.column_sum(of_in).chunk(3)
+        gradients = (dwq, dbq, dwk, dbk, dwv, dbv, dwo, dbo, dg1, dc1, dwi, dbi, dwf, dbf, dg2, dc2)
+        return of_rows, None, None, None, None, *(g.to(t) for g, t in zip(gradients, ctx.dtypes, strict=True))
+
+
+def _attend(
+    projected: torch.Tensor,
+    bias: torch.Tensor,
+    layout: PackedLayout,
+    settings: LayerSettings,
+    seed: int,
+    kernels: Kernels,
+) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
+    """Queries, keys and values (T, 3 H) without their bias -> for each group (3, G, h, S, d) and probabilities (G, h, S, S); (T, H)."""
+    heads, probabilities, contexts = [], [], []
+    for number, group in enumerate(layout.groups):
+        split = kernels.split_heads(
+            projected[group.start : group.end], bias, group.offsets, settings.heads, group.length, 3
+        )
+        query, key, value = split.flatten(1, 2)
+        scores = torch.bmm(query, key.mT).view(*split.shape[1:4], group.length)
+        scaling = split.shape[-1] ** -0.5
+        dropped = kernels.softmax_dropout_(
+            scores, group.offsets, scaling, seed, _ATTENTION + number, settings.attention_dropout
+        )
+        mixed = torch.bmm(dropped.flatten(0, 1), value).view(1, *split.shape[1:])
+        contexts.append(kernels.merge_heads(mixed, group.offsets, group.end - group.start))
+        heads.append(split)
+        probabilities.append(scores)
+    return heads, probabilities, contexts[0] if len(contexts) == 1 else torch.cat(contexts)
+
+
+def _attend_backward(
+    grad: torch.Tensor,
+    heads: list[torch.Tensor],
+    probabilities: list[torch.Tensor],
+    layout: PackedLayout,
+    settings: LayerSettings,
+    seed: int,
+    kernels: Kernels,
+) -> torch.Tensor:
+    """Gradient of the context (T, H) -> gradient of queries, keys and values (T, 3 H)."""
+    parts = []
+    for number, (group, split, scores) in enumerate(zip(layout.groups, heads, probabilities, strict=True)):
+        query, key, value = split.flatten(1, 2)
+        of_mixed = kernels.split_heads(
+            grad[group.start : group.end], None, group.offsets, settings.heads, group.length, 1
+        ).flatten(0, 2)
+        p, stream, scaling = settings.attention_dropout, _ATTENTION + number, split.shape[-1] ** -0.5
+        of_scores = torch.bmm(of_mixed, value.mT).view_as(scores)
+        of_split = torch.empty_like(split)
+        of_query, of_key, of_value = of_split.flatten(1, 2)
+        torch.bmm(kernels.dropout(scores, seed, stream, p).flatten(0, 1).mT, of_mixed, out=of_value)
+        kernels.softmax_dropout_backward_(of_scores, scores, group.offsets, scaling, seed, stream, p)
+        of_scores = of_scores.flatten(0, 1)
+        torch.bmm(of_scores, key, out=of_query)
+        torch.bmm(of_scores.mT, query, out=of_key)
+        parts.append(kernels.merge_heads(of_split, group.offsets, group.end - group.start))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -1,0 +1,102 @@
+"""One packed row of real tokens for a padded batch, and back.
+
+Legend: B sequences, S positions, T real tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+# Sequences of at least this share of a group's longest one are computed with it: at most (4/3)^2 of the attention is wasted.
+LIKE_LENGTH = 0.75
+
+
+@dataclass(frozen=True)
+class LengthGroup:
+    """Sequences of like length, whose rows follow each other.
+
+    Attributes:
+        start: First row.
+        end: Row after the last.
+        offsets: int64 (G + 1,) on the CPU's side of the batch, rows of each of the G sequences, counted from `start`.
+        length: Positions of the longest sequence.
+    """
+
+    start: int
+    end: int
+    offsets: torch.Tensor
+    length: int
+
+
+@dataclass(frozen=True)
+class PackedLayout:
+    """Where each real token of a padded batch (B, S) lies among the packed rows.
+
+    Attributes:
+        shape: (B, S).
+        places: int64 (T,), the flat position in (B * S) of each row; None where there are no pads and nothing moves.
+        first_rows: int64 (B,), the row of each sequence's first token.
+        groups: Sequences of like length; together all rows.
+    """
+
+    shape: tuple[int, int]
+    places: torch.Tensor | None
+    first_rows: torch.Tensor
+    groups: tuple[LengthGroup, ...]
+
+    def pack(self, padded: torch.Tensor) -> torch.Tensor:
+        """(B, S, ...) -> (T, ...)."""
+        flat = padded.flatten(0, 1)
+        return flat if self.places is None else flat[self.places]
+
+    def unpack(self, packed: torch.Tensor) -> torch.Tensor:
+        """(T, ...) -> (B, S, ...), zeros at the pads."""
+        if self.places is None:
+            return packed.view(*self.shape, *packed.shape[1:])
+        flat = packed.new_zeros((self.shape[0] * self.shape[1], *packed.shape[1:]))
+        return flat.index_copy(0, self.places, packed).view(*self.shape, *packed.shape[1:])
+
+    def rows_of(self, places: torch.Tensor) -> torch.Tensor:
+        """int64: the rows of flat positions of real tokens."""
+        if self.places is None:
+            return places
+        rows = torch.empty(self.shape[0] * self.shape[1], dtype=torch.int64, device=places.device)
+        rows[self.places] = torch.arange(len(self.places), device=places.device)
+        return rows[places]
+
+
+def make_layout(attention_mask: torch.Tensor | None, shape: tuple[int, int], device: torch.device) -> PackedLayout:
+    """Plan the packing of one batch.
+
+    Args:
+        attention_mask: int (B, S), 1 = token; None = no pads. Every sequence has a token.
+        shape: (B, S).
+        device: Of the batch.
+    """
+    batch, size = shape
+    lengths = None if attention_mask is None else attention_mask.sum(dim=1)
+    if lengths is None or int(lengths.min()) == size:
+        offsets = torch.arange(batch + 1, device=device) * size
+        return PackedLayout(shape, None, offsets[:-1], (LengthGroup(0, batch * size, offsets, size),))
+    assert attention_mask is not None
+    lengths, order = lengths.sort(descending=True, stable=True)
+    places = attention_mask[order].flatten().nonzero()[:, 0]
+    places = order[places // size] * size + places % size
+    starts = lengths.cumsum(0) - lengths
+    first_rows = torch.empty_like(starts)
+    first_rows[order] = starts
+    groups = []
+    sizes, row = lengths.tolist(), 0
+    begin = 0
+    while begin < batch:
+        end = begin
+        while end < batch and sizes[end] >= LIKE_LENGTH * sizes[begin]:
+            end += 1
+        offsets = torch.cat([lengths.new_zeros(1), lengths[begin:end].cumsum(0)])
+        total = sum(sizes[begin:end])
+        groups.append(LengthGroup(row, row + total, offsets, sizes[begin]))
+        begin, row = end, row + total
+    return PackedLayout(shape, places, first_rows, tuple(groups))

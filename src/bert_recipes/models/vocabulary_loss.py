@@ -1,0 +1,87 @@
+"""Cross-entropy over the vocabulary without its logits: product, softmax and gradients in one go.
+
+Legend: M predicted tokens, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from bert_recipes.kernels import Kernels
+
+
+# Predicted tokens whose logits are held at the same time: 63 MB of bfloat16 for a vocabulary of 30,522.
+ROWS_AT_ONCE = 1024
+
+
+def vocabulary_loss(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    targets: torch.Tensor,
+    count: float,
+    kernels: Kernels,
+) -> torch.Tensor:
+    """Summed cross-entropy of `hidden @ weight.T + bias` divided by `count`.
+
+    The gradients are computed in the forward pass, while the logits of `ROWS_AT_ONCE` tokens are at hand.
+
+    Args:
+        hidden: (M, H), float32 or bfloat16; the products are computed in its type.
+        weight: (V, H).
+        bias: (V,).
+        targets: int64 (M,).
+        count: What the sum is divided by.
+        kernels: How to compute.
+
+    Returns:
+        float32 (); 0 where M = 0.
+    """
+    return _VocabularyLoss.apply(hidden, weight, bias, targets, count, kernels)
+
+
+class _VocabularyLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        targets: torch.Tensor,
+        count: float,
+        kernels: Kernels,
+    ) -> torch.Tensor:
+        needs_gradient = any(ctx.needs_input_grad[:3])
+        wide, own = bias.float(), weight.to(hidden.dtype)
+        total = torch.zeros((), device=hidden.device)
+        of_hidden = torch.empty_like(hidden)
+        of_weight = of_bias = None
+        for start in range(0, len(targets), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
+            logits = hidden[rows] @ own.t()
+            total += kernels.cross_entropy_(logits, wide, targets[rows], 1.0 / count, needs_gradient).sum()
+            if needs_gradient:
+                torch.mm(logits, own, out=of_hidden[rows])
+                part, part_bias = (logits.t() @ hidden[rows]).float(), kernels.column_sum(logits)
+                of_weight = part if of_weight is None else of_weight.add_(part)
+                of_bias = part_bias if of_bias is None else of_bias.add_(part_bias)
+        # No saved tensors: what is handed over once can become a parameter's gradient without a copy.
+        ctx.gradients = of_hidden, of_weight, of_bias
+        ctx.like = weight, bias
+        return total / count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        of_hidden, of_weight, of_bias = ctx.gradients
+        weight, bias = ctx.like
+        ctx.gradients = ctx.like = None
+        if of_weight is None:  # no token is predicted
+            return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias), None, None, None
+        # Nearly always 1: then nothing of the size of the vocabulary is touched again.
+        if grad.item() != 1.0:
+            of_hidden, of_weight, of_bias = of_hidden * grad.to(of_hidden.dtype), of_weight * grad, of_bias * grad
+        return of_hidden, of_weight.to(weight.dtype), of_bias.to(bias.dtype), None, None, None

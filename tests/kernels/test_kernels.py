@@ -1,0 +1,154 @@
+"""The compiled kernels compute what the torch operations of plain.py compute, masks included."""
+
+import pytest
+import torch
+
+from bert_recipes.kernels import load_kernels, plain
+
+
+OFFSETS = {"ragged": [0, 5, 45, 173, 174, 251], "alike": [0, 64, 128], "single": [0, 1], "odd": [0, 33, 65, 96]}
+HEADS, SIZE = 3, 16
+WIDTH = HEADS * SIZE
+SEED = -0x123456789ABCDEF
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    kernels = load_kernels("auto", torch.device("cpu"))
+    if kernels is None:
+        pytest.skip("no compiler, or no x86-64 with AVX2")
+    return kernels
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture(params=OFFSETS)
+def offsets(request):
+    return torch.tensor(OFFSETS[request.param])
+
+
+@pytest.fixture(params=[0.0, 0.1], ids=["no_dropout", "dropout"])
+def p(request):
+    return request.param
+
+
+def assert_alike(ours, expected):
+    """Equal to rounding: of float32, or one unit in the last place of bfloat16 here and there."""
+    ours = ours if isinstance(ours, tuple | list) else [ours]
+    expected = expected if isinstance(expected, tuple | list) else [expected]
+    for own, other in zip(ours, expected, strict=True):
+        assert (own.shape, own.dtype) == (other.shape, other.dtype)
+        step = 2e-6 if own.dtype == torch.float32 else 2**-7
+        scale = other.float().abs().mean().item() + 1e-12
+        torch.testing.assert_close(own.float(), other.float(), rtol=max(step, 1e-5), atol=10 * step * scale)
+
+
+def randn(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def both(compiled, name, *arguments):
+    """Call both implementations on copies; results, and the copies that they may have written to."""
+    results = []
+    for kernels in (compiled, plain):
+        own = [argument.clone() if isinstance(argument, torch.Tensor) else argument for argument in arguments]
+        results.append((getattr(kernels, name)(*own), [each for each in own if isinstance(each, torch.Tensor)]))
+    (ours, our_inputs), (expected, their_inputs) = results
+    assert_alike(ours, expected)
+    assert_alike(our_inputs, their_inputs)
+    return expected
+
+
+def test_heads_are_split_and_merged(compiled, offsets, dtype):
+    total, length = int(offsets[-1]), int(offsets.diff().max())
+    packed, bias = randn(total, 3 * WIDTH, dtype=dtype), randn(3 * WIDTH, seed=1)
+    split = both(compiled, "split_heads", packed, bias, offsets, HEADS, length, 3)
+    assert split.shape == (3, len(offsets) - 1, HEADS, length, SIZE)
+    both(compiled, "merge_heads", split, offsets, total)
+    same = both(compiled, "split_heads", packed, None, offsets, HEADS, length, 3)
+    assert torch.equal(compiled.merge_heads(same, offsets, total), packed)
+
+
+def test_attention_probabilities_and_their_gradient(compiled, offsets, dtype, p):
+    length = int(offsets.diff().max())
+    scores = randn(len(offsets) - 1, HEADS, length, length, dtype=dtype) * 4
+    both(compiled, "softmax_dropout_", scores, offsets, 0.25, SEED, 2, p)
+    plain.softmax_dropout_(scores, offsets, 0.25, SEED, 2, p)
+    rows = scores.float().sum(dim=-1)
+    places = torch.arange(length) < offsets.diff()[:, None]
+    torch.testing.assert_close(rows, places[:, None].float().expand_as(rows), rtol=0, atol=0.02)
+    both(
+        compiled,
+        "softmax_dropout_backward_",
+        randn(*scores.shape, dtype=dtype, seed=1),
+        scores,
+        offsets,
+        0.25,
+        SEED,
+        2,
+        p,
+    )
+
+
+@pytest.mark.parametrize("width", [48, 100, 128, 7])
+def test_dropout_residual_and_norm(compiled, width, dtype, p):
+    values, residual, grad = (randn(37, width, dtype=dtype, seed=seed) for seed in range(3))
+    bias, weight, shift = (randn(width, seed=seed) for seed in range(3, 6))
+    _, normal, inverse = both(compiled, "dropout_add_norm", values, bias, residual, weight, shift, 1e-12, SEED, 1, p)
+    both(compiled, "dropout_add_norm_backward", grad, normal, inverse, weight, SEED, 1, p)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_gelu(compiled, dtype, exact):
+    values, grad, bias = randn(41, 100, dtype=dtype) * 3, randn(41, 100, dtype=dtype, seed=1), randn(100, seed=2)
+    both(compiled, "bias_gelu", values, bias, exact)
+    both(compiled, "bias_gelu_backward_", grad, values, bias, exact)
+
+
+def test_gelu_of_large_numbers(compiled):
+    values = torch.tensor([[-1e4, -100.0, -30.0, -9.0, 0.0, 9.0, 30.0, 100.0, 1e4]])
+    for exact in (True, False):
+        out = compiled.bias_gelu(values, torch.zeros(9), exact)
+        torch.testing.assert_close(out, values.clamp(min=0), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("needs_gradient", [True, False])
+def test_cross_entropy(compiled, dtype, needs_gradient):
+    logits, bias = randn(19, 1003, dtype=dtype) * 5, randn(1003, seed=1)
+    targets = torch.arange(19) * 50
+    both(compiled, "cross_entropy_", logits, bias, targets, 0.25, needs_gradient)
+
+
+def test_column_sums(compiled, dtype):
+    both(compiled, "column_sum", randn(301, 70, dtype=dtype))
+
+
+def test_dropout_is_what_is_asked_for_and_a_function_of_its_key(compiled):
+    ones = torch.ones(1_000_003)
+    out = compiled.dropout(ones, SEED, 3, 0.1)
+    assert torch.equal(out, plain.dropout(ones, SEED, 3, 0.1))
+    assert set(out.unique().tolist()) == {0.0, torch.tensor(1 / 0.9).item()}
+    # Five standard errors of the share, and no correlation of neighbours, of streams or of seeds.
+    dropped = (out == 0).double()
+    assert abs(dropped.mean() - 0.1) < 5 * (0.09 / len(ones)) ** 0.5
+    others = [compiled.dropout(ones, *key, 0.1) for key in ((SEED, 4), (SEED + 1, 3), (SEED + 2**32, 3))]
+    shifted = [out.roll(distance) for distance in (1, 2, 16, 128, 768)]
+    for other in (*others, *shifted):
+        correlation = torch.corrcoef(torch.stack([dropped, (other == 0).double()]))[0, 1]
+        assert abs(correlation) < 5 / len(ones) ** 0.5
+
+
+def test_what_the_kernels_cannot_take_is_refused(compiled):
+    with pytest.raises(RuntimeError, match="float32 or bfloat16 only"):
+        compiled.column_sum(torch.ones(2, 2, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="contiguous"):
+        compiled.column_sum(torch.ones(2, 3).t())
+
+
+def test_off_and_other_devices_have_none():
+    assert load_kernels("off", torch.device("cpu")) is None
+    assert load_kernels("auto", torch.device("meta")) is None
+    assert load_kernels("plain", torch.device("cpu")) is plain
