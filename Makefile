@@ -41,7 +41,7 @@ else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate compare test test-slow lint format clean
+.PHONY: help install check-names pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate compare benchmark test test-slow lint format clean
 
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -134,6 +134,9 @@ evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or
 
 compare: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
 	$(PYTHON) recipes/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)
+
+benchmark: $(READY)  ## beside stock transformers, under 8 minutes: ARGS="--suite finetuning", pretraining, data, inference, time_to_quality, all
+	$(PYTHON) recipes/benchmark.py $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)

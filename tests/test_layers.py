@@ -36,6 +36,7 @@ LAYER_1 = {
 LAYER_2 = {
     "arguments",
     "base_trainer",
+    "benchmarking",
     "checkpoint_access",
     "evaluation",
     "finetuning",
@@ -63,7 +64,7 @@ ONLY_IN = {
     "wandb": set(),
     "tensorboard": set(),
     "deepspeed": set(),
-    "matplotlib": {"reporting.py", "sweeps/report.py"},
+    "matplotlib": {"benchmarking/report_plot.py", "reporting.py", "sweeps/report.py"},
     "optuna": {"sweeps/search.py"},
     # Where the network may be reached; nothing is downloaded anywhere else.
     "huggingface_hub": {"checkpoint_access.py", "data/rows.py", "hub_access.py", "tasks/hub_rows.py"}

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from torch.autograd.function import once_differentiable
 
 from bert_recipes.kernels import Kernels
@@ -44,10 +43,10 @@ class LayerSettings:
     dtype: torch.dtype
 
 
-def layer_parameters(layer: nn.Module) -> tuple[torch.Tensor, ...]:
+def layer_parameters(layer: Any) -> tuple[torch.Tensor, ...]:
     """The sixteen parameters of a stock `BertLayer`, in the order in which `encode_layer` takes them."""
     own, out = layer.attention.self, layer.attention.output
-    modules = (own.query, own.key, own.value, out.dense, out.LayerNorm)
+    modules: tuple[Any, ...] = (own.query, own.key, own.value, out.dense, out.LayerNorm)
     modules += (layer.intermediate.dense, layer.output.dense, layer.output.LayerNorm)
     return tuple(parameter for module in modules for parameter in (module.weight, module.bias))
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 import transformers
-from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
@@ -40,7 +39,7 @@ def serves_batch(model: transformers.BertModel, attention_mask: torch.Tensor | N
     config = model.config
     if any(value for value in kwargs.values()) or config.output_attentions or config.output_hidden_states:
         return False
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
     return attention_mask is None or (attention_mask.dim() == 2 and bool((attention_mask[:, 0] == 1).all()))
 
@@ -81,14 +80,15 @@ def encode_packed(
     )
     drops = settings.hidden_dropout > 0 or settings.attention_dropout > 0
     # One draw from torch's generator decides all masks of the pass: its state is all that a resume needs.
-    count = len(model.encoder.layer) + 1
+    layers: Any = model.encoder.layer
+    count = len(layers) + 1
     seeds = torch.randint(-(2**63), 2**63 - 1, (count,)).tolist() if drops else [0] * count
 
     layout = make_layout(attention_mask, (input_ids.shape[0], input_ids.shape[1]), input_ids.device)
     rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids).to(dtype)
     if settings.hidden_dropout > 0:
         rows = _Dropout.apply(rows, seeds[-1], settings.hidden_dropout, kernels)
-    for layer, seed in zip(model.encoder.layer, seeds, strict=False):
+    for layer, seed in zip(layers, seeds, strict=False):
         arguments = (rows, layout, settings, seed, kernels, layer_parameters(layer))
         if training and layer.gradient_checkpointing:
             rows = layer._gradient_checkpointing_func(encode_layer, *arguments)
@@ -98,7 +98,7 @@ def encode_packed(
 
 
 def _embed(
-    embeddings: nn.Module,
+    embeddings: Any,
     layout: PackedLayout,
     input_ids: torch.Tensor,
     token_type_ids: torch.Tensor | None,
