@@ -6,7 +6,8 @@ import transformers
 from transformers import BertConfig
 
 from bert_recipes.kernels import load_kernels
-from bert_recipes.models.bert import BertForPreTraining, BertModel
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.bert_model import BertModel
 from bert_recipes.models.padding_free import make_layout
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 

@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 # A module with the functions of plain.py: it is their description.
 Kernels = Any
 
-SOURCE = Path(__file__).with_name("cpu.cpp")
+SOURCES = sorted(Path(__file__).with_name("cpu").glob("*.cpp"))
+HEADER = Path(__file__).with_name("cpu") / "common.h"
 FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
 
 
@@ -73,12 +74,13 @@ def _build() -> Kernels:
     from torch.utils import cpp_extension  # takes time, and is needed here only
 
     # A home folder may be shared between machines: the name says what the code was compiled for.
-    identity = [SOURCE.read_text(), *FLAGS, torch.__version__, platform.python_version(), _processor()]
+    identity = [file.read_text(encoding="utf-8") for file in (HEADER, *SOURCES)]
+    identity += [*FLAGS, torch.__version__, platform.python_version(), _processor()]
     name = f"bert_recipes_cpu_{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:12]}"
     folder = Path(cpp_extension._get_build_directory(name, verbose=False))
     if not (folder / f"{name}.so").is_file():
         logger.info("compiling kernels for this CPU (once, some ten seconds): %s", folder)
-    cpp_extension.load(name, [str(SOURCE)], extra_cflags=list(FLAGS), is_python_module=False)
+    cpp_extension.load(name, [str(file) for file in SOURCES], extra_cflags=list(FLAGS), is_python_module=False)
     return torch.ops.bert_recipes
 
 

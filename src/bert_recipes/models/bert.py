@@ -5,7 +5,6 @@ Legend: B batch, S positions, H hidden size, V vocabulary, M masked tokens of th
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,21 +13,16 @@ import transformers
 from torch import nn
 from torch.nn import functional as F
 from transformers import BertConfig
-from transformers import initialization as init
 from transformers.activations import NewGELUActivation
-from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.models.bert.modeling_bert import BertPreTrainedModel, BertPreTrainingHeads
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.errors import InputError
-from bert_recipes.kernels import Kernels, load_kernels
-from bert_recipes.models.packed_encoder import encode_packed, serves_batch, why_not_packed
-from bert_recipes.models.padding_free import PackedLayout, make_layout
+from bert_recipes.models.bert_model import BertModel, OriginalInitialization
+from bert_recipes.models.padding_free import make_layout
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
-
-logger = logging.getLogger(__name__)
 
 IGNORE_INDEX = -100
 INITIALIZERS = ("truncated_normal", "normal")
@@ -57,104 +51,7 @@ class BertForPreTrainingOutput(ModelOutput):
     attentions: tuple[torch.Tensor, ...] | None = None
 
 
-class _OriginalInitialization(BertPreTrainedModel):
-    """New weights as in google-research/bert modeling.py `create_initializer`: a normal cut off at two deviations.
-
-    `config.weight_init` = "truncated_normal" (the default) or "normal" (stock transformers).
-    """
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if getattr(self.config, "weight_init", "truncated_normal") != "truncated_normal":
-            return
-        if isinstance(module, nn.Linear | nn.Embedding):
-            std = self.config.initializer_range
-            init.trunc_normal_(module.weight, mean=0.0, std=std, a=-2 * std, b=2 * std)
-
-
-class BertModel(_OriginalInitialization, transformers.BertModel):
-    """Stock `BertModel`, initialised as the original, and with a faster encoder on request (`use_fast_layers`)."""
-
-    _fast_layers = "off"
-
-    @classmethod
-    def from_stock(cls, model: transformers.BertModel) -> BertModel:
-        """The same modules and weights, shared, under this class."""
-        with torch.device("meta"):
-            own = cls(model.config, add_pooling_layer=model.pooler is not None)
-        own.embeddings, own.encoder, own.pooler = model.embeddings, model.encoder, model.pooler
-        return own.train(model.training)
-
-    def use_fast_layers(self, name: str) -> bool:
-        """Compute layers on packed rows with fused kernels, where model and machine allow it.
-
-        Args:
-            name: "auto", "off" or "plain" (see `bert_recipes.kernels.load_kernels`).
-
-        Returns:
-            Whether they will be used.
-        """
-        reason = why_not_packed(self)
-        self._fast_layers = name if reason is None else "off"
-        if reason is not None and name != "off":
-            logger.info("stock layers: %s", reason)
-        return self.fast_kernels is not None
-
-    @property
-    def fast_kernels(self) -> Kernels | None:
-        """What the layers are computed with; None = stock layers."""
-        return load_kernels(self._fast_layers, self.device)
-
-    def encode_rows(
-        self,
-        input_ids: torch.Tensor | None,
-        attention_mask: torch.Tensor | None,
-        token_type_ids: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        kwargs: dict[str, Any],
-    ) -> tuple[torch.Tensor, PackedLayout] | None:
-        """Last hidden states of the real tokens (T, H) and where they are; None where the stock encoder has to do it."""
-        kernels = self.fast_kernels
-        if kernels is None or input_ids is None or not serves_batch(self, attention_mask, kwargs):
-            return None
-        return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids)
-
-    def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
-        """Float (B, H): the pooler on each sequence's first token."""
-        return None if self.pooler is None else self.pooler(rows[layout.first_rows][:, None])
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """As stock; with kernels the hidden states of pads are 0."""
-        encoded = None
-        if inputs_embeds is None:
-            encoded = self.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, kwargs)
-        if encoded is None:
-            return super().forward(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                token_type_ids=token_type_ids,
-                position_ids=position_ids,
-                inputs_embeds=inputs_embeds,
-                return_dict=True,
-                **kwargs,
-            )
-        rows, layout = encoded
-        return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=layout.unpack(rows), pooler_output=self.pool_rows(rows, layout)
-        )
-
-
-class BertForPreTraining(_OriginalInitialization, transformers.BertForPreTraining):
+class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining):
     """BERT with the masked-LM and the next-sentence head; loads and saves stock checkpoints.
 
     It differs from `transformers.BertForPreTraining` in three ways. Only masked positions meet the vocabulary, as in

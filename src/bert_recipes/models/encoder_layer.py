@@ -47,7 +47,6 @@ def layer_parameters(layer: Any) -> tuple[torch.Tensor, ...]:
     """The sixteen parameters of a stock `BertLayer`, in the order in which `encode_layer` takes them."""
     own, out = layer.attention.self, layer.attention.output
     modules: tuple[Any, ...] = (own.query, own.key, own.value, out.dense, out.LayerNorm)
-    modules: tuple[Any, ...] = (own.query, own.key, own.value, out.dense, out.LayerNorm)
     modules += (layer.intermediate.dense, layer.output.dense, layer.output.LayerNorm)
     return tuple(parameter for module in modules for parameter in (module.weight, module.bias))
 

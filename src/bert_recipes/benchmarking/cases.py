@@ -1,0 +1,204 @@
+"""The cases of the suites: which samples are compared, at which sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bert_recipes.benchmarking.arguments import ALL, SUITES, TASKS, BenchmarkArguments
+from bert_recipes.benchmarking.lengths import LENGTHS_FILE, TASK_LIMITS, lengths_of_tasks
+from bert_recipes.benchmarking.spec import OURS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
+from bert_recipes.models.sizes import SIZES
+
+
+# Tokens of a pre-training step.
+TOKENS_PER_STEP = {size: 2048 if size in ("base", "large") else 4096 for size in SIZES}
+DATA_MEASURES = ("store_1", "store_2", "pairs", "masks", "dropin_1", "dropin_10", "tokenizer")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Samples that belong together.
+
+    Attributes:
+        suite, name: What it is called in the results.
+        samples: Side -> its sample.
+        rate: Figure of a sample that is compared, larger is better.
+        searched: Switches of stock at its best, in the order of the search; empty: none.
+        start: Switch -> value that the search begins with.
+        matmul: Sample that measures the machine's rate; None where no model is trained.
+    """
+
+    suite: str
+    name: str
+    samples: Mapping[str, SampleSpec]
+    rate: str = "tokens_per_second"
+    searched: tuple[str, ...] = ()
+    start: Mapping[str, Any] = field(default_factory=dict)
+    matmul: SampleSpec | None = None
+
+
+def list_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[Case]:
+    """The cases that the settings ask for.
+
+    Args:
+        args: Settings.
+        configs: recipes/configs.
+        work_dir: Folder that the samples share.
+    """
+    builders = {
+        "pretraining": pretraining_cases,
+        "finetuning": finetuning_cases,
+        "inference": inference_cases,
+        "data": data_cases,
+        "time_to_quality": quality_cases,
+    }
+    chosen = SUITES if args.suite == ALL else (args.suite,)
+    return [case for suite in chosen for case in builders[suite](args, configs, work_dir)]
+
+
+def _base(args: BenchmarkArguments, kind: str, work_dir: Path, **values: Any) -> SampleSpec:
+    common = {"vocab_size": args.vocab_size, "use_cpu": args.use_cpu, "budget_seconds": args.budget_seconds}
+    return SampleSpec(kind=kind, work_dir=str(work_dir), **(common | values))
+
+
+def _switches(args: BenchmarkArguments, on_gpu: bool) -> tuple[str, ...]:
+    """Switches in the order of the search: those that change most come first, compiling last as it takes longest."""
+    if args.search == "off":
+        return ()
+    own = ("workers",) if on_gpu else ("glibc",)
+    return ("precision", "attn", "padding", "order", "optim", *own, "compile")
+
+
+def _sides(spec: SampleSpec) -> dict[str, SampleSpec]:
+    return {side: replace(spec, side=side) for side in (STOCK_DEFAULTS, STOCK_BEST, OURS)}
+
+
+def pretraining_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[Case]:
+    """Size x length; alone: tiny and mini at 128."""
+    from bert_recipes.benchmarking.stock_switches import stock_defaults
+
+    is_all = args.suite == ALL
+    sizes: Sequence[str] = args.sizes or (tuple(SIZES) if is_all else ("tiny", "mini"))
+    lengths: Sequence[int] = args.lengths or ((128, 512) if is_all else (128,))
+    cases = []
+    for size in sizes:
+        for length in lengths:
+            name = f"{size}-{length}" + ("" if args.documents == "long" else f"-{args.documents}")
+            name += "-store" if args.store else ""
+            spec = _base(
+                args,
+                "pretraining",
+                work_dir,
+                config=str(configs / "pretrain" / f"bert_{size}.yaml"),
+                size=size,
+                length=length,
+                tokens_per_step=args.tokens_per_step or TOKENS_PER_STEP[size],
+                documents=args.documents,
+                store=args.store,
+            )
+            matmul = replace(spec, kind="matmul", what="pretraining", config="", store=None)
+            searched = _switches(args, _on_gpu(args))
+            start = stock_defaults()
+            cases.append(Case("pretraining", name, _sides(spec), searched=searched, start=start, matmul=matmul))
+    return cases
+
+
+def finetuning_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[Case]:
+    """Task x size; alone: SST-2 at the shape of base."""
+    from bert_recipes.benchmarking.stock_switches import stock_defaults
+
+    tasks: Sequence[str] = args.tasks or (TASKS if args.suite == ALL else ("sst2",))
+    lengths = lengths_of_tasks(args, configs / "benchmark" / LENGTHS_FILE)
+    cases = []
+    for task in tasks:
+        limit = TASK_LIMITS[task]
+        for size in args.sizes or ("base",):
+            spec = _base(
+                args,
+                "finetuning",
+                work_dir,
+                config=str(configs / "finetune" / f"{limit.config}.yaml"),
+                size=size,
+                length=limit.max_length,
+                task=task,
+                lengths=lengths[task],
+                batch_size=args.batch_size,
+                warmup_steps=1,
+                max_steps=_pass_steps(args, task, size),
+            )
+            sides = _sides(spec)
+            # Batches of like length come in any order: all of them are measured, or the mean is not that of the task.
+            sides[OURS] = replace(sides[OURS], whole_pass=True)
+            tokens = args.batch_size * limit.max_length
+            matmul = replace(spec, kind="matmul", what="finetuning", config="", tokens_per_step=tokens, lengths=())
+            start = stock_defaults(limit.stock_padding)
+            searched = _switches(args, _on_gpu(args))
+            cases.append(Case("finetuning", f"{task}-{size}", sides, "examples_per_second", searched, start, matmul))
+    return cases
+
+
+def _pass_steps(args: BenchmarkArguments, task: str, size: str) -> int:
+    """Steps of a pass: fifty batches are what both samplers of like lengths sort at a time; fewer where they are slow."""
+    is_slow = size in ("base", "large") and not _on_gpu(args)
+    steps = {"sst2": 24, "mnli": 16, "squad": 8, "conll2003": 24}[task] if is_slow else 50
+    return steps if args.budget_seconds >= 2 else 4
+
+
+def inference_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[Case]:
+    """Precision x size, lengths of SST-2; stock padded to the batch in the order of the rows."""
+    lengths = lengths_of_tasks(args, configs / "benchmark" / LENGTHS_FILE)["sst2"]
+    cases = []
+    for size in args.sizes or ("base",):
+        for precision in ("fp32", "bf16"):
+            spec = _base(
+                args,
+                "inference",
+                work_dir,
+                config=str(configs / "finetune" / "glue.yaml"),
+                size=size,
+                task="sst2",
+                lengths=lengths,
+                precision=precision,
+                batch_size=64,
+            )
+            sides = {side: replace(spec, side=side) for side in (STOCK_DEFAULTS, OURS)}
+            cases.append(Case("inference", f"sst2-{size}-{precision}", sides, "examples_per_second"))
+    return cases
+
+
+def data_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[Case]:
+    """One case a measure; ours alone."""
+    files = tuple(args.files or ())
+    return [
+        Case(
+            "data",
+            what,
+            {OURS: _base(args, "data", work_dir, side=OURS, what=what, megabytes=args.megabytes, files=files)},
+            "per_second",
+        )
+        for what in DATA_MEASURES
+    ]
+
+
+def quality_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[Case]:
+    """Ours and stock for some minutes from raw text."""
+    spec = _base(
+        args,
+        "quality",
+        work_dir,
+        config=str(configs / "pretrain" / "quickstart.yaml"),
+        size=(args.sizes or ["tiny"])[0],
+        minutes=args.minutes,
+        files=tuple(args.files or ()),
+    )
+    sides = {side: replace(spec, side=side) for side in (OURS, STOCK_BEST)}
+    return [Case("time_to_quality", f"{spec.size}-{args.minutes:g}min", sides, "mlm_loss")]
+
+
+def _on_gpu(args: BenchmarkArguments) -> bool:
+    import torch
+
+    return torch.cuda.is_available() and not args.use_cpu

@@ -1,0 +1,143 @@
+"""What a sample process measures: a Trainer's loop, the machine's matrix products, or what a suite's own module says."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+import time
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from bert_recipes.benchmarking.flops import DENSE_PEAK_TFLOPS, training_flops
+from bert_recipes.benchmarking.matmul_rate import measure_rates, model_shapes
+from bert_recipes.benchmarking.spec import SampleSpec
+from bert_recipes.benchmarking.timing import BatchCounter, StepTimer, add_up
+from bert_recipes.training import describe_machine
+
+
+# kind -> module that makes its Trainer. The modules are imported before the memory's zero is read.
+TRAINED = {
+    "pretraining": "bert_recipes.benchmarking.pretraining_sides",
+    "finetuning": "bert_recipes.benchmarking.finetuning_sides",
+}
+# kind -> module with a function `measure(spec)`.
+MEASURED = {
+    "inference": "bert_recipes.benchmarking.inference_sides",
+    "data": "bert_recipes.benchmarking.data_suite",
+    "quality": "bert_recipes.benchmarking.quality",
+}
+
+
+def resident_mb() -> float:
+    """Largest resident memory of this process so far, MB."""
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return usage / 2**20 if sys.platform == "darwin" else usage / 2**10
+
+
+def uses_gpu(spec: SampleSpec) -> bool:
+    """Whether the sample runs on a CUDA device."""
+    return torch.cuda.is_available() and not spec.use_cpu
+
+
+class MemoryPeak:
+    """Peak memory from now on: resident memory less what the imports took, on a GPU what was allocated at most."""
+
+    def __init__(self, *, on_gpu: bool) -> None:
+        """Read the zero."""
+        self.on_gpu = on_gpu
+        self._zero = resident_mb()
+
+    def read(self) -> dict[str, float]:
+        """`peak_memory_mb`, and `imports_mb` that were taken off (CPU)."""
+        if self.on_gpu:
+            return {"peak_memory_mb": round(torch.cuda.max_memory_allocated() / 2**20, 1)}
+        return {"peak_memory_mb": round(resident_mb() - self._zero, 1), "imports_mb": round(self._zero, 1)}
+
+
+def measure_training(spec: SampleSpec) -> dict[str, Any]:
+    """Run a Trainer until the time is over; times, counts, memory, losses, model FLOPs."""
+    sides = import_module(TRAINED[spec.kind])
+    on_gpu = uses_gpu(spec)
+    memory = MemoryPeak(on_gpu=on_gpu)
+    start = time.perf_counter()
+    trainer = sides.make_side(spec)
+    timer, counter = StepTimer(spec, on_gpu=on_gpu), BatchCounter(trainer, masked_lm=spec.kind == "pretraining")
+    trainer.add_callback(timer)
+    setup = time.perf_counter() - start
+    trainer.train()
+    warmup, seconds = timer.read()
+    used = memory.read()
+    works, positions, losses = counter.read(spec.warmup_steps, len(seconds))
+    work, config = add_up(works), trainer.model.config
+    total = sum(seconds)
+    flops = training_flops(config, work, nsp=spec.kind == "pretraining")
+    result: dict[str, Any] = {
+        "setup_seconds": round(setup, 3),
+        "warmup_seconds": round(warmup, 3),
+        "step_seconds": [round(value, 6) for value in seconds],
+        "seconds": round(total, 6),
+        "tokens": work.tokens,
+        "positions": sum(positions),
+        "pads": sum(positions) - work.tokens,
+        "sequences": work.sequences,
+        "masked": work.masked,
+        "tokens_per_second": round(work.tokens / total, 2),
+        "examples_per_second": round(work.sequences / total, 3),
+        "precision": "bf16" if trainer.args.bf16 else "fp16" if trainer.args.fp16 else "fp32",
+        "flops": flops,
+        "gflops_per_second": round(flops / total / 1e9, 2),
+        "losses": [round(loss, 4) for loss in losses],
+        **used,
+    }
+    waits = [line["data_wait_share"] for line in trainer.state.log_history if "data_wait_share" in line]
+    if hasattr(trainer, "meter") and not waits:
+        waits = [trainer.meter.read(trainer.accelerator).get("data_wait_share")]
+    if waits and waits[-1] is not None:
+        result["data_wait_share"] = round(waits[-1], 5)
+    return result
+
+
+def measure_matmul(spec: SampleSpec) -> dict[str, Any]:
+    """Rates of the machine in full precision and bfloat16, at the shapes of the case."""
+    from bert_recipes.benchmarking.pretraining_sides import stock_config
+
+    config = stock_config(spec.size, spec.vocab_size)
+    masked = round(0.15 * spec.tokens_per_step) if spec.what == "pretraining" else 0
+    shapes = model_shapes(spec.tokens_per_step, masked, config)
+    if spec.what == "small":  # for tests: no large product
+        del shapes["square"]
+    device = torch.device("cuda" if uses_gpu(spec) else "cpu")
+    rates = {precision: measure_rates(shapes, precision, device) for precision in ("bf16", "fp32")}
+    best = {precision: max(rate["gflops"] for rate in found.values()) for precision, found in rates.items()}
+    name = torch.cuda.get_device_name(0) if uses_gpu(spec) else ""
+    return {"rates": rates, "best_gflops": best, "vendor_peak_bf16_tflops": DENSE_PEAK_TFLOPS.get(name)}
+
+
+def measure(spec: SampleSpec) -> dict[str, Any]:
+    """The measurement that the sample asks for."""
+    if spec.kind in TRAINED:
+        return measure_training(spec)
+    if spec.kind == "matmul":
+        return measure_matmul(spec)
+    module = import_module(MEASURED[spec.kind])
+    memory = MemoryPeak(on_gpu=uses_gpu(spec))
+    return {**module.measure(spec), **memory.read()}
+
+
+_ENVIRONMENT = (
+    *("OMP_NUM_THREADS", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "LD_PRELOAD", "MALLOC_ARENA_MAX"),
+    *("PYTORCH_CUDA_ALLOC_CONF", "CUDA_VISIBLE_DEVICES"),
+)
+
+
+def describe_here() -> dict[str, Any]:
+    """Machine, versions and what of the environment changes speed."""
+    from accelerate import __version__ as accelerate_version
+
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    system = f"{platform.system()} {platform.release()}"
+    return {**describe_machine(), "accelerate": accelerate_version, "system": system, "environment": environment}

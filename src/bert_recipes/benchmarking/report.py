@@ -1,0 +1,169 @@
+"""From results files to a table: medians, and ratios of samples that were taken in the same round."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bert_recipes.benchmarking.results import read_folder, write_atomically
+from bert_recipes.benchmarking.spec import OURS, SIDES, STOCK_BEST, STOCK_DEFAULTS
+
+
+TABLE_FILE, PLOT_FILE = "benchmarks.md", "benchmarks.png"
+RATES = {"pretraining": "tokens_per_second", "finetuning": "examples_per_second", "inference": "examples_per_second"}
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ours over another side, round by round.
+
+    Attributes:
+        median, low, high: Over the rounds in which both sides have a sample.
+        rounds: How many these are.
+    """
+
+    median: float
+    low: float
+    high: float
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case.
+
+    Attributes:
+        suite, case: Its names.
+        rates: Side -> median rate.
+        speedups: Side -> rate of ours over that side's.
+        memory: Side -> median peak memory, MB.
+        mfu: Side -> share (0 to 1) of the machine's own matmul rate in the side's precision.
+        of_peak: Side -> share of the vendor's dense bf16 peak; only on known GPUs.
+        pads: Share of the positions that stock's defaults pad.
+        errors: Side -> what went wrong, where it has no sample.
+        switches: Of stock at its best, where they differ from its defaults.
+    """
+
+    suite: str
+    case: str
+    rates: dict[str, float]
+    speedups: dict[str, Ratio]
+    memory: dict[str, float]
+    mfu: dict[str, float] = field(default_factory=dict)
+    of_peak: dict[str, float] = field(default_factory=dict)
+    pads: float | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+    switches: dict[str, Any] = field(default_factory=dict)
+
+
+def last_runs(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """(suite, case) -> the records of its last run."""
+    by_case: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for record in records:
+        by_case.setdefault((record["suite"], record["case"]), []).append(record)
+    chosen = {}
+    for key, found in by_case.items():
+        runs = [record["run"] for record in found if record["role"] == "sample"]
+        if runs:
+            chosen[key] = [record for record in found if record["run"] == runs[-1]]
+    return chosen
+
+
+def summarise(suite: str, case: str, records: Sequence[Mapping[str, Any]]) -> Row:
+    """The row of a case from the records of one run."""
+    rate = RATES[suite]
+    rounds: dict[int, dict[str, Mapping[str, Any]]] = {}
+    errors = {}
+    for record in records:
+        if record["role"] != "sample":
+            continue
+        if "result" in record:
+            rounds.setdefault(record["round"], {})[record["side"]] = record["result"]
+        else:
+            errors[record["side"]] = record["error"]
+    by_side = {side: [found[side] for found in rounds.values() if side in found] for side in SIDES}
+    by_side = {side: found for side, found in by_side.items() if found}
+    mfu, of_peak = _utilisation(by_side, records)
+    first = by_side.get(STOCK_DEFAULTS, [{}])[0]
+    return Row(
+        suite=suite,
+        case=case,
+        rates={side: statistics.median(result[rate] for result in found) for side, found in by_side.items()},
+        speedups={
+            side: ratio
+            for side in (STOCK_DEFAULTS, STOCK_BEST)
+            if (ratio := ratio_of(rounds.values(), side, rate)) is not None
+        },
+        memory={side: statistics.median(r["peak_memory_mb"] for r in found) for side, found in by_side.items()},
+        mfu=mfu,
+        of_peak=of_peak,
+        pads=first["pads"] / first["positions"] if first.get("positions") else None,
+        errors={side: error for side, error in errors.items() if side not in by_side},
+        switches=_changed_switches(records),
+    )
+
+
+def ratio_of(rounds: Iterable[Mapping[str, Mapping[str, Any]]], side: str, rate: str) -> Ratio | None:
+    """Ours over a side in the rounds that have both; None where there is none."""
+    ratios = [found[OURS][rate] / found[side][rate] for found in rounds if OURS in found and side in found]
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios), len(ratios)) if ratios else None
+
+
+def _utilisation(
+    by_side: Mapping[str, Sequence[Mapping[str, Any]]], records: Sequence[Mapping[str, Any]]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Model FLOPs a second over the machine's own rate, and over the vendor's peak, by side."""
+    matmul = next((record["result"] for record in records if record["role"] == "matmul" and "result" in record), None)
+    if matmul is None:
+        return {}, {}
+    mfu, of_peak = {}, {}
+    for side, found in by_side.items():
+        gflops = statistics.median(result["gflops_per_second"] for result in found)
+        best = matmul["best_gflops"].get(found[0]["precision"])
+        if best:
+            mfu[side] = gflops / best
+        if matmul["vendor_peak_bf16_tflops"]:
+            of_peak[side] = gflops / 1000 / matmul["vendor_peak_bf16_tflops"]
+    return mfu, of_peak
+
+
+def _changed_switches(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    samples = [r for r in records if r["role"] == "sample" and r["side"] == STOCK_BEST]
+    return dict(samples[-1]["spec"].get("switches", {})) if samples else {}
+
+
+def make_rows(records: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """One row a compared case, in the order of its first record."""
+    runs = last_runs(records)
+    return [summarise(suite, case, found) for (suite, case), found in runs.items() if suite in RATES]
+
+
+def write_report(folder: Path) -> str:
+    """Write the table and, where matplotlib is installed, the plots of every results file of a folder.
+
+    Returns:
+        The table.
+
+    Raises:
+        InputError: There is no results file.
+    """
+    from bert_recipes.benchmarking.report_plot import plot_quality, plot_rows
+    from bert_recipes.benchmarking.report_tables import format_machine
+
+    parts = ["# Benchmarks", ""]
+    for name, records in read_folder(folder).items():
+        rows, runs = make_rows(records), last_runs(records)
+        parts += format_machine(name, records, rows, runs)
+        if rows and plot_rows(rows, folder / f"{name}.png"):
+            parts += [f"![speed and memory beside stock]({name}.png)", ""]
+        quality = {key: found for key, found in runs.items() if key[0] == "time_to_quality"}
+        for (_, case), found in quality.items():
+            file = folder / f"{name}_{case}.png"
+            if plot_quality(found, file):
+                parts += [f"![held-out figures over time]({file.name})", ""]
+    text = "\n".join(parts)
+    write_atomically(folder / TABLE_FILE, text)
+    return text

@@ -1,0 +1,97 @@
+"""The Markdown of a results file."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bert_recipes.benchmarking.report import Ratio, Row
+from bert_recipes.benchmarking.spec import OURS, STOCK_BEST, STOCK_DEFAULTS
+
+
+Runs = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
+
+
+def format_machine(name: str, records: Sequence[Mapping[str, Any]], rows: Sequence[Row], runs: Runs) -> list[str]:
+    """Everything that one results file says, as lines."""
+    machine: Mapping[str, Any] = next((record["machine"] for record in reversed(records) if record.get("machine")), {})
+    shown = machine.get("gpu") or f"{machine.get('processor')}, {machine.get('threads')} threads"
+    lines = [f"## {shown}", ""]
+    versions = f"torch {machine.get('torch')}, transformers {machine.get('transformers')}"
+    lines += [f"{versions}; every sample: `{name}.json`.", ""]
+    for suite in dict.fromkeys(row.suite for row in rows):
+        lines += [f"### {suite}", "", *_compared([row for row in rows if row.suite == suite]), ""]
+    lines += _data(runs) + _quality(runs)
+    return lines
+
+
+def _compared(rows: Sequence[Row]) -> list[str]:
+    unit = "tokens/s" if rows[0].suite == "pretraining" else "examples/s"
+    has_peak = any(row.of_peak for row in rows)
+    head = ["case", f"stock defaults, {unit}", "stock at its best", "ours", "ours / defaults", "ours / best"]
+    head += ["memory: defaults, best, ours (MB)", "MFU: defaults, best, ours", "pads of defaults"]
+    head += ["of the vendor's peak: ours"] if has_peak else []
+    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
+    for row in rows:
+        cells = [row.case, *(_rate(row, side) for side in (STOCK_DEFAULTS, STOCK_BEST, OURS))]
+        cells += [_ratio(row.speedups.get(side)) for side in (STOCK_DEFAULTS, STOCK_BEST)]
+        cells.append(", ".join(f"{row.memory[s]:,.0f}" if s in row.memory else "-" for s in _ALL))
+        cells.append(", ".join(f"{row.mfu[s]:.0%}" if s in row.mfu else "-" for s in _ALL) if row.mfu else "-")
+        cells.append("-" if row.pads is None else f"{row.pads:.1%}")
+        cells += [f"{row.of_peak[OURS]:.0%}" if OURS in row.of_peak else "-"] if has_peak else []
+        lines.append(f"| {' | '.join(cells)} |")
+    notes = [f"{row.case}: {_switches(row)}" for row in rows if row.switches]
+    notes += [f"{row.case}, {side}: {error}" for row in rows for side, error in row.errors.items()]
+    return [*lines, "", *(f"- stock at its best, {note}" for note in notes)] if notes else lines
+
+
+_ALL = (STOCK_DEFAULTS, STOCK_BEST, OURS)
+
+
+def _rate(row: Row, side: str) -> str:
+    if side in row.rates:
+        return f"{row.rates[side]:,.0f}" if row.rates[side] >= 100 else f"{row.rates[side]:.1f}"
+    return "failed" if side in row.errors else "-"
+
+
+def _ratio(ratio: Ratio | None) -> str:
+    if ratio is None:
+        return "-"
+    spread = f" ({ratio.low:.2f} .. {ratio.high:.2f})" if ratio.rounds > 1 else ""
+    return f"{ratio.median:.2f}x{spread}"
+
+
+def _switches(row: Row) -> str:
+    return ", ".join(f"{name} {value}" for name, value in row.switches.items())
+
+
+def _data(runs: Runs) -> list[str]:
+    """One line a measure of the data suite."""
+    lines = []
+    for (suite, _), records in runs.items():
+        results = [record["result"] for record in records if record["role"] == "sample" and "result" in record]
+        if suite == "data" and results:
+            rates = [result["per_second"] for result in results]
+            spread = f"{min(rates):,.2f} .. {max(rates):,.2f}"
+            about = results[0]["about"]
+            lines.append(f"| {about} | {statistics.median(rates):,.2f} {results[0]['unit']}/s | {spread} |")
+    head = ["### data", "", "| what | median | least .. most |", "| --- | --- | --- |"]
+    return [*head, *lines, ""] if lines else []
+
+
+def _quality(runs: Runs) -> list[str]:
+    """Held-out figures of both sides by the minute."""
+    lines = []
+    for (suite, case), records in runs.items():
+        sides = {r["side"]: r["result"] for r in records if r["role"] == "sample" and "result" in r}
+        if suite != "time_to_quality" or not sides:
+            continue
+        lines += [f"### time_to_quality, {case}", ""]
+        lines += ["| minutes from raw text | side | steps | held-out MLM loss | NSP accuracy |", "|" + " --- |" * 5]
+        for side, result in sides.items():
+            for point in result["points"]:
+                figures = f"{point['steps']:,} | {point['mlm_loss']:.3f} | {point['nsp_accuracy']:.1%}"
+                lines.append(f"| {point['seconds'] / 60:.1f} | {side} | {figures} |")
+        lines.append("")
+    return lines

@@ -1,0 +1,127 @@
+"""The results file and what is read off it."""
+
+import json
+import os
+
+import pytest
+
+from bert_recipes.benchmarking.report import last_runs, make_rows, ratio_of, write_report
+from bert_recipes.benchmarking.results import ResultsFile, machine_name, read_folder, same_machine
+from bert_recipes.errors import InputError
+
+
+MACHINE = {"processor": "AMD EPYC", "gpu": None, "cores": 2, "threads": 2, "torch": "2", "transformers": "5"}
+
+
+def sample(side: str, round_number: int, rate: float, *, run: str = "a", memory: float = 100.0) -> dict:
+    result = {"tokens_per_second": rate, "peak_memory_mb": memory, "gflops_per_second": rate, "precision": "bf16"}
+    result |= {"pads": 10, "positions": 40}
+    about = {"suite": "pretraining", "case": "tiny-128", "role": "sample", "run": run, "machine": MACHINE}
+    return {**about, "side": side, "round": round_number, "spec": {}, "result": result}
+
+
+def matmul(gflops: float, run: str = "a") -> dict:
+    result = {"best_gflops": {"bf16": gflops}, "vendor_peak_bf16_tflops": None}
+    about = {"suite": "pretraining", "case": "tiny-128", "role": "matmul", "run": run, "machine": MACHINE}
+    return {**about, "side": "", "round": None, "spec": {}, "result": result}
+
+
+def test_records_are_added_and_none_is_changed(tmp_path):
+    file = ResultsFile(tmp_path / "inner" / "machine.json")
+    first = ""
+    for number in range(3):
+        file.append(sample("ours", number, 10.0 + number))
+        lines = file.path.read_text(encoding="utf-8").splitlines()
+        assert len(lines) == number + 3  # head, one line a record, end
+        first = first or lines[1].rstrip(",")
+        assert lines[1].rstrip(",") == first
+    assert [record["round"] for record in file.records()] == [0, 1, 2]
+    assert json.loads(file.path.read_text(encoding="utf-8"))["format_version"] == 1
+    assert [path.name for path in file.path.parent.iterdir()] == ["machine.json"]
+
+
+def test_an_interrupted_write_leaves_the_old_file_whole(tmp_path, monkeypatch):
+    file = ResultsFile(tmp_path / "machine.json")
+    file.append(sample("ours", 0, 1.0))
+    before = file.path.read_bytes()
+
+    def interrupted(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        file.append(sample("ours", 1, 2.0))
+    assert file.path.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["machine.json"]
+
+
+@pytest.mark.parametrize("content", ["{", '{"records": []}', "[]"])
+def test_a_damaged_or_foreign_file_is_never_overwritten(tmp_path, content: str):
+    file = ResultsFile(tmp_path / "machine.json")
+    file.path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=r"machine\.json"):
+        file.append(sample("ours", 0, 1.0))
+    assert file.path.read_text(encoding="utf-8") == content
+
+
+def test_nan_becomes_null(tmp_path):
+    file = ResultsFile(tmp_path / "machine.json")
+    file.append({"values": [float("nan"), 1.0], "inner": {"x": float("inf")}})
+    assert file.records() == [{"values": [None, 1.0], "inner": {"x": None}}]
+
+
+def test_a_ratio_is_the_median_over_rounds_of_ratios_within_a_round():
+    rounds = [
+        {"ours": {"rate": 30.0}, "stock_best": {"rate": 10.0}},
+        {"ours": {"rate": 10.0}, "stock_best": {"rate": 10.0}},
+        {"ours": {"rate": 8.0}, "stock_best": {"rate": 4.0}},
+        {"ours": {"rate": 99.0}},
+    ]
+    ratio = ratio_of(rounds, "stock_best", "rate")
+    assert ratio is not None
+    assert (ratio.median, ratio.low, ratio.high, ratio.rounds) == (2.0, 1.0, 3.0, 3)
+    assert ratio_of(rounds, "stock_defaults", "rate") is None
+
+
+def test_a_row_has_medians_memory_and_the_share_of_the_machines_rate():
+    records = [sample("stock_defaults", n, rate, memory=200.0) for n, rate in enumerate((10.0, 11.0, 30.0))]
+    records += [sample("ours", n, rate) for n, rate in enumerate((50.0, 55.0, 60.0))] + [matmul(110.0)]
+    (row,) = make_rows(records)
+    assert row.rates == {"stock_defaults": 11.0, "ours": 55.0}
+    assert row.speedups["stock_defaults"].median == 5.0
+    assert row.memory == {"stock_defaults": 200.0, "ours": 100.0}
+    assert row.mfu["ours"] == 0.5
+    assert row.pads == 0.25
+    assert row.of_peak == {}
+
+
+def test_only_the_last_run_of_a_case_is_reported():
+    records = [sample("ours", 0, 1.0, run="old"), sample("ours", 0, 2.0, run="new")]
+    (found,) = last_runs(records).values()
+    assert [record["run"] for record in found] == ["new"]
+    assert make_rows(records)[0].rates["ours"] == 2.0
+
+
+def test_the_report_says_what_failed(tmp_path):
+    file = ResultsFile(tmp_path / "amd.json")
+    failed = sample("stock_defaults", 0, 1.0)
+    del failed["result"]
+    file.append(failed | {"error": "exit code 1: no memory"})
+    file.append(sample("ours", 0, 1234.0))
+    table = write_report(tmp_path)
+    assert "| tiny-128 | failed | - | 1,234 |" in table
+    assert "no memory" in table
+    assert (tmp_path / "benchmarks.md").read_text(encoding="utf-8") == table
+
+
+def test_a_folder_without_results_is_one_clear_line(tmp_path):
+    (tmp_path / "other.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match="no results file"):
+        read_folder(tmp_path)
+
+
+def test_machines_are_told_apart():
+    assert machine_name(MACHINE) == "amd_epyc_2_cores"
+    assert machine_name(MACHINE | {"gpu": "NVIDIA H200"}) == "nvidia_h200"
+    assert same_machine(MACHINE, dict(MACHINE))
+    assert not same_machine(MACHINE, MACHINE | {"threads": 1})

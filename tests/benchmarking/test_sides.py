@@ -1,0 +1,195 @@
+"""Both sides do the same work, and what they did is counted right."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_recipes.benchmarking import finetuning_sides, pretraining_sides
+from bert_recipes.benchmarking.lengths import TASK_LIMITS, read_tables
+from bert_recipes.benchmarking.measuring import measure
+from bert_recipes.benchmarking.results import ResultsFile
+from bert_recipes.benchmarking.runner import SampleRunner, describe_failure
+from bert_recipes.benchmarking.spec import OURS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
+
+
+CONFIGS = Path(__file__).resolve().parents[2] / "recipes" / "configs"
+KEYS = ("input_ids", "token_type_ids", "next_sentence_label")
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> SampleSpec:
+    return SampleSpec(
+        kind="pretraining",
+        side=OURS,
+        work_dir=str(tmp_path),
+        config=str(CONFIGS / "pretrain" / "bert_tiny.yaml"),
+        length=32,
+        tokens_per_step=128,
+        vocab_size=200,
+        use_cpu=True,
+        warmup_steps=1,
+        min_steps=2,
+        max_steps=3,
+        budget_seconds=60.0,
+    )
+
+
+@pytest.fixture
+def task_spec(tmp_path: Path) -> SampleSpec:
+    return SampleSpec(
+        kind="finetuning",
+        side=OURS,
+        work_dir=str(tmp_path),
+        config=str(CONFIGS / "finetune" / "glue.yaml"),
+        length=128,
+        task="sst2",
+        lengths=(0, 0, 0, 0, 5, 3, 2, 0, 0, 4),
+        batch_size=4,
+        vocab_size=200,
+        use_cpu=True,
+        warmup_steps=1,
+        max_steps=3,
+        whole_pass=True,
+    )
+
+
+def unmasked(batch: dict[str, torch.Tensor]) -> list[tuple[list[int], int]]:
+    """The rows of a batch without pads, as they were before masking, with their next-sentence label."""
+    labels = batch["labels"]
+    original = torch.where(labels == -100, batch["input_ids"], labels)
+    rows = zip(original, batch["attention_mask"], batch["next_sentence_label"], strict=True)
+    return [(row[mask.bool()].tolist(), int(label)) for row, mask, label in rows]
+
+
+def test_both_sides_train_on_the_same_pairs_in_the_same_batches(spec: SampleSpec):
+    ours = iter(pretraining_sides.make_ours(spec).get_train_dataloader())
+    stock_spec = replace(spec, side=STOCK_DEFAULTS)
+    stock = iter(pretraining_sides.make_stock(stock_spec).get_train_dataloader())
+    for _ in range(4):
+        assert unmasked(next(ours)) == unmasked(next(stock))
+
+
+def test_like_lengths_are_the_same_pairs_in_another_order(spec: SampleSpec):
+    plain = pretraining_sides.make_stock(replace(spec, side=STOCK_DEFAULTS))
+    grouped = pretraining_sides.make_stock(replace(spec, side=STOCK_BEST, switches={"order": "group_by_length"}))
+    assert len(plain.train_dataset) == len(grouped.train_dataset)
+    assert next(iter(plain._get_train_sampler())) == 0
+    order = list(grouped._get_train_sampler())
+    assert sorted(order) == list(range(len(plain.train_dataset)))
+    assert order != sorted(order)
+
+
+def test_padding_to_the_maximum_is_a_switch(spec: SampleSpec):
+    trainer = pretraining_sides.make_stock(replace(spec, side=STOCK_BEST, switches={"padding": "max"}))
+    batches = itertools.islice(trainer.get_train_dataloader(), 20)
+    assert {batch["input_ids"].shape[1] for batch in batches} == {32}
+
+
+def test_stock_is_stock(spec: SampleSpec):
+    trainer = pretraining_sides.make_stock(replace(spec, side=STOCK_DEFAULTS))
+    assert type(trainer.model).__module__.startswith("transformers.")
+    assert type(trainer.data_collator).__module__.startswith("transformers.")
+    assert trainer.model.config.hidden_act == "gelu"
+    assert trainer.model.config._attn_implementation == "sdpa"
+    assert not trainer.args.bf16
+    best = pretraining_sides.make_stock(
+        replace(spec, side=STOCK_BEST, switches={"attn": "eager", "precision": "bf16"})
+    )
+    assert best.model.config._attn_implementation == "eager"
+    assert best.args.bf16
+
+
+@pytest.mark.parametrize("side", [STOCK_DEFAULTS, OURS])
+def test_pads_are_counted_apart_and_take_no_part_in_the_rate(spec: SampleSpec, side: str):
+    trainer = pretraining_sides.make_side(replace(spec, side=side))
+    batches = list(itertools.islice(trainer.get_train_dataloader(), 1, 4))
+    result = measure(replace(spec, side=side))
+    assert len(result["step_seconds"]) == len(result["losses"]) == 3
+    assert result["tokens"] == sum(int(batch["attention_mask"].sum()) for batch in batches)
+    assert result["positions"] == sum(batch["input_ids"].numel() for batch in batches)
+    assert result["pads"] == result["positions"] - result["tokens"]
+    assert result["sequences"] == 12
+    assert 0 < result["masked"] < result["tokens"]
+    # Times are rounded in the file.
+    assert result["tokens_per_second"] == pytest.approx(result["tokens"] / sum(result["step_seconds"]), rel=1e-3)
+    assert result["flops"] > 0
+    assert result["peak_memory_mb"] >= 0
+
+
+def test_the_time_ends_a_sample_but_not_before_its_least_steps(spec: SampleSpec):
+    result = measure(replace(spec, budget_seconds=1e-9, max_steps=40))
+    assert len(result["step_seconds"]) == 2
+
+
+@pytest.mark.parametrize("task", sorted(TASK_LIMITS))
+@pytest.mark.parametrize("side", [STOCK_DEFAULTS, OURS])
+def test_every_task_trains_on_each_side(task_spec: SampleSpec, task: str, side: str):
+    limit = TASK_LIMITS[task]
+    config = str(CONFIGS / "finetune" / f"{limit.config}.yaml")
+    result = measure(replace(task_spec, side=side, task=task, config=config))
+    assert len(result["step_seconds"]) == 3
+    assert (result["sequences"], result["masked"]) == (12, 0)
+    if side == STOCK_DEFAULTS and limit.stock_padding == "max":
+        assert result["positions"] == 12 * limit.max_length
+    else:
+        assert result["positions"] <= 12 * 9
+
+
+def test_both_sides_are_fine_tuned_on_the_same_features(task_spec: SampleSpec):
+    features = finetuning_sides.make_features(task_spec, 16)
+    ours = finetuning_sides.make_ours(task_spec, features)
+    stock = finetuning_sides.make_stock(replace(task_spec, side=STOCK_DEFAULTS), features)
+
+    def rows(trainer) -> list[list[int]]:
+        return sorted(
+            row[mask.bool()].tolist()
+            for batch in trainer.get_train_dataloader()
+            for row, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+        )
+
+    assert rows(ours) == rows(stock) == sorted(feature["input_ids"] for feature in features)
+
+
+@pytest.mark.parametrize("side", [STOCK_DEFAULTS, OURS])
+def test_predictions_are_timed_on_each_side(task_spec: SampleSpec, side: str):
+    result = measure(replace(task_spec, kind="inference", side=side, budget_seconds=0.01, batch_size=8))
+    assert result["examples"] == 16
+    assert result["examples_per_second"] > 0
+
+
+def test_rates_of_matrix_products_are_measured_in_both_precisions(spec: SampleSpec):
+    result = measure(replace(spec, kind="matmul", what="small"))
+    assert set(result["best_gflops"]) == {"fp32", "bf16"}
+    for precision, rates in result["rates"].items():
+        assert result["best_gflops"][precision] == max(rate["gflops"] for rate in rates.values())
+        assert all(rate["repetitions"] == 20 for rate in rates.values())
+
+
+def test_committed_lengths_are_within_the_tasks_limits():
+    tables = read_tables(CONFIGS / "benchmark" / "lengths.yaml")
+    for task, limit in TASK_LIMITS.items():
+        histogram = getattr(tables, task)
+        assert len(histogram) <= limit.max_length + 1
+        assert sum(histogram) > 10_000
+        assert sum(histogram[:3]) == 0  # [CLS], [SEP] and something between them
+
+
+def test_a_sample_is_a_process_and_a_failing_one_is_a_record(spec: SampleSpec, tmp_path: Path):
+    runner = SampleRunner(ResultsFile(tmp_path / "results.json"), "run")
+    good = runner.run(replace(spec, min_steps=1, max_steps=1), suite="pretraining", case="tiny", round_number=0)
+    assert good["result"]["tokens"] > 0
+    assert good["machine"]["torch"] == torch.__version__
+    bad = runner.run(spec, suite="pretraining", case="tiny", round_number=1, timeout=0.2)
+    assert bad["error"].startswith("still running")
+    assert "result" not in bad
+    assert [record["round"] for record in runner.results.records()] == [0, 1]
+
+
+def test_a_failure_is_told_in_one_line():
+    assert (
+        describe_failure(1, "Traceback\n  File x\nValueError: too large\n\n") == "exit code 1: ValueError: too large"
+    )
+    assert "signal 9" in describe_failure(-9, "")
