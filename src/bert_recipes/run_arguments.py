@@ -48,6 +48,9 @@ class RunArguments(TrainingArguments):
     remove_unused_columns: bool | None = field(default=False, metadata={"help": "must stay false"})
     # Declared again for the type checker: the base class assigns them in ways that it cannot follow.
     per_device_train_batch_size: int = field(default=8, metadata={"help": "examples a process takes at once, at most"})
+    gradient_accumulation_steps: int = field(
+        default=1, metadata={"help": "micro-batches of a step; global_train_batch_size decides it where it is given"}
+    )
     use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
     bf16: bool = field(default=False, metadata={"help": "the same as precision: bf16"})
     fp16: bool = field(default=False, metadata={"help": "the same as precision: fp16"})
@@ -160,12 +163,26 @@ class RunArguments(TrainingArguments):
             )
         share = total // processes
         micro = next(size for size in range(min(self.per_device_train_batch_size, share), 0, -1) if share % size == 0)
-        if micro != self.per_device_train_batch_size:
-            logger.info(
-                "micro-batches of %d instead of %d: %d examples a process and step",
-                micro,
-                self.per_device_train_batch_size,
-                share,
+        wanted, most = self.gradient_accumulation_steps, self.per_device_train_batch_size
+        if wanted not in (1, share // micro):
+            _warn(
+                "gradient_accumulation_steps %d has no effect, it is %d: --global_train_batch_size %d decides how many "
+                "examples a step takes",
+                *(wanted, share // micro, total),
             )
+        if most > share and most != type(self).per_device_train_batch_size:
+            _warn(
+                "per_device_train_batch_size %d is cut to %d: --global_train_batch_size %d decides how many examples a step "
+                "takes over all processes (%d)",
+                *(most, micro, total, processes),
+            )
+        elif micro != most:
+            logger.info("micro-batches of %d instead of %d: %d examples a process and step", micro, most, share)
         self.per_device_train_batch_size = micro
         self.gradient_accumulation_steps = share // micro
+
+
+def _warn(message: str, *values: int) -> None:
+    """Warn in the main process alone; called before logging is set up."""
+    if os.environ.get("RANK", "0") == "0":
+        logger.warning(message, *values)

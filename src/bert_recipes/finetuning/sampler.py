@@ -58,7 +58,7 @@ def training_order(
         order = np.random.default_rng([seed, epoch]).permutation(size)
         # The first batch that lies in this epoch alone, and the end of the last one.
         first, end = -(epoch * size) % global_batch, size - (epoch + 1) * size % global_batch
-        if epoch > 0 and 0 < first and global_batch <= size:
+        if epoch > 0 and first > 0 and global_batch <= size:
             _keep_out(order, parts[-1][first - global_batch :], first)
         if strategy == "group_by_length" and first < end:
             order[first:end] = _group(order[first:end], lengths, global_batch, [seed, epoch])
