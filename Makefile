@@ -41,7 +41,7 @@ else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate compare benchmark test test-slow lint format clean
+.PHONY: help install check-names no-sweep pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate compare benchmark test test-slow lint format clean
 
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -99,34 +99,40 @@ params: $(READY)  ## parameters by component: SIZE=base VOCAB_SIZE=30522
 FINETUNE = $(LAUNCHER) recipes/finetune.py --config recipes/configs/finetune
 MODEL_FLAG = $(if $(MODEL),--model_name_or_path $(MODEL))
 
+# Checked first, so that a sweep that is wanted is never dropped in silence.
+no-sweep:
+	@test -z "$(SWEEP)" || { echo "error: SWEEP= is for glue and glue-all; sweep another task with recipes/sweep_finetuning.py" >&2; exit 1; }
+
 glue: check-names $(READY)  ## fine-tune on a GLUE task: TASK=mnli MODEL=runs/my_bert [SWEEP=paper] ARGS="--data_dir DATA"
-	@test -n "$(TASK)" || { echo "error: give TASK=, one of cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli" >&2; exit 1; }
+	@case "$(TASK)" in cola|sst2|mrpc|stsb|qqp|mnli|qnli|rte|wnli) ;; *) echo "error: TASK is '$(TASK)'; allowed: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli" >&2; exit 1;; esac
 ifeq ($(SWEEP),)
 	$(FINETUNE)/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
 else
-	$(PYTHON) recipes/sweep_finetuning.py --launch $(LAUNCH) --sweep $(SWEEP) --output_dir runs/$(TASK)_$(SWEEP) --config recipes/configs/finetune/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
+	$(PYTHON) recipes/sweep_finetuning.py --launch $(LAUNCH) --sweep $(SWEEP) --output_dir runs/$(TASK)_$(basename $(notdir $(SWEEP))) --config recipes/configs/finetune/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
 endif
 
-glue-all: check-names $(READY)  ## all nine GLUE tasks and their mean beside the paper's: MODEL= ARGS="--data_dir DATA"
-	$(PYTHON) recipes/glue_all.py --launch $(LAUNCH) --output_dir runs/glue $(MODEL_FLAG) $(ARGS)
+glue-all: check-names $(READY)  ## all nine GLUE tasks and their mean beside the paper's: MODEL= [SWEEP=paper] ARGS="--data_dir DATA"
+	$(PYTHON) recipes/glue_all.py --launch $(LAUNCH) --output_dir runs/glue $(if $(SWEEP),--sweep $(SWEEP)) $(MODEL_FLAG) $(ARGS)
 
 glue-submission: $(READY)  ## the zip that the GLUE leaderboard takes: RUNS="runs/glue" (runs made with --do_predict true)
 	$(PYTHON) recipes/make_glue_submission.py --runs $(RUNS) $(ARGS)
 
-squad: check-names $(READY)  ## fine-tune on SQuAD: VERSION=1 or 2, MODEL=, ARGS="--data_dir DATA"
+squad: check-names no-sweep $(READY)  ## fine-tune on SQuAD: VERSION=1 or 2, MODEL=, ARGS="--data_dir DATA"
 	@case "$(VERSION)" in 1|1.1|2|2.0) ;; *) echo "error: VERSION is '$(VERSION)'; allowed: 1 or 2" >&2; exit 1;; esac
 	$(FINETUNE)/$(if $(filter 2 2.0,$(VERSION)),squad_v2,squad).yaml $(MODEL_FLAG) $(ARGS)
 
-swag: check-names $(READY)  ## fine-tune on SWAG: MODEL=, ARGS="--data_dir DATA"
+swag: check-names no-sweep $(READY)  ## fine-tune on SWAG: MODEL=, ARGS="--data_dir DATA"
 	$(FINETUNE)/swag.yaml $(MODEL_FLAG) $(ARGS)
 
-ner: check-names $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--data_dir DATA"
+ner: check-names no-sweep $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--data_dir DATA"
 	$(FINETUNE)/ner.yaml $(MODEL_FLAG) $(ARGS)
 
 ner-features: $(READY)  ## the paper's Table 7: frozen BERT under a BiLSTM: MODEL= ARGS="--data_dir DATA"
 	$(PYTHON) recipes/feature_based_ner.py $(MODEL_FLAG) $(ARGS)
 
 predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
+	@test -n "$(MODEL)" || { echo "error: give MODEL=, the folder of a fine-tuning run" >&2; exit 1; }
+	@test -n "$(INPUT)" || { echo "error: give INPUT=, a .txt, .jsonl, .json, .csv, .tsv or .parquet file" >&2; exit 1; }
 	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
 
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"

@@ -5,6 +5,7 @@
 For each task: figures of both sides over the seeds of the plan (src/bert_recipes/stock_comparison/plan.py), the time of
 training, and the single losses of 50 steps on the same batches without dropout. Every flag that is not listed here goes to
 both sides. The same command goes on after an interruption. OUTPUT/<task>.json holds the figures, OUTPUT/table.md the table.
+Exit code 1 where single losses differ by more than rounding.
 """
 
 import logging
@@ -16,9 +17,11 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.field_types import field_types
 from bert_recipes.stock_comparison.plan import ALL, PLAN, check_flags, choose_tasks
+from bert_recipes.stock_comparison.record import check_losses
 from bert_recipes.stock_comparison.runs import Comparison
-from bert_recipes.stock_comparison.table import write_table
-from bert_recipes.sweeps.grid import choose_seeds, split_flags
+from bert_recipes.stock_comparison.table import read_records, write_table
+from bert_recipes.sweeps.flags import split_flags
+from bert_recipes.sweeps.grid import choose_seeds
 from bert_recipes.sweeps.subruns import end_with_children
 
 
@@ -43,13 +46,15 @@ def main() -> None:
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     tasks, folder = choose_tasks(args.task), Path(args.output_dir)
     seeds = None if args.seeds is None else choose_seeds(1, args.seeds)
-    check_flags(flags)
+    check_flags(flags, field_types(CompareArguments))
     if not args.table_only:
         end_with_children()
         for name in tasks:
             record = Comparison(name, PLAN[name], HERE, folder, flags).run(seeds)
             logger.info("%s: losses differ by %.1e", name, record["losses"]["largest_difference"])
-    print(write_table(folder))
+    records = read_records(folder)
+    print(write_table(folder, records))
+    check_losses(records)
 
 
 if __name__ == "__main__":

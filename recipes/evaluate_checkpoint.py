@@ -7,7 +7,6 @@ With --task or --task_file the fields are those of recipes/finetune.py (`--task 
 cut as they were when the checkpoint was trained.
 """
 
-import json
 import logging
 import sys
 import tempfile
@@ -18,11 +17,11 @@ from typing import Any
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.config import parse_arguments
-from bert_recipes.errors import InputError, run_cli
+from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.scoring import ScoringArguments, names_a_task, score_checkpoint
 from bert_recipes.pretraining import load_data, load_model, make_trainer
-from bert_recipes.training import check_launch, describe_machine, start_logging
+from bert_recipes.training import check_launch, describe_machine, results_text, start_logging
 
 
 logger = logging.getLogger("evaluate_checkpoint")
@@ -33,6 +32,11 @@ class EvaluateArguments:
     """Where the figures go."""
 
     results_file: str | None = field(default=None, metadata={"help": "also write the figures to this JSON file"})
+
+    def __post_init__(self) -> None:
+        """See that the file can be one."""
+        if self.results_file and Path(self.results_file).is_dir():
+            raise InputError(f"results_file {self.results_file} is a folder; give a file in it")
 
 
 @dataclass
@@ -54,16 +58,20 @@ def main() -> None:
     evaluate, *settings, args = parse_arguments(EvaluateArguments, *types)
     start_logging(args)
     check_launch(args)
+    if evaluate.results_file:
+        with saving(evaluate.results_file):
+            Path(evaluate.results_file).parent.mkdir(parents=True, exist_ok=True)
     measure: Callable[..., dict[str, Any]] = score_checkpoint if on_task else measure_pretraining
     with tempfile.TemporaryDirectory() as folder:
         if not args.has_output_dir:
             args.output_dir = folder
         results = measure(*settings, args)
     if args.process_index == 0:
-        text = json.dumps(results, indent=2)
-        print(text)
+        text = results_text(results)
+        print(text, end="")
         if evaluate.results_file:
-            Path(evaluate.results_file).write_text(text + "\n", encoding="utf-8")
+            with saving(evaluate.results_file):
+                Path(evaluate.results_file).write_text(text, encoding="utf-8")
 
 
 def measure_pretraining(

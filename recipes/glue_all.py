@@ -4,12 +4,12 @@ python recipes/glue_all.py --output_dir runs/glue --model_name_or_path google-be
     --rte "--num_train_epochs 5" --qqp "--max_train_examples 40000"
 
 Every flag that is not listed here goes to each run of recipes/finetune.py, after --config
-recipes/configs/finetune/glue.yaml where no other is given. Each task's model is in OUTPUT_DIR/<task>, with several seeds in
-OUTPUT_DIR/<task>/seed-<seed>; --sweep paper makes each task the paper's sweep. The same command goes on after an interruption.
+recipes/configs/finetune/glue.yaml where no other is given. Each task's models are in OUTPUT_DIR/<task>/seed-<seed>;
+--sweep paper makes each task the paper's sweep. The same command goes on after an interruption; with other seeds it adds them,
+and the table is that of the seeds asked for.
 """
 
 import logging
-import shlex
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -19,8 +19,9 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.field_types import field_types
 from bert_recipes.glue_table import TASKS, read_runs, write_table
-from bert_recipes.sweeps.grid import check_flags, choose_seeds, given_flags, split_flags
-from bert_recipes.sweeps.runs import check_flag_names, read_sweep, run_sweep
+from bert_recipes.sweeps.flags import check_flag_names, check_flags, check_run, given_flags, split_flags, split_quoted
+from bert_recipes.sweeps.grid import choose_seeds, first_flags
+from bert_recipes.sweeps.runs import read_sweep, run_sweep
 from bert_recipes.sweeps.subruns import (
     FineTuning,
     claimed_folder,
@@ -31,6 +32,7 @@ from bert_recipes.sweeps.subruns import (
 
 
 HERE = Path(__file__).parent
+SWEEPS = HERE / "configs" / "sweep"
 SPECIAL = "further flags of this task's runs, in quotes"
 
 
@@ -64,37 +66,39 @@ class GlueArguments:
 
 
 def run_task(args: GlueArguments, name: str, finetuning: FineTuning, seeds: list[int]) -> None:
-    """Run one task: once, with several seeds, or as a sweep."""
+    """Run one task with every seed, or as a sweep."""
     folder = Path(args.output_dir) / name
     if args.sweep is not None:
-        run_sweep(folder, finetuning, read_sweep(args.sweep, HERE / "configs" / "sweep", finetuning.flags), seeds)
+        run_sweep(folder, finetuning, read_sweep(args.sweep, SWEEPS, finetuning.flags), seeds)
         return
     for seed in seeds:
-        finetuning.run(folder / f"seed-{seed}" if len(seeds) > 1 else folder, ["--seed", str(seed)])
+        finetuning.run(folder / f"seed-{seed}", ["--seed", str(seed)])
 
 
 def main() -> None:
     """Run what is not finished, then print the table."""
-    own, flags = split_flags(sys.argv[1:], field_types(GlueArguments))
+    own, flags = split_flags(sys.argv[1:], field_types(GlueArguments), quoted=TASKS)
     (args,) = parse_arguments(GlueArguments, argv=own)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     seeds = choose_seeds(args.num_seeds, args.seeds)
     if "config" not in given_flags(flags):
         flags = ["--config", str(HERE / "configs" / "finetune" / "glue.yaml"), *flags]
-    special = {name: shlex.split(getattr(args, name)) for name in TASKS}
+    special = {name: split_quoted(name, getattr(args, name)) for name in TASKS}
     for given in (flags, *special.values()):
         check_flag_names(given, field_types(GlueArguments))
         check_flags(given, ("task", "task_file"))
-        if args.sweep is not None:
-            read_sweep(args.sweep, HERE / "configs" / "sweep", given)
     finetuning = FineTuning(finetuning_command(HERE / "finetune.py", args.launch), ())
-    settings = {"flags": flags, "task_flags": special, "files": hashes_of_files(flags), "sweep": args.sweep}
+    for name in args.tasks:
+        own = [*flags, "--task", name, *special[name]]
+        check_run([*own, *first_flags({} if args.sweep is None else read_sweep(args.sweep, SWEEPS, own))])
+    files = hashes_of_files(sum(special.values(), flags))
+    settings = {"flags": flags, "task_flags": special, "files": files, "sweep": args.sweep}
     end_with_children()
     folder = Path(args.output_dir)
-    with claimed_folder(folder, "glue_plan.json", settings | {"has_seed_folders": len(seeds) > 1}):
+    with claimed_folder(folder, "glue_plan.json", settings):
         for name in args.tasks:
             run_task(args, name, replace(finetuning, flags=(*flags, "--task", name, *special[name])), seeds)
-        runs = {name: read_runs(folder / name) for name in TASKS}
+        runs = {name: read_runs(folder / name, seeds) for name in TASKS}
         print(write_table(folder, runs, settings | {"date": time.strftime("%Y-%m-%d")}))
     print(f"{folder}/glue.md, glue.json")
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.field_types import field_types
-from bert_recipes.sweeps.grid import choose_seeds, split_flags
-from bert_recipes.sweeps.runs import check_flag_names, read_sweep, run_sweep
+from bert_recipes.sweeps.flags import check_flag_names, split_flags
+from bert_recipes.sweeps.grid import choose_seeds
+from bert_recipes.sweeps.runs import read_sweep, run_sweep
 from bert_recipes.sweeps.subruns import FineTuning, end_with_children, finetuning_command
 
 

@@ -6,6 +6,7 @@ from transformers import TrainingArguments
 from bert_recipes.arguments import PreTrainingArguments
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import FineTuningArguments
 
 
 def make(tmp_path, **settings):
@@ -30,6 +31,34 @@ def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch(monkeypatch
 def test_the_global_batch_is_cut_into_the_largest_parts_that_fit(tmp_path):
     args = make(tmp_path, global_train_batch_size=24, per_device_train_batch_size=9)
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (8, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps 4 has no effect, it is 1: --global_train"),
+        (
+            {"per_device_train_batch_size": 64},
+            "per_device_train_batch_size 64 is cut to 32: --global_train_batch_size 32",
+        ),
+        ({"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}, ""),
+        ({"global_train_batch_size": 16}, ""),
+    ],
+)
+def test_a_batch_that_another_setting_decides_is_a_warning(tmp_path, caplog, settings, words):
+    with caplog.at_level("WARNING"):
+        FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, **settings)
+    assert words in caplog.text
+    assert len(caplog.records) == bool(words)
+
+
+@pytest.mark.parametrize("flag", ["do_train", "do_eval", "bf16_full_eval", "fp16_full_eval"])
+def test_flags_of_the_trainer_that_a_finetuning_run_would_ignore_are_refused(tmp_path, flag):
+    with pytest.raises(InputError, match=f"{flag} has no effect here"):
+        FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, **{flag: True})
+    # eval_strategy sets do_eval, which run.yaml then holds.
+    args = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="epoch")
+    FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="epoch", do_eval=args.do_eval)
 
 
 def test_run_yaml_leaves_out_what_belongs_to_one_launch(tmp_path):

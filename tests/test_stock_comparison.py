@@ -88,21 +88,26 @@ def test_losses_are_compared_step_by_step():
 
 
 @pytest.mark.parametrize(
-    ("ours", "stock", "rows", "expected"),
+    ("figure", "ours", "stock", "rows", "expected"),
     [
-        ([80, 81, 84], [83, 85, 86], 10**6, True),  # the ranges overlap
-        ([80, 81, 82], [83, 85, 86], 10**6, False),
-        ([80], [83], 10**6, False),
-        ([80], [83], 300, True),  # two standard errors are 6 points
-        ([80], [90], 300, False),
+        ("accuracy", [80, 81, 84], [83, 85, 86], 10**6, True),  # the ranges overlap
+        ("accuracy", [80, 81, 82], [83, 85, 86], 10**6, False),
+        ("accuracy", [80], [83], 10**6, False),
+        ("accuracy", [80], [83], 300, True),  # two standard errors are 6 points
+        ("accuracy", [80], [90], 300, False),
+        ("matthews_correlation", [0], [5], 1000, True),  # 9 points; a share of 0 rows would have no error
+        ("matthews_correlation", [0], [10], 1000, False),
+        ("spearmanr", [88], [87], 1500, True),
+        ("pearson", [89], [86], 1500, False),
+        ("pearson", [-20], [-12], 1000, True),
     ],
 )
-def test_two_sides_agree_where_seeds_or_sample_explain_the_difference(ours, stock, rows, expected):
+def test_two_sides_agree_where_seeds_or_sample_explain_the_difference(figure, ours, stock, rows, expected):
     spreads = [
         {"values": values, "median": sorted(values)[len(values) // 2], "min": min(values), "max": max(values)}
         for values in (ours, stock)
     ]
-    assert within_spread(*spreads, rows) is expected
+    assert within_spread(figure, *spreads, rows) is expected
 
 
 @pytest.fixture
@@ -114,7 +119,7 @@ def bench(tmp_path, repository, monkeypatch, capsys):
     for name in ("finetune.py", "finetune_stock.py"):
         shutil.copy(repository / "tests" / "fixtures" / "stub_comparison.py", recipes / name)
     shutil.copytree(repository / "recipes" / "configs" / "finetune", recipes / "configs" / "finetune")
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def run(*arguments):
         script = recipes / "compare_with_stock.py"
@@ -131,7 +136,8 @@ def bench(tmp_path, repository, monkeypatch, capsys):
     run.folder = tmp_path / "out"
     run.recipes = recipes
     yield run
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_both_sides_get_the_same_settings_and_what_is_finished_is_kept(bench):
@@ -174,6 +180,31 @@ def test_the_table_says_what_was_found_and_what_is_partial(bench):
     assert cells[5:] == ["12", "12", "1e-06", "100", "100"]
     assert "squad validation (100 rows, published 10,570)" in done.stdout
     assert "†" not in done.stdout
+    assert "‡" not in done.stdout
+    assert "that of entities of the sentences" in done.stdout
+    assert "ours spells the attention out (eager) and stock calls sdpa" in done.stdout
+
+
+def test_losses_that_differ_are_marked_and_fail_the_comparison(bench):
+    bench("--task", "squad", "--seeds", "1", "--data_dir", "DATA")
+    path = bench.folder / "squad.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"losses": record["losses"] | {"largest_difference": 0.2, "agree": False}}))
+    done, _ = bench("--table_only", "true")
+    assert done.returncode == 1
+    assert "| 2e-01 ‡ |" in done.stdout
+    assert (
+        "‡ losses differ by more than 1e-04, which is no rounding: squad." in (bench.folder / "table.md").read_text()
+    )
+    assert done.stderr.startswith("error: losses of squad differ by more than 1e-04")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_figure_that_is_not_defined_names_its_run(bench):
+    (bench.recipes / "undefined").touch()
+    done, _ = bench("--task", "squad", "--seeds", "1", "--data_dir", "DATA")
+    assert done.returncode == 1
+    assert "eval_f1 is missing or not finite in run 1 of 1" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -182,6 +213,12 @@ def test_the_table_says_what_was_found_and_what_is_partial(bench):
         (("--task", "sqad"), "task is 'sqad'; allowed: all, wnli"),
         (("--task", "squad", "--decoder", "offsets"), "--decoder cannot be given here"),
         (("--task", "squad", "--seed", "4"), "--seed cannot be given here: give --seeds"),
+        (("--task", "squad", "--lerning_rate", "1"), "unknown option --lerning_rate; did you mean --learning_rate?"),
+        (
+            ("--task", "squad", "--optimizer", "lamb"),
+            "optimizer is lamb, schedule trainer; stock has --optimizer adamw",
+        ),
+        (("--task", "squad", "--schedule=bert_linear"), "schedule bert_linear; stock has --optimizer adamw"),
         (("--table_only", "true"), "holds no comparison"),
     ],
 )

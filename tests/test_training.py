@@ -2,22 +2,25 @@
 
 import json
 import logging
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bert_recipes.arguments import PreTrainingArguments
 from bert_recipes.errors import InputError
-from bert_recipes.training import CONFIG_FILE, claim_output_dir
+from bert_recipes.training import CONFIG_FILE, _mean_over_processes, claim_output_dir, results_text
 
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt")
 
 
-def claim(folder: Path, resume: str | Path | None = None, *, overwrite: bool = False) -> str | None:
+def claim(folder: Path, resume: str | Path | None = None, *, overwrite: bool = False, **more: dict) -> str | None:
     wanted = None if resume is None else str(resume)
     args = PreTrainingArguments(output_dir=str(folder), resume_from_checkpoint=wanted, use_cpu=True)
-    return claim_output_dir(args, overwrite=overwrite)
+    return claim_output_dir(args, overwrite=overwrite, **more)
 
 
 def make_checkpoint(folder: Path, step: int) -> Path:
@@ -82,6 +85,56 @@ def test_overwrite_never_removes_what_a_run_did_not_write(tmp_path: Path):
     with pytest.raises(InputError, match=r"notes\.txt"):
         claim(folder, overwrite=True)
     assert content(folder) == before
+
+
+@pytest.mark.parametrize("inside", [".", "checkpoint-2", "task.yaml"])
+def test_overwrite_never_removes_what_the_run_reads(tmp_path: Path, inside: str):
+    folder = make_run(tmp_path / "run", 2)
+    (folder / "task.yaml").write_text("kind: x\n")
+    (tmp_path / "link").symlink_to(folder)
+    before = content(folder)
+    with pytest.raises(
+        InputError, match=r"data_dir .*link.* lies in output_dir .*run, which --overwrite_run true would"
+    ):
+        claim(folder, overwrite=True, sources={"model": "org/name", "data_dir": str(tmp_path / "link" / inside)})
+    assert content(folder) == before
+    assert (
+        claim(folder, overwrite=True, sources={"model": "org/name", "data_dir": str(tmp_path), "file": None}) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("task", "rte", "task is rte, but in .*run.yaml mrpc; .*give --task mrpc"),
+        ("seed", 43, "seed is 43, but in .*run.yaml 42"),
+        ("max_train_examples", 100, "max_train_examples is 100, but in .*not given; .*leave --max_train_examples out"),
+        ("global_train_batch_size", None, "global_train_batch_size is None, but in .*run.yaml 32"),
+    ],
+)
+def test_a_run_goes_on_with_its_own_data_only(tmp_path: Path, name: str, value: object, words: str):
+    folder = make_run(tmp_path / "run", 2)
+    settings = {"task": "mrpc", "seed": 42, "global_train_batch_size": 32, "max_train_examples": None}
+    lines = [f"{key}: {each}\n" for key, each in settings.items() if each is not None]
+    (folder / CONFIG_FILE).write_text("".join(lines))
+    assert claim(folder, "last", lasting=settings) == str(folder / "checkpoint-2")
+    with pytest.raises(InputError, match=words):
+        claim(folder, "last", lasting=settings | {name: value})
+
+
+def test_results_are_json_with_null_for_what_is_not_defined():
+    text = results_text({"a": math.nan, "b": math.inf, "c": 1.5, "d": {"e": 1}})
+    assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": None, "c": 1.5, "d": {"e": 1}}
+
+
+def test_the_training_loss_is_the_mean_over_all_processes():
+    """After the last line of the log the Trainer adds up the loss of each process alone."""
+
+    def gather(own: torch.Tensor) -> torch.Tensor:
+        return torch.cat([own, own + 1.0])
+
+    trainer = SimpleNamespace(args=SimpleNamespace(device="cpu"), accelerator=SimpleNamespace(gather=gather))
+    assert _mean_over_processes(trainer, 2.0) == 2.5
 
 
 @pytest.mark.parametrize("word", ["last", "true", "True"])

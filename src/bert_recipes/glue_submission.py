@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.errors import InputError
-from bert_recipes.sweeps.subruns import read_results
+from bert_recipes.errors import InputError, saving
+from bert_recipes.sweeps.subruns import figure_of, read_results
 from bert_recipes.tasks.registry import get_task
 from bert_recipes.tasks.task import Task
 
@@ -132,8 +132,10 @@ def write_submission(path: Path, runs: Mapping[str, Path], *, fill_missing: bool
         File -> what it was made of, in words.
 
     Raises:
-        InputError: A task or its test predictions are missing, or a prediction is wrong.
+        InputError: A task or its test predictions are missing, a prediction is wrong, or the zip cannot be written.
     """
+    if path.is_dir():
+        raise InputError(f"output_file {path} is a folder; give a file, as {path / 'submission.zip'}")
     files = plan_files(runs)
     missing = [file for file in files if file.source is None or not file.source.is_file()]
     if missing and not fill_missing:
@@ -147,18 +149,27 @@ def write_submission(path: Path, runs: Mapping[str, Path], *, fill_missing: bool
         )
         if num_clipped:
             made_of[file.name] += f", {num_clipped:,} scores moved into the range of the labels"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with zipfile.ZipFile(aside, "w") as archive:
-            for name, text in texts.items():
-                entry = zipfile.ZipInfo(name, _DATE)
-                entry.compress_type, entry.external_attr, entry.create_system = zipfile.ZIP_DEFLATED, 0o644 << 16, 3
-                archive.writestr(entry, text.encode("ascii"), compresslevel=9)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    _write_zip(path, texts)
     return made_of
+
+
+def _write_zip(path: Path, texts: Mapping[str, str]) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with saving(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with zipfile.ZipFile(aside, "w") as archive:
+                for name, text in texts.items():
+                    entry = zipfile.ZipInfo(name, _DATE)
+                    entry.compress_type, entry.external_attr, entry.create_system = (
+                        zipfile.ZIP_DEFLATED,
+                        0o644 << 16,
+                        3,
+                    )
+                    archive.writestr(entry, text.encode("ascii"), compresslevel=9)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
 
 
 def _runs_below(folder: Path) -> Iterator[Path]:
@@ -178,8 +189,8 @@ def _runs_below(folder: Path) -> Iterator[Path]:
 
 
 def _dev_figure(run: Path) -> float:
-    value = (read_results(run) or {}).get(f"eval_{get_task(_task_name(run)).best_metric}", -math.inf)
-    return -math.inf if math.isnan(value) else float(value)
+    value = figure_of(read_results(run) or {}, f"eval_{get_task(_task_name(run)).best_metric}")
+    return -math.inf if value is None or math.isnan(value) else value
 
 
 def _task_name(run: Path) -> str:
@@ -200,8 +211,13 @@ def _describe_missing(missing: Sequence[SubmissionFile]) -> str:
 
 def _lines(file: SubmissionFile) -> Iterator[str]:
     assert file.source is not None
-    with file.source.open(encoding="utf-8") as stream:
-        yield from stream
+    with file.source.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                byte = f"byte 0x{line[error.start]:02x}"
+                raise InputError(f"{file.source}, line {number}: not UTF-8 ({byte}); predict again") from error
 
 
 def _read_row(file: SubmissionFile, number: int, line: str) -> tuple[str, bool]:

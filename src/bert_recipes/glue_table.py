@@ -102,20 +102,18 @@ def table_mean(figures: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known and len(known) == len(figures) else None
 
 
-def read_runs(folder: Path) -> list[dict[str, Any]]:
-    """Results of the finished runs of a task: the folder's own, those of its seeds, or those of a sweep's best setting.
+def read_runs(folder: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
+    """Results of the finished runs of a task with these seeds, those of a sweep's best setting where it is one.
 
     Args:
-        folder: A run, a folder with seed-<s> in it, or a finished sweep.
+        folder: A folder with seed-<s> in it, or a finished sweep.
+        seeds: Which runs; others that lie there are left out.
     """
     if (folder / SWEEP_FILE).is_file():
         sweep = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))
         best = next(item for item in sweep["combinations"] if item["name"] == sweep["best"])
-        return [run["results"] for run in best["runs"]]
-    own = read_results(folder)
-    if own is not None:
-        return [own]
-    found = [read_results(path) for path in sorted(folder.glob("seed-*"))]
+        return [run["results"] for run in best["runs"] if run["seed"] in seeds]
+    found = [read_results(folder / f"seed-{seed}") for seed in seeds]
     return [results for results in found if results is not None]
 
 
@@ -197,7 +195,7 @@ def table_as_json(table: GlueTable) -> dict[str, Any]:
 def _make_cell(title: str, task_name: str, figure: str, split: str, runs: Sequence[Mapping[str, Any]]) -> Cell:
     task = get_task(task_name)
     found = [run[f"eval_{figure}"] for run in runs if f"eval_{figure}" in run]
-    # A sweep writes NaN as null.
+    # Null: a figure that is not defined.
     values = [math.nan if value is None else float(value) * 100 for value in found]
     splits = runs[0].get("splits", {}) if runs else {}
     rows, train = splits.get(split, {}), splits.get(task.train_split, {})

@@ -23,6 +23,7 @@ from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.store import Store, TokenStore, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.evaluation import EVALUATION_SEED
+from bert_recipes.layer_choice import choose_layers
 from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.monitoring import ProgressWatch
@@ -239,9 +240,7 @@ def make_trainer(
             f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; make the store with "
             "--validation_files or --validation_fraction, or give --eval_strategy no"
         )
-    if args.use_cpu and model.config.attention_probs_dropout_prob > 0:
-        # On CPUs scaled_dot_product_attention has no fast path with dropout; spelled out it is quicker (same function).
-        model.set_attn_implementation("eager")
+    choose_layers(model, args.fast_layers, use_cpu=args.use_cpu)
     trainer = BertTrainer(
         model,
         args,

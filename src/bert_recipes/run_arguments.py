@@ -14,6 +14,7 @@ import torch
 from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError
+from bert_recipes.kernels import FAST_LAYERS
 from bert_recipes.optimization import OPTIMIZERS, SCHEDULES
 from bert_recipes.precision import PRECISIONS, choose_precision
 
@@ -29,6 +30,8 @@ class RunArguments(TrainingArguments):
         optimizer: bert_adam, adamw, lamb, or trainer (then `optim` decides).
         schedule: bert_linear, or trainer (then `lr_scheduler_type` decides).
         precision: auto, fp32, bf16, fp16.
+        fast_layers: auto (layers on packed rows with fused kernels where this CPU can have them), plain (the same with
+            torch operations, slow), off (stock layers).
         global_train_batch_size: Examples of an optimiser step over all processes. It is cut into micro-batches of at
             most per_device_train_batch_size and decides gradient_accumulation_steps, so that one configuration serves any
             number of processes that divides it.
@@ -48,6 +51,9 @@ class RunArguments(TrainingArguments):
     remove_unused_columns: bool | None = field(default=False, metadata={"help": "must stay false"})
     # Declared again for the type checker: the base class assigns them in ways that it cannot follow.
     per_device_train_batch_size: int = field(default=8, metadata={"help": "examples a process takes at once, at most"})
+    gradient_accumulation_steps: int = field(
+        default=1, metadata={"help": "micro-batches of a step; global_train_batch_size decides it where it is given"}
+    )
     use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
     bf16: bool = field(default=False, metadata={"help": "the same as precision: bf16"})
     fp16: bool = field(default=False, metadata={"help": "the same as precision: fp16"})
@@ -57,6 +63,7 @@ class RunArguments(TrainingArguments):
     optimizer: str = field(default="bert_adam", metadata={"help": f"one of {', '.join(OPTIMIZERS)}"})
     schedule: str = field(default="bert_linear", metadata={"help": f"one of {', '.join(SCHEDULES)}"})
     precision: str = field(default="auto", metadata={"help": f"one of {', '.join(PRECISIONS)}"})
+    fast_layers: str = field(default="auto", metadata={"help": f"fused CPU kernels: {', '.join(FAST_LAYERS)}"})
     global_train_batch_size: int | None = field(
         default=None, metadata={"help": "examples of a step over all processes; decides the accumulation"}
     )
@@ -68,7 +75,12 @@ class RunArguments(TrainingArguments):
         Raises:
             InputError: A value out of range, or a precision that the hardware does not have.
         """
-        for name, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
+        for name, choices in (
+            ("optimizer", OPTIMIZERS),
+            ("schedule", SCHEDULES),
+            ("precision", PRECISIONS),
+            ("fast_layers", FAST_LAYERS),
+        ):
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} is '{getattr(self, name)}'; allowed: {', '.join(choices)}")
         for name, holds, allowed in self._rules():
@@ -160,12 +172,26 @@ class RunArguments(TrainingArguments):
             )
         share = total // processes
         micro = next(size for size in range(min(self.per_device_train_batch_size, share), 0, -1) if share % size == 0)
-        if micro != self.per_device_train_batch_size:
-            logger.info(
-                "micro-batches of %d instead of %d: %d examples a process and step",
-                micro,
-                self.per_device_train_batch_size,
-                share,
+        wanted, most = self.gradient_accumulation_steps, self.per_device_train_batch_size
+        if wanted not in (1, share // micro):
+            _warn(
+                "gradient_accumulation_steps %d has no effect, it is %d: --global_train_batch_size %d decides how many "
+                "examples a step takes",
+                *(wanted, share // micro, total),
             )
+        if most > share and most != type(self).per_device_train_batch_size:
+            _warn(
+                "per_device_train_batch_size %d is cut to %d: --global_train_batch_size %d decides how many examples a step "
+                "takes over all processes (%d)",
+                *(most, micro, total, processes),
+            )
+        elif micro != most:
+            logger.info("micro-batches of %d instead of %d: %d examples a process and step", micro, most, share)
         self.per_device_train_batch_size = micro
         self.gradient_accumulation_steps = share // micro
+
+
+def _warn(message: str, *values: int) -> None:
+    """Warn in the main process alone; called before logging is set up."""
+    if os.environ.get("RANK", "0") == "0":
+        logger.warning(message, *values)

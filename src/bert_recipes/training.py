@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import Trainer
+from transformers import Trainer, TrainerState
 from transformers.training_args import ParallelMode, TrainingArguments
 
 from bert_recipes.config import save_config
+from bert_recipes.config_file import read_tree
 from bert_recipes.errors import InputError, saving
 from bert_recipes.memory import keep_freed_memory, peak_memory_mb
 
@@ -69,25 +70,37 @@ def check_launch(args: TrainingArguments) -> None:
         )
 
 
-def claim_output_dir(args: TrainingArguments, *, overwrite: bool) -> str | None:
+def claim_output_dir(
+    args: TrainingArguments,
+    *,
+    overwrite: bool,
+    sources: Mapping[str, str | None] = MappingProxyType({}),
+    lasting: Mapping[str, Any] = MappingProxyType({}),
+) -> str | None:
     """Make the output folder this run's own.
 
     Args:
         args: Its output_dir and resume_from_checkpoint ("last" or a checkpoint folder) decide.
         overwrite: Delete the run that lies there.
+        sources: Setting -> file or folder that the run reads, which is not deleted with an old run.
+        lasting: Setting -> value that must be that of the run that is resumed.
 
     Returns:
         The checkpoint folder to resume from, or None.
 
     Raises:
-        InputError: The folder holds another run or foreign files, or there is nothing to resume from.
+        InputError: The folder holds another run, foreign files or what this run reads, or there is nothing to resume
+            from, or it was trained with other settings.
     """
     folder = Path(args.output_dir)
     try:
         resume_from = _find_checkpoint(args.resume_from_checkpoint, folder)
         goes_on = resume_from is not None and resume_from.parent.resolve() == folder.resolve()
+        if resume_from is not None:
+            _check_same_settings(resume_from.parent / CONFIG_FILE, lasting)
         if not goes_on:
             _check_free(folder, overwrite=overwrite)
+            _check_sources(folder, sources)
     finally:
         # No process writes before all have looked.
         args.distributed_state.wait_for_everyone()
@@ -153,6 +166,34 @@ def _check_free(folder: Path, *, overwrite: bool) -> None:
         )
 
 
+def _check_same_settings(file: Path, lasting: Mapping[str, Any]) -> None:
+    """Refuse to go on with settings that change which examples the remaining steps see."""
+    if not lasting or not file.is_file():
+        return
+    values, _ = read_tree(file)
+    for name, value in lasting.items():
+        was = values.get(name)  # what is None is not written
+        if was != (None if value is None else str(value)):
+            mend = f"leave --{name} out" if was is None else f"give --{name} {was}"
+            raise InputError(
+                f"resume_from_checkpoint: {name} is {value}, but in {file} {was or 'not given'}; a resumed run goes on with "
+                f"the same data: {mend}, or start anew without --resume_from_checkpoint"
+            )
+
+
+def _check_sources(folder: Path, sources: Mapping[str, str | None]) -> None:
+    """Refuse to replace a folder out of which the run reads."""
+    if not folder.is_dir():
+        return
+    for name, path in sources.items():
+        # A Hub name is no path that is there.
+        if path is not None and Path(path).exists() and Path(path).resolve().is_relative_to(folder.resolve()):
+            raise InputError(
+                f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would delete; give another "
+                "--output_dir"
+            )
+
+
 def start_logging(args: TrainingArguments) -> None:
     """Log to stderr: everything from the main process, warnings from the others."""
     level = logging.INFO if args.process_index == 0 else logging.WARNING
@@ -210,7 +251,11 @@ def run_training(
         keep_freed_memory()
     start = time.perf_counter()
     output = trainer.train(resume_from_checkpoint=resume_from)
-    results: dict[str, Any] = {**facts, "train_loss": output.training_loss, "train_steps": trainer.state.global_step}
+    results: dict[str, Any] = {**facts, "train_loss": _mean_over_processes(trainer, output.training_loss)}
+    results["train_steps"] = trainer.state.global_step
+    if resume_from is not None:  # the mean is over the steps since then
+        resumed = TrainerState.load_from_json(str(Path(resume_from) / CHECKPOINT_FILES[-1]))
+        results["train_loss_since_step"] = resumed.global_step
     results["train_seconds"] = round(time.perf_counter() - start, 1)
     if trainer.eval_dataset is not None:
         results |= trainer.evaluate()
@@ -226,6 +271,21 @@ def run_training(
     return results
 
 
+def _mean_over_processes(trainer: Trainer, value: float) -> float:
+    """The mean of a number; the Trainer's loss after the last line of its log is that of each process alone."""
+    own = torch.tensor([value], dtype=torch.float64, device=trainer.args.device)
+    return trainer.accelerator.gather(own).mean().item()
+
+
+def results_text(results: Mapping[str, Any]) -> str:
+    """Results as JSON, which has no NaN and no infinity: a figure that is not defined is null."""
+    defined = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in results.items()
+    }
+    return json.dumps(defined, indent=2, allow_nan=False) + "\n"
+
+
 def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
     """Write the model, the tokenizer and the results into output_dir."""
     folder = Path(trainer.args.output_dir)
@@ -235,11 +295,5 @@ def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
         if trainer.is_world_process_zero():
             # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
             (folder / "training_args.bin").unlink(missing_ok=True)
-            # JSON has no nan: a figure that is not defined is null.
-            defined = {
-                name: None if isinstance(value, float) and math.isnan(value) else value
-                for name, value in results.items()
-            }
-            text = json.dumps(defined, indent=2, allow_nan=False)
-            (folder / RESULTS_FILE).write_text(text + "\n", encoding="utf-8")
+            (folder / RESULTS_FILE).write_text(results_text(results), encoding="utf-8")
     trainer.accelerator.wait_for_everyone()

@@ -111,6 +111,59 @@ def test_unnamed_labels_are_taken_in_order(mnli_run, caplog):
     assert model.config.label2id == {"entailment": 0, "neutral": 1, "contradiction": 2}
 
 
+@pytest.mark.parametrize("label2id", [None, {"x": 0, "entailment": 1}])
+def test_class_numbers_are_those_of_id2label(mnli_run, label2id):
+    edit_config(mnli_run, label2id=label2id)
+    config = open_for(mnli_run, "mnli", needs_head=True).config
+    assert config.label2id == {"entailment": 0, "neutral": 1, "contradiction": 2}
+    assert config.id2label == {0: "entailment", 1: "neutral", 2: "contradiction"}
+
+
+def test_a_label_named_twice_is_another_head(mnli_run):
+    names = ("entailment", "neutral", "contradiction", "neutral")
+    edit_config(mnli_run, id2label=dict(enumerate(names)), label2id={"entailment": 0})
+    with pytest.raises(InputError, match="labels are entailment, neutral, contradiction, neutral; the task's are"):
+        open_for(mnli_run, "mnli", needs_head=True)
+
+
+def test_a_kept_head_bears_the_type_of_its_problem(tiny_checkpoint, tmp_path):
+    """Stock pipelines put a sigmoid over a single number whose problem_type is not said."""
+    open_for(tiny_checkpoint, "stsb").save_pretrained(tmp_path)
+    open_tokenizer(str(tiny_checkpoint)).save_pretrained(tmp_path)
+    edit_config(tmp_path, problem_type=None)
+    model = open_for(tmp_path, "stsb")
+    kept = transformers.BertForSequenceClassification.from_pretrained(tmp_path)
+    assert torch.equal(model.classifier.weight, kept.classifier.weight)
+    assert model.config.problem_type == "regression"
+
+
+def test_a_head_for_several_labels_a_text_is_another_head(mnli_run, caplog):
+    edit_config(mnli_run, problem_type="multi_label_classification")
+    message = "the checkpoint is for multi_label_classification, the task is single_label_classification"
+    with pytest.raises(InputError, match=message):
+        open_for(mnli_run, "mnli", needs_head=True)
+    with caplog.at_level(logging.INFO):
+        model = open_for(mnli_run, "mnli")
+    assert f"gets a new head for task mnli: {message}" in caplog.text
+    assert model.config.problem_type == "single_label_classification"
+
+
+def test_a_pooler_that_starts_anew_is_not_frozen(copy, caplog):
+    from safetensors.torch import load_file, save_file
+
+    def trained(model):
+        return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+    head = {"classifier.weight", "classifier.bias"}
+    assert trained(open_for(copy, "mrpc", freeze_encoder=True)) == head
+    weights = {name: weight for name, weight in load_file(copy / "model.safetensors").items() if "pooler" not in name}
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    with caplog.at_level(logging.INFO):
+        model = open_for(copy, "mrpc", freeze_encoder=True)
+    assert trained(model) == head | {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
+    assert "frozen but for what starts anew: bert.pooler.dense.bias, bert.pooler.dense.weight" in caplog.text
+
+
 def test_dropout_of_encoder_and_head_can_be_set(tiny_checkpoint):
     model = open_for(tiny_checkpoint, "mrpc", dropout=0.0)
     assert model.dropout.p == 0.0

@@ -67,9 +67,30 @@ def test_a_kept_run_is_the_record_of_the_first_time(folder, tmp_path):
     assert [record["seed"] for record in again] == [1, 2]
 
 
-def test_an_incomplete_run_is_measured_anew(folder, tmp_path, caplog):
+def test_other_ways_and_seeds_are_added_to_what_is_there(folder, tmp_path):
+    measure(arguments(folder, tmp_path, layers=["last"]))
+    measure(arguments(folder, tmp_path, layers=["weighted_sum_all"], dropout=0.3))
+    records, _ = measure(arguments(folder, tmp_path, layers=["embeddings"], seeds=[2, 1]))
+    assert [(run["way"], run["seed"]) for run in records] == [("embeddings", 1), ("embeddings", 2), ("last", 1)]
+
+
+def test_a_run_of_another_model_is_refused_before_features_are_computed(folder, tmp_path):
+    measure(arguments(folder, tmp_path))
+    other = arguments(folder, tmp_path, model_name_or_path=str(folder / "model2"), features_dir=str(tmp_path / "new"))
+    with pytest.raises(InputError, match="was measured with another model or other data"):
+        load_feature_data(other)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_missing_checkpoint_is_named_before_the_data_are_read(folder, tmp_path):
+    with pytest.raises(InputError, match="no folder nowhere/at/all"):
+        load_feature_data(arguments(folder, tmp_path, model_name_or_path="nowhere/at/all", data_dir=str(tmp_path)))
+
+
+@pytest.mark.parametrize("text", ['{"way": "la', "[]", '{"settings": 3}', '{"way": "last"}'])
+def test_an_incomplete_run_is_measured_anew(folder, tmp_path, caplog, text):
     (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "last-seed1.json").write_text('{"way": "la', encoding="utf-8")
+    (tmp_path / "runs" / "last-seed1.json").write_text(text, encoding="utf-8")
     records, _ = measure(arguments(folder, tmp_path))
     assert "is no complete run and is measured anew" in caplog.text
     assert records[0]["input_size"] == 32

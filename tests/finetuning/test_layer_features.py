@@ -9,7 +9,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.layer_features import compute_layer_features
+from bert_recipes.finetuning.layer_features import FeatureRequest, compute_layer_features
 from bert_recipes.tasks.examples import TaggedExample
 from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
 
@@ -48,6 +48,11 @@ def encoder():
     return make_encoder()
 
 
+def compute(encoder, tokenizer, examples, folder, **settings):
+    request = FeatureRequest(encoder=encoder, tokenizer=tokenizer, examples=examples, **settings)
+    return compute_layer_features(request, folder)
+
+
 def sentences(seed=0, number=9):
     rng = np.random.default_rng(seed)
     return [
@@ -63,7 +68,7 @@ def sentences(seed=0, number=9):
 def test_features_are_the_hidden_states_of_first_pieces_in_the_whole_document(tokenizer, encoder, tmp_path):
     """BERT, Devlin et al. 2019, section 5.3; against one plain pass over each document."""
     examples = sentences()
-    features = compute_layer_features(encoder, tokenizer, examples, tmp_path, max_seq_length=64, dtype="float32")
+    features = compute(encoder, tokenizer, examples, tmp_path, max_seq_length=64, dtype="float32")
     assert features.vectors.shape == (5, sum(len(example.tokens) for example in examples), 32)
     assert np.diff(features.starts).tolist() == [len(example.tokens) for example in examples]
     plain = make_encoder().eval()
@@ -85,13 +90,9 @@ def test_features_are_the_hidden_states_of_first_pieces_in_the_whole_document(to
 def test_features_do_not_depend_on_the_batch_and_half_precision_rounds_them(tokenizer, encoder, tmp_path):
     examples = sentences(1)
     settings = {"max_seq_length": 16}
-    one = compute_layer_features(
-        encoder, tokenizer, examples, tmp_path / "a", batch_size=1, dtype="float32", **settings
-    )
-    many = compute_layer_features(
-        encoder, tokenizer, examples, tmp_path / "b", batch_size=50, dtype="float32", **settings
-    )
-    half = compute_layer_features(encoder, tokenizer, examples, tmp_path / "c", **settings)
+    one = compute(encoder, tokenizer, examples, tmp_path / "a", batch_size=1, dtype="float32", **settings)
+    many = compute(encoder, tokenizer, examples, tmp_path / "b", batch_size=50, dtype="float32", **settings)
+    half = compute(encoder, tokenizer, examples, tmp_path / "c", **settings)
     assert one.key == many.key != half.key
     np.testing.assert_allclose(one.vectors, many.vectors, atol=1e-5)
     assert half.vectors.dtype == np.float16
@@ -109,9 +110,9 @@ def count_calls(encoder, monkeypatch):
 def test_features_are_computed_once(tokenizer, encoder, tmp_path, monkeypatch, caplog):
     calls = count_calls(encoder, monkeypatch)
     with caplog.at_level(logging.INFO):
-        first = compute_layer_features(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
+        first = compute(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
         computed = len(calls)
-        again = compute_layer_features(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
+        again = compute(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
     assert computed > 0
     assert len(calls) == computed
     np.testing.assert_array_equal(first.vectors, again.vectors)
@@ -121,18 +122,18 @@ def test_features_are_computed_once(tokenizer, encoder, tmp_path, monkeypatch, c
 
 def test_another_pooler_name_or_label_set_does_not_make_features_stale(tokenizer, encoder, tmp_path):
     """A masked-LM checkpoint has no pooler: it is drawn anew each time, and hidden states do not depend on it."""
-    first = compute_layer_features(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
+    first = compute(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
     other = make_encoder()
     torch.nn.init.normal_(other.pooler.dense.weight)
     other.config.id2label = {0: "x", 1: "y", 2: "z"}
     other.config._name_or_path = "elsewhere"
-    assert compute_layer_features(other, tokenizer, sentences(), tmp_path, max_seq_length=64).key == first.key
+    assert compute(other, tokenizer, sentences(), tmp_path, max_seq_length=64).key == first.key
 
 
 def test_whatever_features_follow_from_makes_new_ones(tokenizer, encoder, tmp_path):
     def key(model=encoder, own=tokenizer, examples=None, length=64, dtype="float16"):
         examples = sentences() if examples is None else examples
-        return compute_layer_features(model, own, examples, tmp_path, max_seq_length=length, dtype=dtype).key
+        return compute(model, own, examples, tmp_path, max_seq_length=length, dtype=dtype).key
 
     (tmp_path / "other").mkdir()
     nudged = make_encoder()
@@ -156,7 +157,7 @@ def test_whatever_features_follow_from_makes_new_ones(tokenizer, encoder, tmp_pa
 
 @pytest.mark.parametrize("damage", ["no key", "cut short", "other key", "other shape"])
 def test_damaged_features_are_computed_anew(tokenizer, encoder, tmp_path, damage, caplog):
-    first = compute_layer_features(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
+    first = compute(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
     expected = np.array(first.vectors)
     vectors, key = first.folder / "vectors.npy", first.folder / "key.json"
     if damage == "no key":
@@ -167,7 +168,7 @@ def test_damaged_features_are_computed_anew(tokenizer, encoder, tmp_path, damage
         key.write_text('{"key": "0"}', encoding="utf-8")
     else:
         np.save(vectors, expected[1:])
-    again = compute_layer_features(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
+    again = compute(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
     np.testing.assert_array_equal(again.vectors, expected)
     assert "computed anew" in caplog.text
     assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]
@@ -181,7 +182,7 @@ def test_an_interrupted_computation_leaves_nothing_behind(tokenizer, tmp_path, m
 
     monkeypatch.setattr(encoder, "forward", stop)
     with pytest.raises(KeyboardInterrupt):
-        compute_layer_features(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
+        compute(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -190,13 +191,13 @@ def test_a_value_that_half_precision_cannot_hold_is_an_error(tokenizer, tmp_path
     with torch.no_grad():
         encoder.embeddings.LayerNorm.bias[0] = 1e5
     with pytest.raises(InputError, match="--feature_dtype float32"):
-        compute_layer_features(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
+        compute(encoder, tokenizer, sentences(), tmp_path, max_seq_length=64)
 
 
 def test_too_small_a_disk_and_too_long_windows_are_found_before_the_work(tokenizer, encoder, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="max_seq_length is 65, the model has 64 positions"):
-        compute_layer_features(encoder, tokenizer, sentences(), tmp_path, max_seq_length=65)
+        compute(encoder, tokenizer, sentences(), tmp_path, max_seq_length=65)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
     with pytest.raises(InputError, match="--features_dir"):
-        compute_layer_features(encoder, tokenizer, sentences(), tmp_path / "new", max_seq_length=64)
+        compute(encoder, tokenizer, sentences(), tmp_path / "new", max_seq_length=64)

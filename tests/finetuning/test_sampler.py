@@ -9,11 +9,21 @@ LENGTHS = np.random.default_rng(0).integers(5, 120, 1000)
 
 
 @pytest.mark.parametrize("strategy", ["group_by_length", "random", "sequential"])
-def test_every_epoch_sees_every_example_once(strategy):
-    steps = num_training_steps(1000, 8, 3)
-    order = training_order(LENGTHS, num_steps=steps, global_batch=8, seed=1, strategy=strategy)
-    assert len(order) == 3000
-    assert np.bincount(order, minlength=1000).tolist() == [3] * 1000
+@pytest.mark.parametrize("num_features", [1000, 635, 100, 33, 16, 5])
+def test_every_epoch_sees_every_example_once(strategy, num_features):
+    lengths = LENGTHS[:num_features]
+    order = training_order(lengths, num_steps=400, global_batch=16, seed=1, strategy=strategy)
+    assert len(order) == 6400
+    for start in range(0, 6400 - num_features, num_features):
+        assert sorted(order[start : start + num_features]) == list(range(num_features))
+
+
+@pytest.mark.parametrize("strategy", ["group_by_length", "random"])
+@pytest.mark.parametrize("num_features", [1000, 635, 100, 33, 17, 16])
+def test_no_batch_holds_an_example_twice(strategy, num_features):
+    lengths = LENGTHS[:num_features]
+    order = training_order(lengths, num_steps=400, global_batch=16, seed=1, strategy=strategy)
+    assert all(len(set(batch)) == 16 for batch in order.reshape(-1, 16).tolist())
 
 
 def test_batches_of_like_length_waste_little_padding():
@@ -32,10 +42,14 @@ def test_lengths_do_not_come_in_order():
     assert abs(np.corrcoef(np.arange(125), longest)[0, 1]) < 0.3
 
 
-def test_the_order_depends_on_the_seed_and_a_longer_run_starts_alike():
-    first = training_order(LENGTHS, num_steps=100, global_batch=8, seed=1)
-    assert not np.array_equal(first, training_order(LENGTHS, num_steps=100, global_batch=8, seed=2))
-    assert np.array_equal(first, training_order(LENGTHS, num_steps=150, global_batch=8, seed=1)[:800])
+@pytest.mark.parametrize("steps", [1, 40, 100, 119, 120, 126])
+@pytest.mark.parametrize("strategy", ["group_by_length", "random"])
+def test_the_order_depends_on_the_seed_and_a_longer_run_starts_alike(steps, strategy):
+    def order(steps, seed=1):
+        return training_order(LENGTHS, num_steps=steps, global_batch=8, seed=seed, strategy=strategy)
+
+    assert not np.array_equal(order(steps), order(steps, seed=2))
+    assert np.array_equal(order(steps), order(400)[: steps * 8])
 
 
 def test_steps_are_those_of_the_original():

@@ -46,6 +46,15 @@ def test_inputs_are_those_of_the_original(tiny_checkpoint):
     assert single["token_type_ids"] == [0] * 12
 
 
+def test_an_empty_second_text_is_none(tiny_checkpoint):
+    """google-research/bert run_classifier.py `convert_single_example`: `if tokens_b`."""
+    kind = make_kind(tiny_checkpoint, get_task("mrpc"), {"not_equivalent": 0, "equivalent": 1}, max_seq_length=12)
+    pairs = [TextExample(idx=n, text="a" * 30, text_pair=pair, label=1) for n, pair in enumerate(("", " ", None))]
+    empty, blank, single = kind.encode(split(*pairs)).features
+    assert len(single["input_ids"]) == 12
+    assert empty == blank == single
+
+
 def test_label_names_decide_and_not_their_order(tiny_checkpoint):
     kind = make_kind(tiny_checkpoint, get_task("mrpc"), {"equivalent": 0, "not_equivalent": 1})
     encoded = kind.encode(split(TextExample(idx=0, text="a", text_pair="b", label=1)))

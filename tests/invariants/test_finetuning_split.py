@@ -1,6 +1,7 @@
 """Fine-tuning, always the same run: the split of the batch, processes and interruptions change nothing."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,10 @@ import torch
 from finetuning_run import TASKS, finetuning_run
 from safetensors.torch import load_file
 from transformers import Trainer, TrainingArguments
+
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.kind import NOT_FINITE
+from bert_recipes.finetuning.trainer import FineTuningTrainer
 
 
 KINDS = tuple(TASKS)
@@ -124,6 +129,33 @@ def test_a_frozen_encoder_keeps_its_weights_and_has_no_dropout(kind, tmp_path):
     trainer.compute_loss(trainer.model, batch)
     states = [trainer.model.base_model(**flat).last_hidden_state for _ in range(2)]
     assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frozen_choice_of_parameters_stays(kind, tmp_path):
+    """What `open_model` leaves trainable of a frozen encoder."""
+    trainer = finetuning_run(kind, output_dir=str(tmp_path), train=False)["trainer"]
+    trainer.model.base_model.requires_grad_(False)
+    bias = trainer.model.bert.encoder.layer[1].output.dense.bias.requires_grad_(True)
+    FineTuningTrainer(trainer.model, trainer.args, trainer.kind, freeze_encoder=True)
+    assert [p for p in trainer.model.bert.parameters() if p.requires_grad] == [bias]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_has_diverged_has_no_figures_and_predicts_nothing(kind, whole_batch, tmp_path, caplog):
+    trainer = finetuning_run(kind, output_dir=str(tmp_path), train=False)["trainer"]
+    with torch.no_grad():
+        next(trainer.model.base_model.parameters()).fill_(float("nan"))
+    metrics = trainer.evaluate()
+    usual = {name for name in whole_batch[kind]["metrics"] if not name.endswith("number")}
+    assert metrics.keys() >= usual - {"eval_seconds"}
+    assert all(math.isnan(value) for name, value in metrics.items() if name != "eval_seconds")
+    assert [record.message for record in caplog.records if "not finite" in record.message] == [
+        f"validation: {NOT_FINITE}; figures are undefined, nothing is predicted"
+    ]
+    assert not trainer.predictions
+    with pytest.raises(InputError, match="made up: the model's outputs are not finite"):
+        trainer.predict_split(trainer.eval_splits[""])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -77,6 +77,28 @@ def test_the_recipe_prints_the_figures_and_leaves_no_folder(repository, runs, tm
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 
 
+def test_results_go_into_a_new_folder_and_are_json(tiny_checkpoint, tmp_path, monkeypatch, capsys):
+    recipe = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "evaluate_checkpoint.py"))
+    names = recipe["main"].__globals__
+    monkeypatch.setitem(names, "score_checkpoint", lambda *settings: {"eval_f1": float("nan"), "steps": 3})
+    argv = ["evaluate", "--task", "mrpc", "--model_name_or_path", str(tiny_checkpoint), "--use_cpu", "true"]
+    argv += ["--results_file"]
+    monkeypatch.setattr(sys, "argv", [*argv, str(tmp_path / "new" / "out.json")])
+    recipe["main"]()
+    text = (tmp_path / "new" / "out.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {"eval_f1": None, "steps": 3}
+    assert capsys.readouterr().out == text
+
+    monkeypatch.setitem(names, "score_checkpoint", pytest.fail)  # nothing is measured for a place that cannot be
+    for place, words in (
+        (tmp_path / "new", "is a folder"),
+        (tmp_path / "new" / "out.json" / "x", "cannot be written"),
+    ):
+        monkeypatch.setattr(sys, "argv", [*argv, str(place)])
+        with pytest.raises(InputError, match=words):
+            recipe["main"]()
+
+
 def test_a_task_is_found_on_the_command_line_and_in_the_configuration(tmp_path):
     (tmp_path / "task.yaml").write_text("task: mrpc\nseed: 3\n")
     (tmp_path / "store.yaml").write_text("store: data/task\n")

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 import transformers
 
-from bert_recipes.config import read_task_file
+from bert_recipes.config import parse_arguments, read_task_file
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
+from bert_recipes.finetuning.run import prepare_run, write_predictions
 from bert_recipes.tasks.registry import get_task
+from bert_recipes.training import run_training
 
 
 def finetune(repository: Path, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -137,6 +141,77 @@ def test_resumed_equals_uninterrupted(repository, tiny_checkpoint, mrpc, tmp_pat
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
     same = [(tmp_path / name / "predictions_validation.jsonl").read_text() for name in "ab"]
     assert same[0] == same[1]
+    first, second = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in "ab")
+    assert "train_loss_since_step" not in first
+    assert second["train_loss_since_step"] == 5
+    history = json.loads((tmp_path / "a" / "trainer_state.json").read_text())["log_history"]
+    losses = [line["loss"] for line in history if "loss" in line]
+    assert first["train_loss"] == pytest.approx(sum(losses) / len(losses))
+    assert second["train_loss"] == pytest.approx(sum(losses[5:]) / len(losses[5:]))
+
+
+def prepare(tiny_checkpoint, output_dir, *flags):
+    """What the recipe does, in this process."""
+    flags = ["--model_name_or_path", tiny_checkpoint, "--output_dir", output_dir, "--max_seq_length", 64, *flags]
+    flags += ["--use_cpu", "true", "--disable_tqdm", "true", "--precision", "fp32"]
+    settings, args = parse_arguments(TaskArguments, FineTuningArguments, argv=[str(flag) for flag in flags])
+    return prepare_run(settings, args), settings, args
+
+
+def test_a_run_that_diverges_ends_without_figures_and_predictions(tiny_checkpoint, mrpc, tmp_path):
+    flags = [
+        "--task",
+        "mrpc",
+        "--data_dir",
+        mrpc,
+        "--learning_rate",
+        "1e30",
+        "--max_steps",
+        "3",
+        "--do_predict",
+        "true",
+    ]
+    run, settings, args = prepare(tiny_checkpoint, tmp_path, *flags, "--warmup_steps", "0")
+    run_training(run.trainer, (settings, args))
+    assert write_predictions(run, tmp_path) == []
+    results = json.loads((tmp_path / "all_results.json").read_text(), parse_constant=pytest.fail)
+    assert [results[f"eval_{name}"] for name in ("accuracy", "f1", "loss")] == [None] * 3
+    assert (tmp_path / "model.safetensors").is_file()
+    assert (tmp_path / "task.yaml").is_file()
+
+
+BEST = ["--eval_strategy", "epoch", "--save_strategy", "best"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            [*BEST, "--metric_for_best_model", "acuracy"],
+            "metric_for_best_model is 'acuracy'; allowed: accuracy, f1, loss",
+        ),
+        ([*BEST, "--metric_for_best_model", "eval_seconds"], "allowed: accuracy, f1, loss"),
+        (["--save_strategy", "best"], "nothing is measured during training: --eval_strategy epoch"),
+    ],
+)
+def test_a_best_checkpoint_that_cannot_be_chosen_is_refused_before_training(
+    tiny_checkpoint, mrpc, tmp_path, flags, message
+):
+    with pytest.raises(InputError, match=message):
+        prepare(tiny_checkpoint, tmp_path, "--task", "mrpc", "--data_dir", mrpc, *flags)
+
+
+def test_the_best_checkpoint_is_chosen_by_the_tasks_figure(tiny_checkpoint, mrpc, tmp_path):
+    args = prepare(tiny_checkpoint, tmp_path, "--task", "mrpc", "--data_dir", mrpc, *BEST)[2]
+    assert (args.metric_for_best_model, args.greater_is_better) == ("f1", True)
+    files = f"files: {{train: {mrpc}/train.jsonl, validation: {mrpc}/validation.jsonl, validation_hard: {mrpc}/test.jsonl}}"
+    columns = "text_columns: [sentence1, sentence2]\nlabels: {0: no, 1: yes, -1: maybe}"
+    (tmp_path / "own.yaml").write_text(f"kind: sequence_classification\n{files}\n{columns}\n")
+    run, _, args = prepare(tiny_checkpoint, tmp_path, "--task_file", tmp_path / "own.yaml", *BEST)
+    assert list(run.trainer.eval_splits) == ["", "hard"]
+    assert args.metric_for_best_model == "accuracy"
+    metrics = run.trainer.evaluate()
+    assert {"eval_accuracy", "eval_hard_accuracy", "eval_loss", "eval_hard_loss"} < metrics.keys()
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,15 @@ def bench(tmp_path, repository, monkeypatch, capsys):
         shutil.copy(repository / "recipes" / name, recipes)
     shutil.copy(repository / "tests" / "fixtures" / "stub_finetune.py", recipes / "finetune.py")
     shutil.copytree(repository / "recipes" / "configs" / "sweep", recipes / "configs" / "sweep")
+    # What is looked for before anything runs, and no more.
+    (recipes / "configs" / "finetune").mkdir()
+    (recipes / "configs" / "finetune" / "glue.yaml").write_text("model_name_or_path: bert\ndata_dir: .\n")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bert").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / "bert" / name).touch()
     write_task_file(recipes / "task.yaml", get_task("mrpc"))
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield Bench(tmp_path, monkeypatch, capsys)
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)

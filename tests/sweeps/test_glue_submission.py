@@ -196,6 +196,22 @@ def test_scores_outside_of_0_to_5_are_moved_to_the_end_of_the_range_and_counted(
         assert lines_of(archive, "STS-B.tsv")[1:4] == ["0\t0.000", "1\t5.000", "2\t0.000"]
 
 
+def test_a_folder_and_a_file_in_the_way_of_the_zip_are_refused(small, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="cannot be written"):
+        write_submission(small / "all_results.json" / "glue.zip", find_runs([small]), fill_missing=True)
+    monkeypatch.setattr("bert_recipes.glue_submission.render", lambda file: pytest.fail("rendered"))
+    with pytest.raises(InputError, match=r"is a folder; give a file, as .*wnli/submission\.zip"):
+        write_submission(small, find_runs([small]), fill_missing=True)
+
+
+def test_predictions_in_another_encoding_name_their_line(small, tmp_path):
+    file = small / "predictions_test.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:3], b'{"idx": 3, "prediction": "caf\xe9"}\n', *lines[4:]]))
+    with pytest.raises(InputError, match=r"predictions_test\.jsonl, line 4: not UTF-8 \(byte 0xe9\)"):
+        write_submission(tmp_path / "glue.zip", find_runs([small]), fill_missing=True)
+
+
 def test_an_existing_zip_survives_a_refusal(small, tmp_path):
     (tmp_path / "glue.zip").write_bytes(b"earlier")
     (small / "predictions_test.jsonl").write_text("")
@@ -207,7 +223,7 @@ def test_an_existing_zip_survives_a_refusal(small, tmp_path):
 def test_of_a_sweep_the_best_run_is_taken_and_of_seeds_the_best_on_dev(tmp_path):
     best = make_run(tmp_path / "all" / "wnli" / "learning_rate-5e-5" / "seed-1", "wnli")
     (tmp_path / "all" / "wnli" / "best").symlink_to(best, target_is_directory=True)
-    for seed, value in enumerate((0.7, float("nan"), 0.8), 1):
+    for seed, value in enumerate((0.7, None, 0.8), 1):
         make_run(tmp_path / "all" / "mrpc" / f"seed-{seed}", "mrpc", eval_f1=value)
     runs = find_runs([tmp_path / "all"])
     assert runs == {"wnli": tmp_path / "all" / "wnli" / "best", "mrpc": tmp_path / "all" / "mrpc" / "seed-3"}

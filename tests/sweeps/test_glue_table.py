@@ -110,7 +110,7 @@ def test_glue_all_runs_the_nine_and_prints_the_table(bench, figures):
     )
     assert (calls["rte"]["num_train_epochs"], calls["rte"]["fp16"]) == ("5", "true")
     assert "num_train_epochs" not in calls["cola"]
-    assert all((bench.output / name / "model.safetensors").is_file() for name in TASKS)
+    assert all((bench.output / name / "seed-1" / "model.safetensors").is_file() for name in TASKS)
     assert "**79.6** | | | | | **79.6** |" in done.stdout
     report = json.loads((bench.output / "glue.json").read_text())
     assert round(report["mean_dev"], 1) == round(report["mean_test_paper"], 1) == 79.6
@@ -124,7 +124,7 @@ def test_glue_all_goes_on_after_a_failure(bench, figures):
     bench.plan(figures=figures, fail_at=3)
     failed = bench.run("glue_all.py", "--output_dir", bench.output)
     assert failed.returncode == 1
-    assert "mrpc failed" in failed.stderr
+    assert "mrpc/seed-1 failed" in failed.stderr
     bench.plan(figures=figures)
     assert bench.run("glue_all.py", "--output_dir", bench.output).returncode == 0
     assert [call["task"] for call in bench.calls()] == [*TASKS[:3], *TASKS[2:]]
@@ -140,7 +140,42 @@ def test_glue_all_with_seeds_has_a_folder_for_each(bench, figures):
     ]
     assert "| CoLA | Matthews | 52.1 | 0.0 | 2 |" in done.stdout
     assert "No mean: MNLI-m, MNLI-mm, QQP, QNLI, SST-2, STS-B, MRPC are missing." in done.stdout
-    assert "other settings" in bench.run("glue_all.py", *flags).stderr
+
+
+def test_the_table_is_that_of_the_seeds_asked_for(bench):
+    flags = ("--tasks", "cola", "--output_dir", bench.output)
+    for seeds, figure, cells in (
+        (("1", "2"), 0.5, "50.0 | 0.0 | 2"),
+        (("3", "4"), 0.6, "60.0 | 0.0 | 2"),
+        ("5", 0.7, "70.0 |  | 1"),
+    ):
+        bench.plan(figures={"cola": {"eval_matthews_correlation": figure}})
+        done = bench.run("glue_all.py", *flags, "--seeds", *seeds)
+        assert f"| CoLA | Matthews | {cells} |" in done.stdout, done.stderr
+    assert [call["seed"] for call in bench.calls()] == ["1", "2", "3", "4", "5"]
+    assert "| CoLA | Matthews | 50.0 |  | 1 |" in bench.run("glue_all.py", *flags, "--num_seeds", 1).stdout
+    assert len(bench.calls()) == 5
+
+
+def test_a_changed_configuration_of_one_task_is_refused(bench):
+    bench.plan()
+    special = bench.recipes / "special.yaml"
+    special.write_text("seed: 1\n")
+    flags = ("--tasks", "rte", "--rte", f"--run_name {special}", "--output_dir", bench.output)
+    assert bench.run("glue_all.py", *flags).returncode == 0
+    special.write_text("seed: 2\n")
+    assert "(files: was" in bench.run("glue_all.py", *flags).stderr
+
+
+def test_what_follows_a_task_belongs_to_it_also_where_it_looks_like_a_flag(bench):
+    bench.plan()
+    done = bench.run(
+        "glue_all.py", "--tasks", "rte", "--rte", "--learning_rate=3e-5 --seed=1", "--output_dir", bench.output
+    )
+    assert "--seed cannot be given here" in done.stderr
+    command = ("--tasks", "rte", "--rte", "--learning_rate=-1", "--output_dir", bench.output)
+    assert "learning_rate is -1.0" in bench.run("glue_all.py", *command).stderr
+    assert not bench.output.exists()
 
 
 def test_glue_all_can_sweep_each_task(bench):
@@ -160,6 +195,8 @@ def test_glue_all_can_sweep_each_task(bench):
         (("--tasks", "mrcp"), "'mrcp' is none of GLUE's nine"),
         (("--task", "rte"), "take it out of one"),
         (("--rte", "--seed 3"), "--num_seeds"),
+        (("--rte", "--learning_rate '3e-5"), '--rte: "--learning_rate \'3e-5" cannot be read (No closing quotation)'),
+        (("--rte", "--model_name_or_path nowhere/at/all"), "no folder nowhere/at/all"),
         (("--rte", "--num_train_epoch 5"), "unknown option --num_train_epoch; did you mean --num_train_epochs?"),
         (("--sweep", "paper", "--rte", "--learning_rate 1e-5"), "in the sweep and on the command line"),
     ],

@@ -1,21 +1,17 @@
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.sweeps.grid import (
-    Combination,
-    Run,
-    Summary,
-    check_flags,
-    choose_best,
-    choose_seeds,
-    expand_grid,
-    read_grid,
-    split_flags,
-)
+from bert_recipes.field_types import read_text
+from bert_recipes.sweeps.flags import check_flags, run_fields, split_flags
+from bert_recipes.sweeps.grid import Combination, Run, Summary, choose_best, choose_seeds, expand_grid
+from bert_recipes.sweeps.grid_file import read_grid
+from bert_recipes.sweeps.ranges import read_range
 from bert_recipes.sweeps.runs import read_sweep
+from bert_recipes.sweeps.search import _combination
 
 
 FIELDS = {"learning_rate": float, "num_train_epochs": float, "max_steps": int, "precision": str, "seed": int}
@@ -89,6 +85,9 @@ def test_one_combination_has_a_name_too(write):
         ("learning_rate: [1e-5, 1e-4, log]\n", ("range", "--num_trials")),
         ("max_steps: [1.5, 2]\n", ("max_steps", "'1.5'", "whole number")),
         ("# nothing\n", ("no settings",)),
+        ("learning_rate: [1e-5, nan]\n", ("line 1", "learning_rate", "nan is no number")),
+        ("learning_rate: [1e-5, [2e-5]]\n", ("learning_rate", "field: [value, value]")),
+        ("max_steps: 5\nlearning_rate:\n", ("line 2", "learning_rate", "no value")),
     ],
 )
 def test_a_wrong_sweep_file_is_one_line_that_names_file_and_field(write, text, words):
@@ -98,7 +97,46 @@ def test_a_wrong_sweep_file_is_one_line_that_names_file_and_field(write, text, w
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("values", ["[1e-4, 1e-5, log]", "[0, 1e-5, log]", "[a, b, linear]"])
+def test_values_of_every_type_keep_their_words_and_quotes_are_no_part_of_keys(write):
+    text = 'freeze_encoder: [true, false]\n"max_steps": [7, 8]\ndo_predict: true\ndropout: [null, 0.1]\n'
+    text += "lr_scheduler_type: [cosine, constant, linear]\n"
+    assert read_grid(write(text), run_fields()) == {
+        "freeze_encoder": ["true", "false"],
+        "max_steps": ["7", "8"],
+        "do_predict": ["true"],
+        "dropout": ["null", "0.1"],
+        "lr_scheduler_type": ["cosine", "constant", "linear"],
+    }
+
+
+def test_different_settings_have_different_folders():
+    names = [choice.name for choice in expand_grid({"data_dir": ["a/b", "a-b", "a b", "a_b"]})]
+    assert len(set(names)) == 4
+    assert names[1] == "data_dir-a-b"
+    assert all(re.fullmatch(r"data_dir-a-b(-[0-9a-f]{6})?", name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "drawn", "text"),
+    [
+        ("max_steps", ["1000", "20000", "linear"], 12345, "12345"),
+        ("num_train_epochs", ["2", "5", "int"], 3, "3"),
+        ("num_train_epochs", ["10", "20000", "linear"], 12345.6, "12300"),
+        ("learning_rate", ["1e-5", "1e-4", "log"], 2.3456e-5, "2.35e-05"),
+    ],
+)
+def test_a_number_of_a_search_is_written_as_its_field_reads_it(field, values, drawn, text):
+    optuna = pytest.importorskip("optuna")
+    found = read_range(values, FIELDS[field])
+    number = found.suggest(optuna.trial.FixedTrial({field: drawn}), field)
+    combination = _combination({field: found}, {field: number})
+    assert combination.settings == {field: text}
+    assert read_text(FIELDS[field], text) == pytest.approx(drawn, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "values", ["[1e-4, 1e-5, log]", "[0, 1e-5, log]", "[a, b, linear]", "[1, 2.5, int]", "[1, nan, log]"]
+)
 def test_an_impossible_range_is_refused(write, values):
     with pytest.raises(InputError, match="learning_rate"):
         read_grid(write(f"learning_rate: {values}\n"), FIELDS, with_ranges=True)

@@ -9,6 +9,8 @@ import time
 
 import pytest
 
+from bert_recipes.sweeps.subruns import end_with_children
+
 
 RATES = ("5e-5", "4e-5", "3e-5", "2e-5")
 # Medians 0.6, 0.8, 0.7, 0.5; the luckiest run belongs to a combination that is not the best.
@@ -19,7 +21,18 @@ SCORES = dict(
         strict=True,
     )
 )
-FLAGS = ("--sweep", "paper", "--task", "mrpc", "--model_name_or_path", "bert", "--warmup_steps", "0.1")
+FLAGS = (
+    "--sweep",
+    "paper",
+    "--task",
+    "mrpc",
+    "--data_dir",
+    ".",
+    "--model_name_or_path",
+    "bert",
+    "--warmup_steps",
+    "0.1",
+)
 
 
 @pytest.fixture
@@ -123,7 +136,10 @@ def test_seeds_can_be_added_and_a_best_run_without_weights_is_run_again(bench, s
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"flags": (*FLAGS[:-1], "0.2")}, "flags: was --task mrpc --model_name_or_path bert --warmup_steps 0.1, is"),
+        (
+            {"flags": (*FLAGS[:-1], "0.2")},
+            "flags: was --task mrpc --data_dir . --model_name_or_path bert --warmup_steps 0.1, is",
+        ),
         ({"flags": ("--sweep", "appendix", *FLAGS[2:])}, 'sweep: was global_train_batch_size ["32"], is'),
     ],
 )
@@ -157,9 +173,35 @@ def test_a_folder_with_other_files_is_refused(bench, sweep):
 
 
 def test_a_figure_that_is_not_there_names_those_that_are(bench, sweep):
-    bench.plan(scores=SCORES)
-    assert "no figure 'bleu'; give --metric one of: accuracy, f1" in sweep("--metric", "bleu").stderr
+    bench.plan(scores=SCORES, figures={"mrpc": {"eval_loss": 0.3, "eval_seconds": 1.0, "eval_best_f1_thresh": 0.1}})
+    assert "no figure 'bleu'; give --metric one of: accuracy, f1;" in f"{sweep('--metric', 'bleu').stderr.strip()};"
     assert len(bench.calls()) == 1
+    # What it says can be done in the same folder.
+    assert sweep("--metric", "accuracy").returncode == 0
+    assert json.loads((bench.output / "sweep.json").read_text())["metric"] == "accuracy"
+
+
+@pytest.mark.parametrize("metric", ["loss", "matched_loss", "seconds", "best_f1_thresh", "PER_number", "total"])
+def test_a_figure_of_which_more_is_not_better_is_no_metric(bench, sweep, metric):
+    bench.plan(scores=SCORES)
+    assert f"metric is '{metric}'; allowed: figures of which more is better" in sweep("--metric", metric).stderr
+    assert bench.calls() == []
+
+
+def test_flags_that_cannot_work_are_refused_before_the_folder_is_claimed(bench, sweep):
+    bench.plan(scores=SCORES)
+    assert "max_seq_length is 2; allowed: 8 or more" in sweep("--max_seq_length", "2").stderr
+    assert "no folder no/such/model" in sweep(flags=("--task", "mrpc", "--model_name_or_path", "no/such/model")).stderr
+    assert not bench.output.exists()
+
+
+def test_a_sweep_without_a_finished_run_takes_other_settings(bench, sweep):
+    bench.plan(scores=SCORES, fail_at=1)
+    assert sweep("--weight_decay", "0.1").returncode == 1
+    bench.plan(scores=SCORES)
+    assert sweep("--weight_decay", "0.2").returncode == 0
+    assert {call["weight_decay"] for call in bench.calls()[1:]} == {"0.2"}
+    assert "weight_decay 0.2" in sweep("--weight_decay", "0.1").stderr
 
 
 def test_diverged_runs_are_said_and_never_best(bench, sweep):
@@ -193,6 +235,28 @@ def test_two_sweeps_of_one_folder_at_once_are_refused(bench, sweep):
         assert "another process works in it" in sweep(num_seeds=1).stderr
 
 
+@pytest.fixture
+def handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_a_closed_terminal_ends_a_sweep_once_and_not_under_nohup():
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    end_with_children()
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGHUP)
+    signal.raise_signal(signal.SIGTERM)
+    end_with_children()
+    signal.raise_signal(signal.SIGHUP)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGTERM)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_run_in_progress_ends_with_the_sweep(bench, number):
     bench.plan(scores=SCORES, sleep=60)
@@ -214,9 +278,12 @@ def test_the_run_in_progress_ends_with_the_sweep(bench, number):
 def test_a_search_tries_settings_within_the_ranges_and_goes_on(bench):
     pytest.importorskip("optuna")
     space = bench.recipes / "space.yaml"
-    space.write_text("learning_rate: [1e-5, 1e-4, log]\nnum_train_epochs: [2, 4, int]\nprecision: [fp32, bf16]\n")
+    space.write_text(
+        "learning_rate: [1e-5, 1e-4, log]\nmax_steps: [1000, 20000, linear]\nnum_train_epochs: [2, 4, int]\nprecision: [fp32, bf16]\n"
+    )
     bench.plan(figures={"mrpc": {"eval_f1": 0.7}}, fail_at=3)
-    flags = ("--sweep", space, "--task", "mrpc", "--output_dir", bench.output)
+    flags = ("--sweep", space, "--task", "mrpc", "--model_name_or_path", "bert", "--data_dir", ".")
+    flags += ("--output_dir", bench.output)
     assert bench.run("sweep_finetuning.py", *flags, "--num_trials", 5).returncode == 1
     bench.plan(figures={"mrpc": {"eval_f1": 0.7}})
     done = bench.run("sweep_finetuning.py", *flags, "--num_trials", 5)
@@ -224,6 +291,7 @@ def test_a_search_tries_settings_within_the_ranges_and_goes_on(bench):
     calls = bench.calls()
     # The interrupted trial is tried again as it was.
     assert {**calls[2], "output_dir": 0} == {**calls[3], "output_dir": 0}
+    assert all(1000 <= int(call["max_steps"]) <= 20000 for call in calls)
     assert all(1e-5 <= float(call["learning_rate"]) <= 1e-4 for call in calls)
     assert all(call["num_train_epochs"] in "234" and call["precision"] in ("fp32", "bf16") for call in calls)
     assert len(json.loads((bench.output / "sweep.json").read_text())["combinations"]) == 5

@@ -100,6 +100,8 @@ TEXTS = [
     ("rte", "train.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tmaybe\n", "train.tsv, line 2: label 'maybe'"),
     ("cola", "train.tsv", "source\tlabel\tstar\tsentence\n", "line 1: label 'label' is not one"),
     ("mrpc", "train.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\ta\n", "line 2: 4 columns, at least 5"),
+    ("mrpc", "train.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\ta\tb\tc\n", "line 2: 6 columns, 5, as in the header, are expected"),
+    ("mnli", "train.tsv", "\t".join(f"c{n}" for n in range(12)) + "\n" + "\t".join(["a"] * 12 + ["neutral"]) + "\n", "line 2: 13 columns, 12, as"),
     ("squad", "train-v1.1.json", "{", "train-v1.1.json, line 1: broken JSON"),
     ("squad", "train-v1.1.json", '{"version": "1.1"}', "not SQuAD"),
     ("squad", "train-v1.1.json", '{"data": []}', "has no rows"),
@@ -176,6 +178,10 @@ def test_broken_lines_of_qqp_are_left_out_and_counted(write_text, tmp_path: Path
     with caplog.at_level(logging.WARNING):
         assert load("qqp", "train", tmp_path).num_rows == 2
     assert "2 broken lines (too few columns) were left out: 3, 4" in caplog.text
+    write_text("train.tsv", header + "1\t1\t2\ta\tb\t0\n2\t3\t4\ta\tb\tc\t1\n")
+    with caplog.at_level(logging.WARNING):
+        assert load("qqp", "train", tmp_path).num_rows == 1
+    assert "1 broken lines (too many columns) were left out: 3" in caplog.text
 
 
 def test_a_class_without_an_example_is_a_warning(write_jsonl, tmp_path: Path, caplog):

@@ -142,6 +142,14 @@ def read(tmp_path: Path):
 SEQUENCE = "kind: sequence_classification\nfiles: {train: FILE}\ntext_columns: t\nlabel_column: y\n"
 
 
+def test_a_sample_of_ones_own_rows_is_marked_partial(read):
+    split = read(SEQUENCE + "labels: [a, b]\n", "t,y\nx,a\ny,b\nz,a\n")
+    task = read_task_file(Path(split.source).with_name("own.yaml"))
+    assert not split.is_partial
+    assert load_split(task, "train", data_dir=None, max_examples=2).is_partial
+    assert not load_split(task, "train", data_dir=None, max_examples=3).is_partial
+
+
 def labels_of(split) -> list:
     return [example.label for example in split.examples]
 
@@ -266,6 +274,10 @@ BAD = [
     (VALID + "label_range: [0, five]\n", "line 5: label_range: a number is expected, got 'five'"),
     (VALID + "label_range: 5\n", "line 5: label_range: two numbers are expected"),
     (VALID + "label_separator: ','\n", "line 5: label_separator belongs to problem_type: multi_label"),
+    (VALID + "problem_type: multi_label_classification\nlabel_separator: ''\n", "line 6: label_separator: empty; give"),
+    (VALID.replace("{train: a.csv}", "{train: a.csv, dev: b.csv}") + "validation_splits: [dev, dev]\n", "line 5: validation_splits: the split 'dev' is named twice"),
+    (VALID + "validation_splits: train\n", "line 5: validation_splits: the split 'train' is named twice"),
+    (VALID.replace("{train: a.csv}", "{train: a.csv, validation_a: b.csv, validation__a: c.csv}"), "own.yaml: validation_splits: the figures of validation_a and validation__a would have one name; rename one"),
     (VALID + "choice_columns: [a, b]\n", "line 5: choice_columns belong to multiple_choice"),
     (VALID + "metrics: acuracy\n", "line 5: metrics: 'acuracy' does not measure this task; allowed: accuracy, "),
     (VALID + "metrics: [squad]\n", "line 5: metrics: 'squad' does not measure this task"),
@@ -313,6 +325,16 @@ def test_figures_of_several_validation_splits_bear_their_names(tmp_path: Path):
         InputError, match=r"line 5: best_metric: 'accuracy' is no figure .*allowed: old_accuracy, new_accuracy"
     ):
         read_task_file(path)
+
+
+def test_a_figure_of_the_split_called_validation_has_no_suffix(tmp_path: Path):
+    """As the Trainer names it, so that the best checkpoint can be chosen by it."""
+    path = tmp_path / "own.yaml"
+    files = "files: {train: a.csv, validation: b.csv, validation_hard: c.csv}\n"
+    path.write_text(VALID.replace("files: {train: a.csv}\n", files))
+    assert read_task_file(path).best_metric == "accuracy"
+    path.write_text(path.read_text() + "best_metric: hard_accuracy\n")
+    assert read_task_file(path).best_metric == "hard_accuracy"
 
 
 # Written beside a model and read back

@@ -25,19 +25,22 @@ def load_task(settings: TaskArguments) -> Task:
     return get_task(settings.task) if settings.task is not None else read_task_file(str(settings.task_file))
 
 
-def check_access(settings: TaskArguments) -> Task:
+def check_access(settings: TaskArguments, *, for_training: bool = True) -> Task:
     """Load the task's row, choose the checkpoint, and see that checkpoint and data are there.
 
     Args:
         settings: Its model_name_or_path is filled in.
+        for_training: The task must have training data.
 
     Returns:
         The row.
 
     Raises:
-        InputError: Unknown task, or something is out of reach.
+        InputError: Unknown task, one without training data, or something is out of reach.
     """
     task = load_task(settings)
+    if for_training and not task.train_split:
+        raise InputError(f"task {task.name} has no training data; predict it with a model of another task")
     settings.model_name_or_path = choose_checkpoint(settings.model_name_or_path)
     check_source(task, settings.data_dir)
     return task

@@ -88,6 +88,9 @@ class FineTuningArguments(RunArguments):
     """
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
+        "do_train": "training is what the recipe does; recipes/evaluate_checkpoint.py measures without it",
+        "bf16_full_eval": "precision decides",
+        "fp16_full_eval": "precision decides",
         "auto_find_batch_size": "the global batch would change with the memory at hand",
         "ignore_data_skip": "a resumed run goes on where it stopped",
         "label_smoothing_factor": "the loss is the original's cross-entropy",
@@ -125,6 +128,11 @@ class FineTuningArguments(RunArguments):
         """
         self.has_output_dir = self.output_dir is not None
         self.wanted_best_metric = self.metric_for_best_model
+        if self.do_eval and self.eval_strategy == "no":  # eval_strategy sets do_eval, which run.yaml then has
+            raise InputError(
+                "do_eval has no effect here: every run ends with its figures; recipes/evaluate_checkpoint.py measures without "
+                "training, --eval_strategy epoch measures during it"
+            )
         if self.train_sampling_strategy not in STRATEGIES:
             allowed = ", ".join(STRATEGIES)
             raise InputError(f"train_sampling_strategy is '{self.train_sampling_strategy}'; allowed: {allowed}")

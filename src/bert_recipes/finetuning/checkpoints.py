@@ -51,7 +51,7 @@ def open_model(
 ) -> PreTrainedModel:
     """Open an encoder with the task's head.
 
-    A head is kept where the checkpoint was trained on the same labels; otherwise a new one is drawn by the original's rule
+    A head is kept where the checkpoint was trained on the same labels for the same type of problem; otherwise a new one is drawn by the original's rule
     (google-research/bert run_classifier.py `create_model`: a normal of deviation 0.02 cut off at two deviations, bias 0),
     which a log line says.
 
@@ -60,13 +60,13 @@ def open_model(
         task: Gives the labels.
         kind: Gives the class of the head.
         tokenizer: The checkpoint's.
-        settings: Length and dropout.
+        settings: Length, dropout, and whether the encoder is frozen; a pooler that starts anew never is.
         seed: Of new weights.
         needs_head: The checkpoint is to be measured as it is: a missing or other head is an error.
 
     Raises:
         InputError: Not a checkpoint of such a model, weights missing, another vocabulary than the tokenizer's, other
-            labels (with needs_head), or too few positions.
+            labels or type of problem (with needs_head), or too few positions.
     """
     cached_only = check_checkpoint(name)
     with opening(name):
@@ -77,16 +77,24 @@ def open_model(
         raise InputError(
             f"{name} cannot be measured on task {task.name}: {why_new}; fine-tune it first (recipes/finetune.py)"
         )
-    if why_new:
-        _set_labels(config, task)
-    elif task.labels and set(config.id2label.values()) != set(task.labels):
-        logger.info("%s does not name its labels; they are taken for %s, in this order", name, ", ".join(task.labels))
-        _set_labels(config, task)
-    if settings.dropout is not None:
-        for field in _DROPOUTS:
-            if getattr(config, field, None) is not None:
-                setattr(config, field, settings.dropout)
+    _fit_config(name, config, task, settings, is_new=why_new is not None)
     set_seed(seed)
+    model, info = _load(name, kind, config, cached_only=cached_only)
+    new_pooler = _check_encoder(name, model, info)
+    if why_new:
+        _draw_head(model)
+        logger.info("%s gets a new head for task %s: %s", name, task.name, why_new)
+    else:
+        _check_head(name, info)
+    if settings.freeze_encoder:
+        _freeze_encoder(model, new_pooler)
+    return model
+
+
+def _load(
+    name: str, kind: type[TaskKind], config: PretrainedConfig, *, cached_only: bool
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The model, and which of its weights the checkpoint lacks or has in another size."""
     with opening(name), _library_silenced():
         model, info = getattr(transformers, kind.auto_class).from_pretrained(
             name,
@@ -94,15 +102,9 @@ def open_model(
             use_safetensors=True,
             output_loading_info=True,
             local_files_only=cached_only,
-            ignore_mismatched_sizes=True,  # looked at below
+            ignore_mismatched_sizes=True,  # looked at by the caller
         )
-    _check_encoder(name, model, info)
-    if not why_new:
-        _check_head(name, info)
-    if why_new:
-        _draw_head(model)
-        logger.info("%s gets a new head for task %s: %s", name, task.name, why_new)
-    return model
+    return model, info
 
 
 @contextmanager
@@ -137,14 +139,41 @@ def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) ->
         return f"the checkpoint is a {built}, which has no head {wanted}"
     if task.kind not in ("sequence_classification", "token_classification"):
         return None
-    names = [str(config.id2label[number]) for number in sorted(config.id2label)]
+    names = _label_names(config)
     if task.problem_type == "regression":
         fits = len(names) == 1
     else:
         unnamed = all(label == f"LABEL_{number}" for number, label in enumerate(names))
-        fits = set(names) == set(task.labels) or (unnamed and len(names) == len(task.labels))
-    labels = ", ".join(task.labels) or "one number"
-    return None if fits else f"the checkpoint's labels are {', '.join(names)}; the task's are {labels}"
+        fits = sorted(names) == sorted(task.labels) or (unnamed and len(names) == len(task.labels))
+    if not fits:
+        labels = ", ".join(task.labels) or "one number"
+        return f"the checkpoint's labels are {', '.join(names)}; the task's are {labels}"
+    if task.kind == "sequence_classification" and config.problem_type not in (None, task.problem_type):
+        return f"the checkpoint is for {config.problem_type}, the task is {task.problem_type}"
+    return None
+
+
+def _label_names(config: PretrainedConfig) -> list[str]:
+    return [str(config.id2label[number]) for number in sorted(config.id2label)]
+
+
+def _fit_config(name: str, config: PretrainedConfig, task: Task, settings: TaskArguments, *, is_new: bool) -> None:
+    """Labels, type of problem and dropout as the task wants them, for a new head or one that is kept."""
+    if is_new:
+        _set_labels(config, task)
+    elif task.labels and sorted(_label_names(config)) != sorted(task.labels):
+        logger.info("%s does not name its labels; they are taken for %s, in this order", name, ", ".join(task.labels))
+        _set_labels(config, task)
+    elif task.labels:
+        # label2id of config.json may be missing or stale.
+        config.id2label = {number: str(label) for number, label in config.id2label.items()}
+        config.label2id = {label: number for number, label in config.id2label.items()}
+    if task.kind == "sequence_classification":
+        config.problem_type = task.problem_type  # stock pipelines choose sigmoid or softmax by it
+    if settings.dropout is not None:
+        for field in _DROPOUTS:
+            if getattr(config, field, None) is not None:
+                setattr(config, field, settings.dropout)
 
 
 def _set_labels(config: PretrainedConfig, task: Task) -> None:
@@ -156,11 +185,15 @@ def _set_labels(config: PretrainedConfig, task: Task) -> None:
     if task.labels:
         config.id2label = dict(enumerate(task.labels))
         config.label2id = {label: number for number, label in enumerate(task.labels)}
-    config.problem_type = task.problem_type if task.kind == "sequence_classification" else None
+    config.problem_type = None
 
 
-def _check_encoder(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
-    """Refuse a checkpoint whose encoder would start anew in part."""
+def _check_encoder(name: str, model: PreTrainedModel, info: dict[str, Any]) -> set[str]:
+    """Refuse a checkpoint whose encoder would start anew in part.
+
+    Returns:
+        Names of the pooler's parameters where they alone start anew.
+    """
     inside = f"{model.base_model_prefix}."
     mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
     wrong = [key for key in mismatched if key.startswith(inside)]
@@ -173,6 +206,17 @@ def _check_encoder(name: str, model: PreTrainedModel, info: dict[str, Any]) -> N
     poolers = [key for key in info["missing_keys"] if ".pooler." in key]
     if poolers:
         logger.warning("%s has no weights for its pooler (%s); it starts anew", name, ", ".join(sorted(poolers)))
+    return set(poolers)
+
+
+def _freeze_encoder(model: PreTrainedModel, new: set[str]) -> None:
+    """Fix the parameters that the checkpoint gave; a pooler of random numbers is none, and is trained like the head."""
+    inside = f"{model.base_model_prefix}."
+    for name, parameter in model.named_parameters():
+        if name.startswith(inside):
+            parameter.requires_grad_(name in new)
+    if new:
+        logger.info("the encoder is frozen but for what starts anew: %s", ", ".join(sorted(new)))
 
 
 def _check_head(name: str, info: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from bert_recipes.errors import InputError, saving
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.feature_ner_arguments import FeatureNerArguments
 from bert_recipes.finetuning.feature_tagger import LAYER_CHOICES, TaggerSettings, predict_labels, train_tagger
-from bert_recipes.finetuning.layer_features import LayerFeatures, compute_layer_features
+from bert_recipes.finetuning.layer_features import FeatureRequest, LayerFeatures, compute_layer_features
 from bert_recipes.metrics.entities import entity_scores
 from bert_recipes.precision import choose_precision
 from bert_recipes.tasks.examples import Split, TaggedExample
@@ -85,8 +85,9 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     """Read the sentences and compute or reopen their features.
 
     Raises:
-        InputError: Whatever is wrong with checkpoint, data or disk.
+        InputError: Whatever is wrong with checkpoint, data or disk, or output_dir holds runs of other settings.
     """
+    check_checkpoint(args.model_name_or_path)
     task = get_task(TASK)
     limits = {task.train_split: args.max_train_sentences, task.validation_splits[0]: args.max_eval_sentences}
     train, validation = (
@@ -97,35 +98,29 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     for way in args.layers:
         LAYER_CHOICES[way].check(encoder.config.num_hidden_layers)
     encoder = cast(PreTrainedModel, encoder.to(choose_device(args)))
-    folder = Path(args.output_dir) / "features" if args.features_dir is None else Path(args.features_dir)
-    train_features, validation_features = (
-        compute_layer_features(
-            encoder,
-            tokenizer,
-            cast(Sequence[TaggedExample], split.examples),
-            folder,
+    train_request, validation_request = (
+        FeatureRequest(
+            encoder=encoder,
+            tokenizer=tokenizer,
+            examples=_tagged(split),
             max_seq_length=args.max_seq_length,
             batch_size=args.feature_batch_size,
             dtype=args.feature_dtype,
         )
         for split in (train, validation)
     )
+    # Before the work: that a run is of other settings shall not come out after an hour.
+    _read_wanted(args, run_identity(args, train_request.key, validation_request.key))
+    folder = Path(args.output_dir) / "features" if args.features_dir is None else Path(args.features_dir)
+    train_features = compute_layer_features(train_request, folder)
+    validation_features = compute_layer_features(validation_request, folder)
     return FeatureNerData(task.labels, train, validation, train_features, validation_features)
 
 
-def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[str, Any]]:
-    """Train and measure each (way, seed) that output_dir does not hold yet.
-
-    Returns:
-        One record a run, way by way in the order of the paper: way, seed, the figures of `entity_scores` (fractions),
-        seconds, size of the BiLSTM's input.
-
-    Raises:
-        InputError: output_dir holds runs of other settings.
-    """
-    device = choose_device(args)
-    chosen = choose_precision(args.precision, use_cpu=device.type == "cpu").name
-    settings = TaggerSettings(
+def tagger_settings(args: FeatureNerArguments) -> TaggerSettings:
+    """How the BiLSTM is trained, on this machine."""
+    chosen = choose_precision(args.precision, use_cpu=choose_device(args).type == "cpu").name
+    return TaggerSettings(
         lstm_dim=args.lstm_dim,
         dropout=args.dropout,
         learning_rate=args.learning_rate,
@@ -134,24 +129,32 @@ def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[s
         # float16 would need its loss scaled; a GPU without bfloat16 has float32.
         precision="fp32" if chosen == "fp16" else chosen,
     )
-    identity = asdict(settings) | {
-        "train_features": data.train_features.key,
-        "validation_features": data.validation_features.key,
-    }
-    wanted = [(way, seed) for way in LAYER_CHOICES if way in args.layers for seed in args.seeds]
-    paths = [Path(args.output_dir) / "runs" / f"{way}-seed{seed}.json" for way, seed in wanted]
-    # All are read first: that one of them is of other settings shall not come out after an hour.
-    records = [_read_record(path, identity) for path in paths]
-    measured = []
-    for (way, seed), path, record in zip(wanted, paths, records, strict=True):
+
+
+def run_identity(args: FeatureNerArguments, train_key: str, validation_key: str) -> dict[str, Any]:
+    """What runs of one table have in common: the tagger's settings and the keys of the features."""
+    return asdict(tagger_settings(args)) | {"train_features": train_key, "validation_features": validation_key}
+
+
+def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[str, Any]]:
+    """Train and measure each (way, seed) that output_dir does not hold yet.
+
+    Returns:
+        One record a run, those of earlier calls with the same settings too, way by way in the order of the paper: way,
+        seed, the figures of `entity_scores` (fractions), seconds, size of the BiLSTM's input.
+
+    Raises:
+        InputError: output_dir holds runs of other settings.
+    """
+    identity = run_identity(args, data.train_features.key, data.validation_features.key)
+    for (way, seed), (path, record) in _read_wanted(args, identity).items():
         if record is None:
-            record = _measure(way, seed, data, settings, device)
+            record = _measure(way, seed, data, tagger_settings(args), choose_device(args))
             write_json(path, record | {"settings": identity})
         else:
             logger.info("%s, seed %d: kept from %s", way, seed, path)
         logger.info("%s, seed %d: dev F1 %.2f", way, seed, 100 * record["f1"])
-        measured.append(record)
-    return measured
+    return _read_alike(Path(args.output_dir) / "runs", identity)
 
 
 def _measure(
@@ -181,26 +184,42 @@ def _tagged(split: Split) -> Sequence[TaggedExample]:
     return cast(Sequence[TaggedExample], split.examples)
 
 
-def _read_record(path: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A finished run, or None; one of other settings is not replaced behind the user's back."""
-    if not path.is_file():
-        return None
+def _read_wanted(
+    args: FeatureNerArguments, identity: Mapping[str, Any]
+) -> dict[tuple[str, int], tuple[Path, dict[str, Any] | None]]:
+    """(way, seed) -> its file and its record, None where it is still to be measured.
+
+    Raises:
+        InputError: One is of other settings; it is not replaced behind the user's back.
+    """
+    wanted: dict[tuple[str, int], tuple[Path, dict[str, Any] | None]] = {}
+    for way, seed in [(way, seed) for way in LAYER_CHOICES if way in args.layers for seed in args.seeds]:
+        path = Path(args.output_dir) / "runs" / f"{way}-seed{seed}.json"
+        record, kept = _read_record(path) if path.is_file() else (None, {})
+        other = [name for name, value in identity.items() if kept.get(name) != value]
+        if record is not None and other:
+            given = f"{other[0]} {kept.get(other[0])}, not {identity[other[0]]}"
+            what = "another model or other data" if other[0].endswith("_features") else given
+            raise InputError(f"{path} was measured with {what}; give another --output_dir, or delete that file")
+        wanted[way, seed] = path, record
+    return wanted
+
+
+def _read_alike(folder: Path, identity: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records of a folder that are of these settings, in the order of the paper, then of the seeds."""
+    found = [_read_record(path) for path in folder.glob("*-seed*.json")]
+    alike = [record for record, kept in found if record is not None and kept == identity]
+    return sorted(alike, key=lambda record: (list(LAYER_CHOICES).index(record["way"]), record["seed"]))
+
+
+def _read_record(path: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """A finished run and its settings; None for one that is cut short."""
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        kept = record.pop("settings")
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError):
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return record, dict(record.pop("settings"))
+    except (ValueError, KeyError, AttributeError, TypeError):
         logger.warning("%s is no complete run and is measured anew", path)
-        return None
-    other = [name for name, value in identity.items() if kept.get(name) != value]
-    if other:
-        name = other[0]
-        what = (
-            "another model or other data"
-            if name.endswith("_features")
-            else f"{name} {kept.get(name)}, not {identity[name]}"
-        )
-        raise InputError(f"{path} was measured with {what}; give another --output_dir, or delete that file")
-    return record
+        return None, {}
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

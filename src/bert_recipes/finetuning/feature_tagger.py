@@ -167,23 +167,13 @@ def train_tagger(
         The tagger after the last step, in evaluation mode.
     """
     torch.manual_seed(seed)
-    num_states, _, hidden_size = features.vectors.shape
-    tagger = FeatureTagger(
-        choice,
-        num_layers=num_states - 1,
-        hidden_size=hidden_size,
-        num_labels=num_labels,
-        lstm_dim=settings.lstm_dim,
-        dropout=settings.dropout,
-    ).to(device)
+    tagger = _new_tagger(features, choice, settings, num_labels).to(device)
     lengths = np.diff(features.starts)
-    filled = np.flatnonzero(lengths)
-    batch_size = min(settings.batch_size, len(filled))
-    num_steps = num_training_steps(len(filled), batch_size, settings.num_epochs)
-    order = filled[training_order(lengths[filled], num_steps=num_steps, global_batch=batch_size, seed=seed)]
+    batches = _draw_batches(lengths, settings, seed)
+    num_steps = len(batches)
     optimizer = torch.optim.Adam(tagger.parameters(), lr=settings.learning_rate, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / num_steps)
-    for step, numbers in enumerate(order.reshape(num_steps, batch_size)):
+    for step, numbers in enumerate(batches):
         vectors, words = _gather(features, choice, numbers, device)
         targets = torch.from_numpy(labels[words]).to(device)
         with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
@@ -227,6 +217,29 @@ def predict_labels(
         for number, own in zip(numbers, best.split(lengths[numbers].tolist()), strict=True):
             found[number] = own.tolist()
     return found
+
+
+def _new_tagger(
+    features: LayerFeatures, choice: LayerChoice, settings: TaggerSettings, num_labels: int
+) -> FeatureTagger:
+    num_states, _, hidden_size = features.vectors.shape
+    return FeatureTagger(
+        choice,
+        num_layers=num_states - 1,
+        hidden_size=hidden_size,
+        num_labels=num_labels,
+        lstm_dim=settings.lstm_dim,
+        dropout=settings.dropout,
+    )
+
+
+def _draw_batches(lengths: np.ndarray, settings: TaggerSettings, seed: int) -> np.ndarray:
+    """int64 (steps, batch) numbers of the sentences of each step; sentences without words are passed over."""
+    filled = np.flatnonzero(lengths)
+    batch_size = min(settings.batch_size, len(filled))
+    num_steps = num_training_steps(len(filled), batch_size, settings.num_epochs)
+    order = training_order(lengths[filled], num_steps=num_steps, global_batch=batch_size, seed=seed)
+    return filled[order].reshape(num_steps, batch_size)
 
 
 def _gather(

@@ -14,11 +14,17 @@ import numpy as np
 import torch
 
 from bert_recipes.tasks.examples import Example, Split
+from bert_recipes.tasks.task import Task
 
 
 # One model input: input_ids, token_type_ids, attention_mask as lists of int, and labels under the kind's label_keys.
 Feature = Mapping[str, Any]
 Batch = dict[str, torch.Tensor]
+# What is said of a model whose outputs are NaN or infinite.
+NOT_FINITE = (
+    "the model's outputs are not finite; its weights are broken or its training has diverged: take another checkpoint, or "
+    "train with a lower learning rate"
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class TaskKind(Protocol):
     `TaskArguments`, and the label names -> class numbers of the model (empty where there are no named labels).
     """
 
+    task: Task
     # Name of the class in transformers that has the head.
     auto_class: ClassVar[str]
     # Keys of a batch that are labels: the model never sees them.

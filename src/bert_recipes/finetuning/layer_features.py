@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from transformers import PreTrainedModel
 
 from bert_recipes.errors import InputError, saving
 from bert_recipes.finetuning.collation import pad_batch
-from bert_recipes.finetuning.document_windows import DocumentWindow, lay_out_documents
+from bert_recipes.finetuning.document_windows import lay_out_documents
 from bert_recipes.tasks.examples import TaggedExample
 from bert_recipes.tokenization import OriginalBertTokenizer
 
@@ -68,120 +69,136 @@ class LayerFeatures:
     key: str
 
 
-def compute_layer_features(
-    encoder: PreTrainedModel,
-    tokenizer: OriginalBertTokenizer,
-    examples: Sequence[TaggedExample],
-    folder: Path,
-    *,
-    max_seq_length: int = 512,
-    batch_size: int = 16,
-    dtype: str = "float16",
-) -> LayerFeatures:
-    """Run the encoder, without dropout and in float32, over the documents, or open what an earlier call has kept.
+@dataclass(frozen=True, kw_only=True)
+class FeatureRequest:
+    """The hidden states that are wanted: whose, of what, and how they are kept.
 
     Each word is read off its first piece, in the window of its document that shows most around it
-    (`lay_out_documents`). The kept vectors are found by a hash of the weights, the configuration, the tokenizer, the
-    words, the documents and the settings, so those of another model or other data are never taken.
+    (`lay_out_documents`).
 
-    Args:
+    Attributes:
         encoder: Any BERT-like encoder; used on the device where it is.
         tokenizer: Its own.
         examples: Sentences.
-        folder: Under it each (encoder, split, settings) has a folder of its own.
         max_seq_length: Positions of a window.
         batch_size: Windows that are computed together; changes nothing but speed.
         dtype: In which the vectors are kept; one of `FEATURE_DTYPES`.
+    """
+
+    encoder: PreTrainedModel
+    tokenizer: OriginalBertTokenizer
+    examples: Sequence[TaggedExample]
+    max_seq_length: int = 512
+    batch_size: int = 16
+    dtype: str = "float16"
+
+    def __post_init__(self) -> None:
+        """Check the length.
+
+        Raises:
+            InputError: max_seq_length exceeds the positions.
+        """
+        positions = getattr(self.encoder.config, "max_position_embeddings", self.max_seq_length)
+        if self.max_seq_length > positions:
+            raise InputError(f"max_seq_length is {self.max_seq_length}, the model has {positions} positions; lower it")
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 (hex) of the weights, the configuration, the tokenizer, the words, the documents and the settings."""
+        settings = {"version": _VERSION, "max_seq_length": self.max_seq_length, "dtype": self.dtype}
+        return _hash_all(settings, _encoder_hash(self.encoder), self.tokenizer.fingerprint, _words_hash(self.examples))
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """int64 (sentences + 1,), where each sentence's words begin among the W."""
+        return np.concatenate([[0], np.cumsum([len(example.tokens) for example in self.examples], dtype=np.int64)])
+
+    @cached_property
+    def shape(self) -> tuple[int, int, int]:
+        """(L + 1, W, H)."""
+        config = self.encoder.config
+        return config.num_hidden_layers + 1, int(self.starts[-1]), config.hidden_size
+
+
+def compute_layer_features(request: FeatureRequest, folder: Path) -> LayerFeatures:
+    """Run the encoder, without dropout and in float32, over the documents, or open what an earlier call has kept.
+
+    The kept vectors are found by the request's key, so those of another model or other data are never taken.
+
+    Args:
+        request: What is wanted.
+        folder: Under it each (encoder, split, settings) has a folder of its own.
 
     Returns:
         The features, memory-mapped: 2 or 4 bytes * (L + 1) * W * H on disk, which the log says.
 
     Raises:
-        InputError: The disk is too small, a vector does not fit into float16, or max_seq_length exceeds the positions.
+        InputError: The disk is too small, or a vector does not fit into float16.
 
     Source: BERT, Devlin et al. 2019, section 5.3.
     """
-    positions = getattr(encoder.config, "max_position_embeddings", max_seq_length)
-    if max_seq_length > positions:
-        raise InputError(f"max_seq_length is {max_seq_length}, the model has {positions} positions; lower it")
-    lengths = [len(example.tokens) for example in examples]
-    starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    settings = {"version": _VERSION, "max_seq_length": max_seq_length, "dtype": dtype}
-    key = _hash_all(settings, _encoder_hash(encoder), tokenizer.fingerprint, _words_hash(examples))
-    own = folder / key[:16]
-    shape = (encoder.config.num_hidden_layers + 1, int(starts[-1]), encoder.config.hidden_size)
-    vectors = _open_kept(own, key, shape, dtype)
+    own = folder / request.key[:16]
+    layers, words, width = request.shape
+    vectors = _open_kept(own, request)
     if vectors is None:
-        size = np.dtype(dtype).itemsize * shape[0] * shape[1] * shape[2]
+        size = np.dtype(request.dtype).itemsize * layers * words * width
         _check_space(folder, size)
-        logger.info("features of %d words in %d layers: computing; %.1f MB in %s", shape[1], shape[0], size / 1e6, own)
-        windows = lay_out_documents(examples, tokenizer, max_seq_length)
-        vectors = _compute_kept(
-            own, key, _Job(encoder, tokenizer.pad_token_id, windows, starts, batch_size, shape, dtype)
-        )
+        logger.info("features of %d words in %d layers: computing; %.1f MB in %s", words, layers, size / 1e6, own)
+        vectors = _compute_kept(own, request)
     else:
-        logger.info("features of %d words in %d layers: kept ones reused from %s", shape[1], shape[0], own)
-    return LayerFeatures(vectors=vectors, starts=starts, folder=own, key=key)
+        logger.info("features of %d words in %d layers: kept ones reused from %s", words, layers, own)
+    return LayerFeatures(vectors=vectors, starts=request.starts, folder=own, key=request.key)
 
 
-@dataclass(frozen=True)
-class _Job:
-    encoder: PreTrainedModel
-    pad_token_id: int
-    windows: Sequence[DocumentWindow]
-    starts: np.ndarray
-    batch_size: int
-    shape: tuple[int, int, int]
-    dtype: str
-
-
-def _compute_kept(own: Path, key: str, job: _Job) -> np.ndarray:
+def _compute_kept(own: Path, request: FeatureRequest) -> np.ndarray:
     """Compute into a folder aside and give it its name when it is complete."""
     aside = own.with_name(f".{own.name}.{os.getpid()}.tmp")
     try:
         with saving(own):
             aside.mkdir(parents=True)
-            vectors = np.lib.format.open_memmap(aside / _VECTORS_FILE, "w+", np.dtype(job.dtype), job.shape)
-        _fill(vectors, job)
+            vectors = np.lib.format.open_memmap(aside / _VECTORS_FILE, "w+", np.dtype(request.dtype), request.shape)
+        _fill(vectors, request)
         with saving(own):
             vectors.flush()
             del vectors
-            (aside / _KEY_FILE).write_text(json.dumps({"key": key}) + "\n", encoding="utf-8")
+            (aside / _KEY_FILE).write_text(json.dumps({"key": request.key}) + "\n", encoding="utf-8")
             if own.exists():
                 shutil.rmtree(own)  # `_open_kept` has found it incomplete
             aside.replace(own)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    kept = _open_kept(own, key, job.shape, job.dtype)
+    kept = _open_kept(own, request)
     assert kept is not None
     return kept
 
 
 @torch.no_grad()
-def _fill(vectors: np.ndarray, job: _Job) -> None:
-    was_training = job.encoder.training
-    job.encoder.eval()
-    order = np.argsort([-len(window.input_ids) for window in job.windows], kind="stable")
-    device = job.encoder.device
-    for first in tqdm(range(0, len(order), job.batch_size), desc="features", leave=False, disable=None):
-        windows = [job.windows[number] for number in order[first : first + job.batch_size]]
+def _fill(vectors: np.ndarray, request: FeatureRequest) -> None:
+    encoder = request.encoder
+    documents = lay_out_documents(request.examples, request.tokenizer, request.max_seq_length)
+    was_training = encoder.training
+    encoder.eval()
+    order = np.argsort([-len(window.input_ids) for window in documents], kind="stable")
+    device = encoder.device
+    for first in tqdm(range(0, len(order), request.batch_size), desc="features", leave=False, disable=None):
+        windows = [documents[number] for number in order[first : first + request.batch_size]]
         features = [
             {"input_ids": window.input_ids, "token_type_ids": [0] * len(window.input_ids)} for window in windows
         ]
-        batch = {name: value.to(device) for name, value in pad_batch(features, job.pad_token_id).items()}
-        hidden = job.encoder(**batch, output_hidden_states=True).hidden_states
+        batch = {name: value.to(device) for name, value in pad_batch(features, request.tokenizer.pad_token_id).items()}
+        hidden = encoder(**batch, output_hidden_states=True).hidden_states
         rows = torch.from_numpy(np.repeat(np.arange(len(windows)), [len(each.words) for each in windows])).to(device)
         columns = torch.from_numpy(np.concatenate([each.positions for each in windows])).to(device)
-        words = np.concatenate([job.starts[each.sentences] + each.words for each in windows])
+        words = np.concatenate([request.starts[each.sentences] + each.words for each in windows])
         for layer, states in enumerate(hidden):
             chosen = states[rows, columns].float()
-            if job.dtype == "float16" and chosen.abs().max() > np.finfo(np.float16).max:
+            if request.dtype == "float16" and chosen.abs().max() > np.finfo(np.float16).max:
                 raise InputError(f"layer {layer}: a value above 65,504 does not fit; give --feature_dtype float32")
             vectors[layer, words] = chosen.cpu().numpy()
-    job.encoder.train(was_training)
+    encoder.train(was_training)
 
 
-def _open_kept(own: Path, key: str, shape: tuple[int, int, int], dtype: str) -> np.ndarray | None:
+def _open_kept(own: Path, request: FeatureRequest) -> np.ndarray | None:
     """The vectors in a folder; None where there are none or not all of them."""
     if not own.is_dir():
         return None
@@ -191,7 +208,7 @@ def _open_kept(own: Path, key: str, shape: tuple[int, int, int], dtype: str) -> 
     except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning("%s is not complete and is computed anew: %s", own, " ".join(str(error).split()))
         return None
-    if found != key or vectors.shape != shape or vectors.dtype != np.dtype(dtype):
+    if found != request.key or vectors.shape != request.shape or vectors.dtype != np.dtype(request.dtype):
         logger.warning("%s holds other features than its name says and is computed anew", own)
         return None
     return np.asarray(vectors) if vectors.size == 0 else vectors

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
+from transformers.trainer_utils import SaveStrategy
 
 from bert_recipes.config import write_task_file
 from bert_recipes.errors import InputError, saving
@@ -18,6 +19,8 @@ from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
 from bert_recipes.finetuning.kinds import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
+from bert_recipes.layer_choice import choose_layers
+from bert_recipes.tasks.figures import figure_names, split_suffixes, with_suffix
 from bert_recipes.tasks.loading import load_split
 from bert_recipes.tasks.registry import get_task
 from bert_recipes.tasks.task import Task
@@ -60,10 +63,8 @@ def prepare_run(settings: TaskArguments, args: FineTuningArguments, *, for_train
     Raises:
         InputError: Unknown task, data or checkpoint that is not there or does not fit.
     """
-    task = check_access(settings)
+    task = check_access(settings, for_training=for_training)
     assert settings.model_name_or_path is not None
-    if for_training and not task.train_split:
-        raise InputError(f"task {task.name} has no training data; predict it with a model of another task")
     kind_class = KIND_CLASSES[task.kind]
     tokenizer = open_tokenizer(settings.model_name_or_path)
     splits = _load_splits(task, settings, args, for_training=for_training)
@@ -82,7 +83,7 @@ def _load_splits(
     data_dir = settings.data_dir
     splits = {}
     if for_training:
-        splits["train"] = load_split(
+        splits[task.train_split] = load_split(
             task, task.train_split, data_dir=data_dir, max_examples=settings.max_train_examples, need_labels=True
         )
     for name in task.validation_splits:
@@ -100,22 +101,19 @@ def _make_trainer(
     args: FineTuningArguments,
     splits: Mapping[str, Any],
 ) -> FineTuningTrainer:
-    train = kind.encode(splits["train"], for_training=True) if "train" in splits else None
+    train = kind.encode(splits[task.train_split], for_training=True) if task.train_split in splits else None
     names = task.validation_splits
-    suffixes = [name.removeprefix("validation").strip("_") if len(names) > 1 else "" for name in names]
     validation = {
-        suffix: kind.encode(splits[name], for_training=False) for suffix, name in zip(suffixes, names, strict=True)
+        suffix: kind.encode(splits[name], for_training=False)
+        for suffix, name in zip(split_suffixes(names), names, strict=True)
     }
     if not validation and args.eval_strategy != "no":
         raise InputError(
             f"eval_strategy is '{args.eval_strategy.value}' but task {task.name} has no validation split; give it one, or "
             "--eval_strategy no"
         )
-    if args.wanted_best_metric is None and args.load_best_model_at_end:
-        args.metric_for_best_model, args.greater_is_better = task.best_metric, True
-    if args.use_cpu and getattr(model.config, "attention_probs_dropout_prob", 0) > 0:
-        # On CPUs scaled_dot_product_attention has no fast path with dropout; spelled out it is quicker (same function).
-        model.set_attn_implementation("eager")
+    _choose_best_metric(args, task, kind)
+    choose_layers(model, args.fast_layers, use_cpu=args.use_cpu)
     return FineTuningTrainer(
         model,
         args,
@@ -125,6 +123,24 @@ def _make_trainer(
         freeze_encoder=settings.freeze_encoder,
         processing_class=kind.tokenizer,  # type: ignore[attr-defined]
     )
+
+
+def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -> None:
+    """Fill in the figure that chooses the best checkpoint, or see that the one given will be there."""
+    wants_best = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
+    if wants_best and args.eval_strategy == "no":
+        raise InputError(
+            "the best checkpoint is wanted, but nothing is measured during training: --eval_strategy epoch"
+        )
+    if args.wanted_best_metric is None:
+        if wants_best:
+            args.metric_for_best_model, args.greater_is_better = task.best_metric, True
+        return
+    known = figure_names(task.metrics, task.validation_splits, task.labels)
+    if not kind.loss_counts_padding:
+        known += [with_suffix(suffix, "loss") for suffix in split_suffixes(task.validation_splits)]
+    if task.validation_splits and args.wanted_best_metric.removeprefix("eval_") not in known:
+        raise InputError(f"metric_for_best_model is '{args.wanted_best_metric}'; allowed: {', '.join(known)}")
 
 
 def _encode_tests(
@@ -147,19 +163,26 @@ def _encode_tests(
 def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
     """Write the predictions of the last evaluation and of the test splits into a folder.
 
-    Every process takes part in predicting, the main process writes.
+    Every process takes part in predicting, the main process writes. A model that has diverged, as the evaluation has
+    said, predicts nothing.
 
     Returns:
         The files.
+
+    Raises:
+        InputError: Only the outputs for a test split are not finite, or the folder cannot be written to.
     """
     files: list[Path] = []
     is_main = run.trainer.is_world_process_zero()
+    has_diverged = False
     for encoded in run.trainer.eval_splits.values():
         split = encoded.split
-        if is_main:
+        if split.name not in run.trainer.predictions:
+            has_diverged = True
+        elif is_main:
             with saving(folder):
                 files += run.kind.write(folder, split.name, split.examples, run.trainer.predictions[split.name])
-    for name, encoded in run.test_splits.items():
+    for name, encoded in ({} if has_diverged else run.test_splits).items():
         predictions = run.trainer.predict_split(encoded)
         if is_main:
             with saving(folder):
@@ -167,6 +190,18 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
     if is_main:
         write_task_file(folder / TASK_FILE, run.task)
     return files
+
+
+def read_by(settings: TaskArguments) -> dict[str, str | None]:
+    """Setting -> file or folder that a run reads."""
+    return {name: getattr(settings, name) for name in ("model_name_or_path", "data_dir", "task_file")}
+
+
+def lasting_settings(settings: TaskArguments, args: FineTuningArguments) -> dict[str, Any]:
+    """Settings that decide which examples a step sees: those of a run must stay when it is resumed."""
+    values = {name: getattr(settings, name) for name in ("task", "max_train_examples")}
+    names = ("global_train_batch_size", "seed", "data_seed", "train_sampling_strategy")
+    return values | {name: getattr(args, name) for name in names}
 
 
 def describe_data(run: FineTuningRun) -> dict[str, Any]:

@@ -30,7 +30,8 @@ def training_order(
     """Feature numbers in the order of training; step s takes [s * global_batch, (s + 1) * global_batch).
 
     Depends on nothing but its arguments: not on processes, workers or the split of the batch. Every epoch is a new
-    permutation. With "group_by_length" 50 batches at a time are sorted by length and cut into batches, whose order is
+    permutation; the batch that holds the end of one and the start of the next takes no feature twice. With
+    "group_by_length" up to 50 batches of an epoch at a time are sorted by length and cut into batches, whose order is
     then shuffled: like lengths waste little padding.
 
     Args:
@@ -41,30 +42,48 @@ def training_order(
         strategy: One of `STRATEGIES`.
 
     Returns:
-        int64 (num_steps * global_batch,), numbers from 0 to N - 1.
+        int64 (num_steps * global_batch,), numbers from 0 to N - 1; a longer run starts with the order of a shorter one.
 
     Raises:
         InputError: Unknown strategy.
     """
     if strategy not in STRATEGIES:
         raise InputError(f"train_sampling_strategy is '{strategy}'; allowed: {', '.join(STRATEGIES)}")
-    total = num_steps * global_batch
-    epochs = -(-total // len(lengths))
+    size, total = len(lengths), num_steps * global_batch
+    epochs = -(-total // size)
     if strategy == "sequential":
-        return np.tile(np.arange(len(lengths)), epochs)[:total]
-    order = np.concatenate([np.random.default_rng([seed, epoch]).permutation(len(lengths)) for epoch in range(epochs)])
-    order = order[:total]
-    if strategy == "group_by_length":
-        chunk = GROUPED_BATCHES * global_batch
-        parts = [order[start : start + chunk] for start in range(0, total, chunk)]
-        order = np.concatenate([_group(part, lengths, global_batch, [seed, n]) for n, part in enumerate(parts)])
-    return order
+        return np.tile(np.arange(size), epochs)[:total]
+    parts: list[np.ndarray] = []
+    for epoch in range(epochs):
+        order = np.random.default_rng([seed, epoch]).permutation(size)
+        # The first batch that lies in this epoch alone, and the end of the last one.
+        first, end = -(epoch * size) % global_batch, size - (epoch + 1) * size % global_batch
+        if epoch > 0 and first > 0 and global_batch <= size:
+            _keep_out(order, parts[-1][first - global_batch :], first)
+        if strategy == "group_by_length" and first < end:
+            order[first:end] = _group(order[first:end], lengths, global_batch, [seed, epoch])
+        parts.append(order)
+    return np.concatenate(parts)[:total]
+
+
+def _keep_out(order: np.ndarray, taken: np.ndarray, count: int) -> None:
+    """Move what is in `taken` out of the first `count` numbers, by swapping it with the first later ones that are not."""
+    is_taken = np.isin(order, taken)
+    wrong = np.flatnonzero(is_taken[:count])
+    free = count + np.flatnonzero(~is_taken[count:])[: len(wrong)]
+    order[wrong], order[free] = order[free], order[wrong]
 
 
 def _group(part: np.ndarray, lengths: np.ndarray, global_batch: int, seed: list[int]) -> np.ndarray:
-    """One chunk cut into batches of like length, in random order."""
-    batches = part[np.argsort(-lengths[part], kind="stable")].reshape(-1, global_batch)
-    return np.random.default_rng([*seed, 1]).permutation(batches).ravel()
+    """Whole batches of one epoch: of like length within chunks of up to `GROUPED_BATCHES`, in random order."""
+    rng = np.random.default_rng([*seed, 1])
+    batches = part.reshape(-1, global_batch)
+    grouped = []
+    for chunk in np.array_split(batches, -(-len(batches) // GROUPED_BATCHES)):
+        numbers = chunk.ravel()
+        ordered = numbers[np.argsort(-lengths[numbers], kind="stable")].reshape(-1, global_batch)
+        grouped.append(rng.permutation(ordered).ravel())
+    return np.concatenate(grouped)
 
 
 class FixedOrder(Sampler[int]):

@@ -23,7 +23,7 @@ from bert_recipes.tokenization import OriginalBertTokenizer
 class SequenceClassification:
     """Classification and regression of texts, by the rules of google-research/bert run_classifier.py.
 
-    [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; a pair that is too long loses tokens at the end of its longer text.
+    [CLS] A [SEP], also where B is empty, or [CLS] A [SEP] B [SEP]; a pair that is too long loses tokens at the end of its longer text.
 
     Args:
         task: Its row; `problem_type` decides the loss.
@@ -54,11 +54,11 @@ class SequenceClassification:
     def _feature(self, example: TextExample) -> Feature:
         cls_id, sep_id = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         first = self.tokenizer.encode_ids(example.text)
-        if example.text_pair is None:
+        second = self.tokenizer.encode_ids(example.text_pair or "")
+        if not second:  # run_classifier.py `convert_single_example`: a pair only where its second text has tokens
             del first[self.settings.max_seq_length - 2 :]
             ids, types = [cls_id, *first, sep_id], [0] * (len(first) + 2)
         else:
-            second = self.tokenizer.encode_ids(example.text_pair)
             truncate_pair(first, second, self.settings.max_seq_length - 3)
             ids = [cls_id, *first, sep_id, *second, sep_id]
             types = [0] * (len(first) + 2) + [1] * (len(second) + 1)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bert_recipes.errors import InputError
+from bert_recipes.finetuning.kind import NOT_FINITE
 
 
 # What the original starts the minimum of the null scores with: all that an example without windows has.
@@ -191,10 +192,7 @@ def check_finite(windows: Sequence[WindowLogits], question_id: str) -> None:
     """
     for window in windows:
         if not (np.isfinite(window.start).all() and np.isfinite(window.end).all()):
-            raise InputError(
-                f"question {question_id}: the model's outputs are not finite; its weights are broken or its training "
-                "has diverged: take another checkpoint, or train with a lower learning rate"
-            )
+            raise InputError(f"question {question_id}: {NOT_FINITE}")
 
 
 def _best_stable(logits: np.ndarray, number: int) -> np.ndarray:

@@ -57,6 +57,10 @@ class WindowSettings:
                 f"max_seq_length above max_query_length + {_SPECIAL_PIECES}; raise the one or lower the other"
             )
 
+    def windows(self, context_pieces: int, query_pieces: int) -> list[Window]:
+        """The windows of a paragraph beside a question of so many pieces."""
+        return cut_windows(context_pieces, self.max_seq_length - query_pieces - _SPECIAL_PIECES, self.doc_stride)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SquadFeatures(Sequence[Feature]):
@@ -192,8 +196,7 @@ def encode_questions(
             parts.add(number, [], [], NO_ANSWER)
             continue
         query = tokenizer.encode_ids(example.question)[: settings.max_query_length]
-        max_pieces = settings.max_seq_length - len(query) - _SPECIAL_PIECES
-        windows = cut_windows(len(parts.contexts[number].piece_ids), max_pieces, settings.doc_stride)
+        windows = settings.windows(len(parts.contexts[number].piece_ids), len(query))
         parts.add(number, query, windows, NOT_LOCATED if span is None else span)
     if for_training:
         report_training_answers(len(examples), parts.dropped, num_several)

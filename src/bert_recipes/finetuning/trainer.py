@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,12 @@ from bert_recipes.base_trainer import GlobalBatchTrainer
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.collation import pad_further
-from bert_recipes.finetuning.kind import Batch, EncodedSplit, Prediction, TaskKind
+from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
 from bert_recipes.finetuning.sampler import FixedOrder, num_training_steps, training_order
+from bert_recipes.tasks.figures import figure_names
+
+
+logger = logging.getLogger(__name__)
 
 
 class FineTuningTrainer(GlobalBatchTrainer):
@@ -35,7 +40,8 @@ class FineTuningTrainer(GlobalBatchTrainer):
         kind: How the task is encoded, decoded and measured.
         train_dataset: Encoded training split; None where nothing is trained.
         eval_splits: Figure prefix -> encoded validation split; one without a prefix ("") where there is only one.
-        freeze_encoder: The encoder is fixed, and without dropout.
+        freeze_encoder: The encoder is fixed, and without dropout; where parts of it are fixed already (`open_model` does
+            not fix what starts anew), the choice of them stays.
         kwargs: Everything else that `Trainer` takes.
     """
 
@@ -65,8 +71,9 @@ class FineTuningTrainer(GlobalBatchTrainer):
         self.kind = kind
         self.eval_splits = dict(eval_splits or {})
         self.freeze_encoder = freeze_encoder
-        if freeze_encoder:
-            model.base_model.requires_grad_(False)
+        encoder: Any = model.base_model
+        if freeze_encoder and all(parameter.requires_grad for parameter in encoder.parameters()):
+            encoder.requires_grad_(False)
         # DistilBERT, for one, takes no token_type_ids.
         accepted = inspect.signature(model.forward).parameters
         self._model_inputs = [key for key in ("input_ids", "attention_mask", "token_type_ids") if key in accepted]
@@ -171,32 +178,41 @@ class FineTuningTrainer(GlobalBatchTrainer):
 
         Returns:
             The kind's figures as `eval_<figure>`, or `eval_<prefix>_<figure>` where there are several splits, the loss
-            where it can be computed, and the seconds that predicting took.
+            where it can be computed, and the seconds that predicting took. Where an output of a split is NaN or
+            infinite, every figure of that split is NaN, which a warning says.
         """
         start = time.perf_counter()
         splits = self.eval_splits if eval_dataset is None else eval_dataset
         metrics: dict[str, float] = {}
         for name, encoded in splits.items():
             prefix = f"{metric_key_prefix}_{name}_" if name else f"{metric_key_prefix}_"
-            outputs, loss = self.predict_outputs(encoded)
-            predictions = self.kind.decode(encoded, outputs)
-            self.predictions[encoded.split.name] = predictions
-            figures = self.kind.score(encoded.split.examples, predictions)
-            if loss is not None:
-                metrics[f"{prefix}loss"] = loss
-            metrics |= {f"{prefix}{key}": value for key, value in figures.items()}
+            metrics |= {f"{prefix}{key}": value for key, value in self._measure(encoded).items()}
         metrics[f"{metric_key_prefix}_seconds"] = round(time.perf_counter() - start, 2)
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _measure(self, encoded: EncodedSplit) -> dict[str, float]:
+        """Figures of one split, whose predictions are kept; all NaN, and no predictions, where the model has diverged."""
+        outputs, loss = self.predict_outputs(encoded)
+        figures = {} if loss is None else {"loss": loss}
+        if not _all_finite(outputs):
+            self.predictions.pop(encoded.split.name, None)
+            if self.is_world_process_zero():
+                logger.warning("%s: %s; figures are undefined, nothing is predicted", encoded.split.name, NOT_FINITE)
+            names = figure_names(self.kind.task.metrics, [encoded.split.name], self.kind.task.labels)
+            return dict.fromkeys([*figures, *names], math.nan)
+        predictions = self.kind.decode(encoded, outputs)
+        self.predictions[encoded.split.name] = predictions
+        return figures | self.kind.score(encoded.split.examples, predictions)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """As stock; an undefined figure (a correlation with equal predictions) is no new best, an unknown one is named."""
         if self.args.metric_for_best_model is None:
             return super()._determine_best_metric(metrics, trial)
         wanted = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
-        if wanted not in metrics:
-            known = ", ".join(name.removeprefix("eval_") for name in metrics)
+        if wanted not in metrics or wanted == "eval_seconds":
+            known = ", ".join(name.removeprefix("eval_") for name in metrics if name != "eval_seconds")
             raise InputError(f"metric_for_best_model is '{self.args.metric_for_best_model}'; allowed: {known}")
         return not math.isnan(metrics[wanted]) and super()._determine_best_metric(metrics, trial)
 
@@ -238,10 +254,20 @@ class FineTuningTrainer(GlobalBatchTrainer):
         return outputs, (sums[0] / sums[1].clamp(min=1)).item() if has_labels else None
 
     def predict_split(self, encoded: EncodedSplit) -> list[Prediction]:
-        """One prediction for each example of a split, in its order."""
+        """One prediction for each example of a split, in its order.
+
+        Raises:
+            InputError: The model's outputs are not finite.
+        """
         outputs, _ = self.predict_outputs(encoded)
+        if not _all_finite(outputs):
+            raise InputError(f"{encoded.split.source}: {NOT_FINITE}")
         return self.kind.decode(encoded, outputs)
 
     @property
     def _quiet(self) -> bool:
         return self.args.disable_tqdm or not self.is_world_process_zero()
+
+
+def _all_finite(outputs: Sequence[np.ndarray]) -> bool:
+    return all(np.isfinite(array).all() for array in outputs)

@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 # A module with the functions of plain.py: it is their description.
 Kernels = Any
 
+FAST_LAYERS = ("auto", "plain", "off")
 SOURCES = sorted(Path(__file__).with_name("cpu").glob("*.cpp"))
 HEADER = Path(__file__).with_name("cpu") / "common.h"
 FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")

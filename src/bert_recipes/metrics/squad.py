@@ -115,19 +115,8 @@ def squad_v2_scores(
     missing = _check(gold, predictions)
     odds = _check_odds(null_odds, gold.keys() & predictions.keys(), threshold)
     exact, f1 = _raw_v2_scores(gold, predictions)
-    final_exact, final_f1 = (
-        {
-            question: float(not gold[question]) if odds and odds[question] > threshold else score
-            for question, score in scores.items()
-        }
-        for scores in (exact, f1)
-    )
-    result = _means(final_exact, final_f1, gold)
-    for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
-        questions = [question for question, answers in gold.items() if bool(answers) == has_answer]
-        if questions:
-            means = _means(final_exact, final_f1, questions)
-            result |= {f"{prefix}_{name}": value for name, value in means.items()}
+    silent = {question for question in exact if odds and odds[question] > threshold}
+    result = _means_by_answer(_with_silence(exact, gold, silent), _with_silence(f1, gold, silent), gold)
     if odds:
         for name, scores in (("best_exact", exact), ("best_f1", f1)):
             result[name], result[f"{name}_thresh"] = _best_threshold(scores, gold, predictions, odds)
@@ -161,6 +150,25 @@ def _raw_v2_scores(
             for text in normalized
         )
     return exact, f1
+
+
+def _with_silence(
+    scores: Mapping[str, float], gold: Mapping[str, Sequence[str]], silent: Collection[str]
+) -> dict[str, float]:
+    """Scores where some questions are answered by "" instead, which is right where there is no answer."""
+    return {question: float(not gold[question]) if question in silent else score for question, score in scores.items()}
+
+
+def _means_by_answer(
+    exact: Mapping[str, float], f1: Mapping[str, float], gold: Mapping[str, Sequence[str]]
+) -> dict[str, float]:
+    """Means over all questions, over those with an answer and over those without, where there are such."""
+    result = _means(exact, f1, gold)
+    for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
+        questions = [question for question, answers in gold.items() if bool(answers) == has_answer]
+        if questions:
+            result |= {f"{prefix}_{name}": value for name, value in _means(exact, f1, questions).items()}
+    return result
 
 
 def _means(exact: Mapping[str, float], f1: Mapping[str, float], questions: Collection[str]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bert_recipes.errors import InputError
-from bert_recipes.sweeps.grid import given_flags, split_flags
+from bert_recipes.sweeps.flags import check_flag_names, flag_value, given_flags, split_flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class ComparedTask:
     loss_batch: int = 8
 
 
-# Small data sets scatter most: three seeds.
+# Small data sets and short runs scatter most: three seeds.
 _THREE = (1, 2, 3)
 # The largest rate that Devlin et al. 2019, section 4.1, tries: a run of the plan has fewer than 300 steps.
 _RATE = {"learning_rate": "5e-5"}
@@ -41,7 +41,7 @@ _SQUAD |= {"per_device_train_batch_size": "16", "num_train_epochs": "2", "learni
 
 # Sized for two cores of a CPU and a model of 22 M parameters: 10 minutes a run at most. In the order in which they are run.
 PLAN: Mapping[str, ComparedTask] = {
-    "wnli": ComparedTask(config="glue", figures=("accuracy",), flags=_GLUE),
+    "wnli": ComparedTask(config="glue", figures=("accuracy",), seeds=_THREE, flags=_GLUE),
     "cola": ComparedTask(config="glue", figures=("matthews_correlation",), seeds=_THREE, flags=_GLUE),
     "mrpc": ComparedTask(config="glue", figures=("f1", "accuracy"), seeds=_THREE, flags=_GLUE),
     "stsb": ComparedTask(config="glue", figures=("spearmanr", "pearson"), seeds=_THREE, flags=_GLUE),
@@ -49,8 +49,10 @@ PLAN: Mapping[str, ComparedTask] = {
     "sst2": ComparedTask(config="glue", figures=("accuracy",), flags=_GLUE),
     "qqp": ComparedTask(config="glue", figures=("f1", "accuracy"), flags=_LONG_VALIDATION),
     "mnli": ComparedTask(config="glue", figures=("matched_accuracy", "mismatched_accuracy"), flags=_LONG_VALIDATION),
-    "qnli": ComparedTask(config="glue", figures=("accuracy",), flags=_GLUE),
-    "conll2003": ComparedTask(config="ner", figures=("f1",), flags={"max_train_examples": "3000"}, loss_batch=4),
+    "qnli": ComparedTask(config="glue", figures=("accuracy",), seeds=_THREE, flags=_GLUE),
+    "conll2003": ComparedTask(
+        config="ner", figures=("f1",), seeds=_THREE, flags={"max_train_examples": "3000"}, loss_batch=4
+    ),
     "swag": ComparedTask(
         config="swag", figures=("accuracy",), flags={"max_train_examples": "1000"} | _RATE, loss_batch=4
     ),
@@ -92,15 +94,33 @@ def choose_tasks(name: str) -> tuple[str, ...]:
     return tuple(PLAN) if name == ALL else (name,)
 
 
-def check_flags(argv: Sequence[str]) -> None:
-    """Refuse flags that the comparison decides itself.
+def check_flags(argv: Sequence[str], own: Iterable[str] = ()) -> None:
+    """Refuse flags that the comparison decides itself, that there are not, or that stock cannot follow.
+
+    Args:
+        argv: What both sides are given.
+        own: Fields of the script itself, which are near misses too.
 
     Raises:
         InputError: One was given.
     """
+    check_flag_names(argv, own)
     reasons = {name: reason for name, reason in _RESERVED.items() if name in given_flags(argv)}
     for name, reason in reasons.items():
         raise InputError(f"--{name} cannot be given here: {reason}")
+    check_stock_has(flag_value(argv, "optimizer") or "adamw", flag_value(argv, "schedule") or "trainer")
+
+
+def check_stock_has(optimizer: str, schedule: str) -> None:
+    """Refuse an optimiser or a schedule that the stock Trainer does not have.
+
+    Raises:
+        InputError: It has not.
+    """
+    if optimizer not in ("adamw", "trainer") or schedule != "trainer":
+        raise InputError(
+            f"optimizer is {optimizer}, schedule {schedule}; stock has --optimizer adamw --schedule trainer"
+        )
 
 
 def remove_flags(argv: Sequence[str], names: Iterable[str]) -> list[str]:

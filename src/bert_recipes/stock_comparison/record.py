@@ -9,12 +9,15 @@ from typing import Any
 
 from bert_recipes.errors import InputError
 from bert_recipes.stock_comparison.plan import LOSS_STEPS, ComparedTask
+from bert_recipes.sweeps.subruns import figure_of
 from bert_recipes.tasks.registry import get_task
 
 
 SIDES = ("ours", "stock")
 # Largest difference of single losses that still counts as rounding, in nats (fp32).
 LOSS_TOLERANCE = 1e-4
+# Figures from -1 to 1; all others are taken for shares of the rows.
+_CORRELATIONS = ("matthews_correlation", "pearson", "spearmanr")
 
 
 def make_record(
@@ -84,35 +87,57 @@ def compare_losses(losses: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     }
 
 
-def within_spread(ours: Mapping[str, Any], stock: Mapping[str, Any], num_rows: int) -> bool:
+def check_losses(records: Sequence[Mapping[str, Any]]) -> None:
+    """See that both sides have the same losses.
+
+    Raises:
+        InputError: They have not.
+    """
+    broken = [record["task"] for record in records if not record["losses"]["agree"]]
+    if broken:
+        raise InputError(
+            f"losses of {', '.join(broken)} differ by more than {LOSS_TOLERANCE:.0e} on the same batches; allowed: less: "
+            "the two sides do not train alike; the single losses are in <task>.json"
+        )
+
+
+def within_spread(figure: str, ours: Mapping[str, Any], stock: Mapping[str, Any], num_rows: int) -> bool:
     """Whether two sides differ by no more than chance.
 
     With several seeds: the ranges from least to greatest overlap, or the medians are as near as the samples' errors allow.
-    With one: within two standard errors of a difference of two shares that are each measured on num_rows rows.
+    With one: within two standard errors of a difference of two figures that are each measured on num_rows rows.
 
     Args:
+        figure: Its name.
         ours: Of `make_record`, a figure in percent.
         stock: The same of the other side.
         num_rows: Validation examples.
     """
     if len(ours["values"]) > 1 and max(ours["min"], stock["min"]) <= min(ours["max"], stock["max"]):
         return True
-    return abs(ours["median"] - stock["median"]) <= sampling_error(ours["median"], stock["median"], num_rows)
+    return abs(ours["median"] - stock["median"]) <= sampling_error(figure, ours["median"], stock["median"], num_rows)
 
 
-def sampling_error(first: float, second: float, num_rows: int) -> float:
-    """Two standard errors of the difference of two shares in percent, each of num_rows rows; in percent."""
+def sampling_error(figure: str, first: float, second: float, num_rows: int) -> float:
+    """Two standard errors of the difference of two figures in percent, each of num_rows rows; in percent.
+
+    A correlation r has the variance (1 - r^2)^2 / n (that of large samples from a normal distribution). Everything else,
+    F1 too, is taken for a share of the rows.
+    """
+    if figure in _CORRELATIONS:
+        return 100 * 2 * math.sqrt(sum((1 - (value / 100) ** 2) ** 2 for value in (first, second)) / num_rows)
     share = min(max((first + second) / 200, 0.0), 1.0)
     return 100 * 2 * math.sqrt(2 * share * (1 - share) / num_rows)
 
 
 def _values(runs: Sequence[Mapping[str, Any]], key: str, scale: float = 1.0) -> list[float]:
-    missing = [number for number, run in enumerate(runs) if not math.isfinite(run.get(key, math.nan))]
+    values = [figure_of(run, key) for run in runs]
+    missing = [number for number, value in enumerate(values) if value is None or not math.isfinite(value)]
     if missing:
         raise InputError(
             f"{key} is missing or not finite in run {missing[0] + 1} of {len(runs)}; remove it and run again"
         )
-    return [run[key] * scale for run in runs]
+    return [value * scale for value in values if value is not None]
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:

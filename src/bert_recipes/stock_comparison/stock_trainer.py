@@ -23,6 +23,7 @@ from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.kind import EncodedSplit
 from bert_recipes.finetuning.run import FineTuningRun
 from bert_recipes.finetuning.sampler import training_order
+from bert_recipes.stock_comparison.plan import check_stock_has
 
 
 # What both sides share; everything else is the stock default.
@@ -84,10 +85,7 @@ def make_stock_trainer(
     Raises:
         InputError: An optimiser or a schedule that the stock Trainer does not have, or several processes.
     """
-    if args.optimizer not in ("adamw", "trainer") or args.schedule != "trainer":
-        raise InputError(
-            f"optimizer is {args.optimizer}, schedule {args.schedule}; stock has --optimizer adamw --schedule trainer"
-        )
+    check_stock_has(args.optimizer, args.schedule)
     if args.world_size > 1:
         raise InputError(f"{args.world_size} processes; both sides are compared in one process each")
     train = run.trainer.train_dataset

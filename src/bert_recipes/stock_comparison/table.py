@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_recipes.errors import InputError
 from bert_recipes.stock_comparison.plan import PLAN
-from bert_recipes.stock_comparison.record import SIDES, within_spread
+from bert_recipes.stock_comparison.record import LOSS_TOLERANCE, SIDES, within_spread
 from bert_recipes.tasks.registry import get_task
 
 
@@ -51,16 +51,13 @@ def format_table(records: Sequence[Mapping[str, Any]]) -> str:
         for number, figure in enumerate(record["figures"]):
             lines.append(_line(record, figure, is_first=number == 0))
         notes += _notes(record)
-    steps = records[0]["losses"]["steps"]
-    lines += [
-        "",
-        "Figures in percent: the median and, of several seeds, the least and the greatest. Seconds of training",
-    ]
-    lines[-1] += " alone, the median. Losses: the largest difference between both sides in the first"
-    lines[-1] += f" {steps} steps, without dropout, in fp32, on the same batches."
+    lines += ["", _how_measured(records)]
     far = _far(records)
     if far:
         lines += ["", f"† further apart than seeds and sample explain: {', '.join(far)}."]
+    broken = [record["task"] for record in records if not record["losses"]["agree"]]
+    if broken:
+        lines += ["", f"‡ losses differ by more than {LOSS_TOLERANCE:.0e}, which is no rounding: {', '.join(broken)}."]
     if notes:
         lines += ["", "\\* not the published development set, so not to be put beside published figures: "]
         lines[-1] += "; ".join(notes) + "."
@@ -68,11 +65,26 @@ def format_table(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_table(folder: Path) -> str:
-    """Write FOLDER/table.md from FOLDER/<task>.json; return it."""
-    text = format_table(read_records(folder))
+def write_table(folder: Path, records: Sequence[Mapping[str, Any]]) -> str:
+    """Write FOLDER/table.md; return it."""
+    text = format_table(records)
     (folder / TABLE_FILE).write_text(text, encoding="utf-8")
     return text
+
+
+def _how_measured(records: Sequence[Mapping[str, Any]]) -> str:
+    parts = [
+        "Figures in percent: the median and, of several seeds, the least and the greatest.",
+        "Both sides are alike where these ranges overlap, or where the medians differ by less than two standard errors of",
+        "samples of so many rows; F1 is taken for a share of the rows, that of entities of the sentences.",
+        "Seconds of training alone, the median. Losses: the largest difference between both sides in the first",
+        f"{records[0]['losses']['steps']} steps, without dropout, in fp32, on the same batches.",
+    ]
+    if any(record["machine"]["gpu"] is None for record in records):
+        parts.append(
+            "On a CPU, where the model has dropout, ours spells the attention out (eager) and stock calls sdpa."
+        )
+    return " ".join(parts)
 
 
 def _line(record: Mapping[str, Any], figure: str, *, is_first: bool) -> str:
@@ -80,13 +92,13 @@ def _line(record: Mapping[str, Any], figure: str, *, is_first: bool) -> str:
     rows = record["splits"][split]
     mark = "\\*" if rows["partial"] else ""
     sides = record["figures"][figure]
-    far = "" if within_spread(sides["ours"], sides["stock"], rows["examples"]) else " †"
+    far = "" if within_spread(figure, sides["ours"], sides["stock"], rows["examples"]) else " †"
     cells = [record["task"] if is_first else "", _FIGURES.get(figure, figure) + mark]
     cells += [_figure(sides["ours"]) + far, _figure(sides["stock"]), str(len(record["seeds"]))]
     if is_first:
         cells += [f"{record['train_seconds'][side]['median']:.0f}" for side in SIDES]
         cells += [
-            _small(record["losses"]["largest_difference"]),
+            _small(record["losses"]["largest_difference"]) + ("" if record["losses"]["agree"] else " ‡"),
             _count(record, get_task(record["task"]).train_split),
         ]
     else:
@@ -127,7 +139,9 @@ def _far(records: Sequence[Mapping[str, Any]]) -> list[str]:
         f"{record['task']} {figure}"
         for record in records
         for figure, sides in record["figures"].items()
-        if not within_spread(sides["ours"], sides["stock"], record["splits"][_split_of(record, figure)]["examples"])
+        if not within_spread(
+            figure, sides["ours"], sides["stock"], record["splits"][_split_of(record, figure)]["examples"]
+        )
     ]
 
 

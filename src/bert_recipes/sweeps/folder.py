@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from bert_recipes.config import read_task_file
 from bert_recipes.errors import InputError
 from bert_recipes.sweeps.grid import Combination, Run, Summary, choose_best
-from bert_recipes.sweeps.subruns import TASK_FILE, FineTuning, read_results
+from bert_recipes.sweeps.subruns import TASK_FILE, FineTuning, figure_of, read_results
 
 
 logger = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ BEST_FOLDER = "best"
 # What takes the space of a run: the model and whatever its checkpoints hold.
 WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin", "checkpoint-*")
 NO_WEIGHTS_FILE = "weights_removed.txt"
+# Figures of which more is not better, or that say nothing about a model.
+_NOT_TO_MAXIMISE = re.compile(r"(^|_)(loss|seconds?|runtime|thresh|number|total|missing)$")
 
 
 class Sweep:
@@ -35,10 +38,15 @@ class Sweep:
         finetuning: How a run is started.
         seeds: Seeds of every combination.
         metric: Figure of all_results.json, without `eval_`; None: what the task's row names.
+
+    Raises:
+        InputError: A metric of which more is not better.
     """
 
     def __init__(self, folder: Path, finetuning: FineTuning, seeds: Sequence[int], metric: str | None = None) -> None:
         """Begin with no run."""
+        if metric is not None and _NOT_TO_MAXIMISE.search(metric):
+            raise InputError(f"metric is '{metric}'; allowed: figures of which more is better, as accuracy or f1")
         self.folder, self.finetuning, self.seeds, self.metric = folder, finetuning, list(seeds), metric
         self.summaries: list[Summary] = []
 
@@ -88,11 +96,12 @@ class Sweep:
         results = self.finetuning.run(folder, [*combination.flags(), "--seed", str(seed)])
         if self.metric is None:
             self.metric = read_task_file(folder / TASK_FILE).best_metric
-        value = results.get(f"eval_{self.metric}")
-        if not isinstance(value, int | float):
-            there = ", ".join(sorted(name.removeprefix("eval_") for name in results if name.startswith("eval_")))
+        value = figure_of(results, f"eval_{self.metric}")
+        if value is None:
+            names = sorted(name.removeprefix("eval_") for name in results if name.startswith("eval_"))
+            there = ", ".join(name for name in names if not _NOT_TO_MAXIMISE.search(name))
             raise InputError(f"{folder}: its results have no figure '{self.metric}'; give --metric one of: {there}")
-        return Run(seed, folder, float(value), results)
+        return Run(seed, folder, value, results)
 
     def _drop_weights(self, kept: Run, folders: Sequence[Path]) -> None:
         for folder in folders:

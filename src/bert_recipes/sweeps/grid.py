@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import itertools
 import math
 import re
@@ -11,23 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bert_recipes import field_types
-from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
-
-
-# What a sweep decides itself, or what would make its runs incomparable -> what to do instead.
-RESERVED = {
-    "seed": "give --num_seeds or --seeds to the sweep",
-    "output_dir": "every run has its own folder under the sweep's --output_dir",
-    "task": "one sweep measures one task",
-    "task_file": "one sweep measures one task",
-    "config": "one configuration serves every run",
-    "resume_from_checkpoint": "a sweep goes on by itself when the same command is given again",
-    "overwrite_run": "a sweep goes on by itself; for a new one give another --output_dir",
-}
-# The words that make a list of three a range for the search.
-SCALES = ("log", "linear", "int")
 
 
 @dataclass(frozen=True)
@@ -125,90 +109,20 @@ def expand_grid(grid: Mapping[str, Sequence[str]]) -> list[Combination]:
 
 
 def make_combination(settings: Mapping[str, str], varying: Iterable[str]) -> Combination:
-    """Name a choice of settings by those that vary."""
-    parts = [f"{name}-{re.sub(r'[^A-Za-z0-9.+-]', '-', settings[name])}" for name in settings if name in set(varying)]
+    """Name a choice of settings by those that vary; different choices have different names."""
+    parts = [f"{name}-{_folder_name(settings[name])}" for name in settings if name in set(varying)]
     return Combination("_".join(parts) or "settings", dict(settings))
 
 
-def read_grid(path: Path, fields: Mapping[str, object], *, with_ranges: bool = False) -> dict[str, list[str]]:
-    """Read a sweep: a flat YAML file of `field: value` or `field: [value, value]`.
-
-    Args:
-        path: The file.
-        fields: Field -> annotation, all those of a fine-tuning run.
-        with_ranges: Whether `[least, greatest, log]` (or `linear`, or `int`) is a range; the word stays the last value.
-
-    Returns:
-        Field -> its values as they stand in the file, checked against the field's type.
-
-    Raises:
-        InputError: An unknown field, one that a sweep may not vary, a value of the wrong type, or one given twice.
-    """
-    names = [(name, list[str] | None, field(default=None)) for name in fields if name not in RESERVED]
-    grid_type = dataclasses.make_dataclass("Grid", names)
-    for name in _top_level_names(path):
-        if name in RESERVED:
-            raise InputError(f"{path}: {name} cannot stand in a sweep: {RESERVED[name]}")
-    (read,) = parse_arguments(grid_type, argv=["--config", str(path)])
-    grid = {name: getattr(read, name) for name, _, _ in names if getattr(read, name) is not None}
-    # In the order of the file, which is the order of the runs.
-    order = _top_level_names(path)
-    for name in (grid := {name: grid[name] for name in sorted(grid, key=order.index)}):
-        if is_range(grid[name]) and not with_ranges:
-            raise InputError(f"{path}: {name}: {grid[name]} is a range; ranges are searched with --num_trials N")
-        _check_values(path, name, grid[name], fields[name])
-    return grid
+def _folder_name(value: str) -> str:
+    """A value as part of a folder's name; one that cannot stay as it is gets a few digits of its hash, so that it is unique."""
+    name = re.sub(r"[^A-Za-z0-9.+-]", "-", value)
+    return name if name == value else f"{name}-{hashlib.sha256(value.encode()).hexdigest()[:6]}"
 
 
-def is_range(values: Sequence[str]) -> bool:
-    """Whether a list is `least, greatest, scale`."""
-    return len(values) == 3 and values[2] in SCALES
-
-
-def split_flags(argv: Sequence[str], names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Part a command line into the flags of the given fields and all others, each with its values.
-
-    Example:
-        >>> split_flags(["--task", "rte", "--num_seeds", "3", "--fp16"], ["num_seeds"])
-        (['--num_seeds', '3'], ['--task', 'rte', '--fp16'])
-    """
-    own, others = {*names, "help"}, ([], [])  # type: tuple[set[str], tuple[list[str], list[str]]]
-    target = others[1]
-    for argument in argv:
-        if is_flag(argument) or argument == "-h":
-            is_own = argument == "-h" or flag_name(argument) in own
-            target = others[0] if is_own else others[1]
-        target.append(argument)
-    return others
-
-
-def is_flag(argument: str) -> bool:
-    """Whether a part of a command line is a flag: `--rte "--fp16 true"` has one, and its value."""
-    return re.match(r"--[A-Za-z][\w-]*(=|$)", argument) is not None
-
-
-def flag_name(argument: str) -> str:
-    """`--learning-rate=3e-5` -> `learning_rate`."""
-    return argument.removeprefix("--").split("=")[0].replace("-", "_")
-
-
-def given_flags(argv: Iterable[str]) -> set[str]:
-    """Names of the flags on a command line."""
-    return {flag_name(argument) for argument in argv if is_flag(argument)}
-
-
-def check_flags(argv: Sequence[str], grid: Iterable[str] = ()) -> None:
-    """Refuse flags for the runs that the sweep decides itself.
-
-    Raises:
-        InputError: A reserved flag, or one that the grid varies too.
-    """
-    given = given_flags(argv)
-    for name in sorted(given & (RESERVED.keys() - {"config", "task", "task_file"})):
-        raise InputError(f"--{name} cannot be given here: {RESERVED[name]}")
-    for name in grid:
-        if name in given:
-            raise InputError(f"{name} is in the sweep and on the command line; take it out of one of them")
+def first_flags(grid: Mapping[str, Sequence[str]]) -> list[str]:
+    """`--field value` for the first value of each field."""
+    return [part for name, values in grid.items() for part in (f"--{name}", values[0])]
 
 
 def choose_seeds(num_seeds: int, seeds: Sequence[int] | None) -> list[int]:
@@ -223,30 +137,3 @@ def choose_seeds(num_seeds: int, seeds: Sequence[int] | None) -> list[int]:
     if len(set(chosen)) < len(chosen):
         raise InputError(f"seeds: {' '.join(map(str, chosen))} holds one twice; each counts once")
     return chosen
-
-
-def _check_values(path: Path, name: str, values: Sequence[str], hint: object) -> None:
-    numbers = values[:2] if is_range(values) else values
-    try:
-        read = [field_types.read_text(hint, text) for text in numbers]
-    except ValueError as error:
-        raise InputError(f"{path}: {name}: {error}") from error
-    if not values:
-        raise InputError(f"{path}: {name} has no value; give one or a list")
-    twice = [text for text, value in zip(numbers, read, strict=True) if read.count(value) > 1]
-    if twice:
-        raise InputError(f"{path}: {name}: {' and '.join(twice)} are the same value; give each once")
-    if is_range(values) and not (
-        isinstance(read[0], int | float) and read[0] < read[1] and (read[0] > 0 or values[2] != "log")
-    ):
-        raise InputError(
-            f"{path}: {name}: {values[0]} to {values[1]} is no range; give the lesser number first, over 0 for log"
-        )
-
-
-def _top_level_names(path: Path) -> list[str]:
-    """Keys of a flat YAML file in its order; only those that look like one, the rest is the parser's to refuse."""
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [match[1] for line in lines if (match := re.match(r"([A-Za-z_]\w*)\s*:", line))]

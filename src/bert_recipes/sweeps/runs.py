@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from bert_recipes.errors import InputError
-from bert_recipes.field_types import field_types
-from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
+from bert_recipes.sweeps.flags import check_flags, check_run, run_fields
 from bert_recipes.sweeps.folder import PLAN_FILE, Sweep
-from bert_recipes.sweeps.grid import check_flags, expand_grid, given_flags, read_grid
+from bert_recipes.sweeps.grid import expand_grid, first_flags
+from bert_recipes.sweeps.grid_file import read_grid
+from bert_recipes.sweeps.ranges import read_space
 from bert_recipes.sweeps.report import write_report
 from bert_recipes.sweeps.search import search
 from bert_recipes.sweeps.subruns import FineTuning, claimed_folder, hashes_of_files
-
-
-def check_flag_names(flags: Sequence[str], own: Iterable[str]) -> None:
-    """Refuse a misspelt flag before anything runs.
-
-    Args:
-        flags: What every run is given.
-        own: Fields of the script itself, which are near misses too.
-
-    Raises:
-        InputError: A flag that recipes/finetune.py does not have; the nearest name is given.
-    """
-    fields = {*field_types(TaskArguments), *field_types(FineTuningArguments), "config"}
-    for name in sorted(given_flags(flags) - fields):
-        near = difflib.get_close_matches(name, [*fields, *own], n=1, cutoff=0.5)
-        hint = f"did you mean --{near[0]}?" if near else "recipes/finetune.py --help lists those of the runs"
-        raise InputError(f"unknown option --{name}; {hint}")
 
 
 def read_sweep(name: str, configs: Path, flags: Sequence[str], num_trials: int | None = None) -> dict[str, list[str]]:
@@ -52,8 +35,7 @@ def read_sweep(name: str, configs: Path, flags: Sequence[str], num_trials: int |
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in configs.glob("*.yaml")))
         raise InputError(f"sweep: no file {path}; there are: {there}, or give a YAML file of your own")
-    fields = field_types(TaskArguments) | field_types(FineTuningArguments)
-    grid = read_grid(path, fields, with_ranges=num_trials is not None)
+    grid = read_grid(path, run_fields(), with_ranges=num_trials is not None)
     check_flags(flags, grid)
     return grid
 
@@ -82,19 +64,20 @@ def run_sweep(
         The table.
 
     Raises:
-        InputError: A run failed, or the folder holds something else.
+        InputError: The flags cannot work, a run failed, or the folder holds something else.
     """
+    sweep = Sweep(folder, finetuning, seeds, metric)
+    check_run([*finetuning.flags, *first_flags(grid)])
+    # Not the metric: another one chooses another run of the same.
     settings = {
         "sweep": grid,
-        "metric": metric,
         "flags": list(finetuning.flags),
         "files": hashes_of_files(finetuning.flags),
         "is_search": num_trials is not None,
     }
     with claimed_folder(folder, PLAN_FILE, settings):
-        sweep = Sweep(folder, finetuning, seeds, metric)
         if num_trials is not None:
-            search(folder, grid, num_trials, sweep.measure)
+            search(folder, read_space(grid, run_fields()), num_trials, sweep.measure, name=f"search for {metric}")
         else:
             for combination in expand_grid(grid):
                 sweep.measure(combination)

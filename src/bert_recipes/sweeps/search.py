@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bert_recipes.errors import InputError
-from bert_recipes.sweeps.grid import Combination, Summary, is_range, make_combination
+from bert_recipes.sweeps.grid import Combination, Summary, make_combination
+from bert_recipes.sweeps.ranges import Range
 
 
 logger = logging.getLogger(__name__)
 
 STORAGE_FILE = "optuna.journal"
+# Field -> its range or its choices.
+Space = Mapping[str, Range | list[str]]
 
 
 def search(
     folder: Path,
-    space: Mapping[str, Sequence[str]],
+    space: Space,
     num_trials: int,
     measure: Callable[[Combination], Summary],
     *,
+    name: str = "sweep",
     seed: int = 0,
 ) -> None:
     """Try settings until num_trials are measured, those of earlier calls counted.
@@ -32,9 +36,10 @@ def search(
 
     Args:
         folder: Where the trials are written down.
-        space: Field -> `[least, greatest, scale]`, or choices.
+        space: Field -> its range or its choices.
         num_trials: Trials in all.
         measure: Runs a combination; its median is what is maximised.
+        name: Under which the trials are written down: only those of the same name and space are counted.
         seed: Seed of the sampler.
 
     Raises:
@@ -44,19 +49,9 @@ def search(
         raise InputError(f"num_trials is {num_trials}; allowed: 1 or more")
     if find_spec("optuna") is None:
         raise InputError("--num_trials needs Optuna; pip install 'bert-recipes[search]'")
-    import optuna
-    from optuna.storages.journal import JournalFileBackend, JournalStorage
+    from optuna.trial import TrialState as states
 
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    states = optuna.trial.TrialState
-    study = optuna.create_study(
-        study_name="sweep",
-        direction="maximize",
-        storage=JournalStorage(JournalFileBackend(str(folder / STORAGE_FILE))),
-        load_if_exists=True,
-    )
-    # A sampler that begins anew with the same seed would propose what was tried before.
-    study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials))
+    study = _open_study(folder, f"{name} {dict(space)}", seed)
     for before in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
         if len(before.params) == len(space):
             study.enqueue_trial(before.params)
@@ -73,17 +68,36 @@ def search(
         study.tell(trial, median if math.isfinite(median) else -1.0)
 
 
-def _suggest(trial: Any, name: str, values: Sequence[str]) -> Any:
-    if not is_range(values):
-        return trial.suggest_categorical(name, list(values))
-    if values[2] == "int":
-        return trial.suggest_int(name, int(values[0]), int(values[1]))
-    return trial.suggest_float(name, float(values[0]), float(values[1]), log=values[2] == "log")
+def _open_study(folder: Path, name: str, seed: int) -> Any:
+    """The trials in a folder, and what proposes new ones."""
+    import optuna
+    from optuna.storages.journal import JournalFileBackend, JournalStorage
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        study_name=name,
+        direction="maximize",
+        storage=JournalStorage(JournalFileBackend(str(folder / STORAGE_FILE))),
+        load_if_exists=True,
+    )
+    # A sampler that begins anew with the same seed would propose what was tried before.
+    study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials))
+    return study
 
 
-def _combination(space: Mapping[str, Sequence[str]], params: Mapping[str, Any]) -> Combination:
-    """Three digits of a number are enough to name it and to run it."""
-    settings = {
-        name: f"{params[name]:.3g}" if isinstance(params[name], float) else str(params[name]) for name in space
-    }
-    return make_combination(settings, [name for name, values in space.items() if len(values) > 1])
+def _suggest(trial: Any, name: str, choice: Range | list[str]) -> Any:
+    return choice.suggest(trial, name) if isinstance(choice, Range) else trial.suggest_categorical(name, choice)
+
+
+def _combination(space: Space, params: Mapping[str, Any]) -> Combination:
+    settings = {name: _as_text(params[name]) for name in space}
+    varying = [name for name, choice in space.items() if isinstance(choice, Range) or len(choice) > 1]
+    return make_combination(settings, varying)
+
+
+def _as_text(value: Any) -> str:
+    """Three digits of a number are enough to name it and to run it; whole ones are written out."""
+    if not isinstance(value, float):
+        return str(value)
+    rounded = float(f"{value:.3g}")
+    return str(int(rounded)) if rounded.is_integer() else f"{rounded:.3g}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import shlex
 import shutil
@@ -116,6 +117,14 @@ def read_results(folder: Path) -> dict[str, Any] | None:
     return results if isinstance(results, dict) else None
 
 
+def figure_of(results: Mapping[str, Any], key: str) -> float | None:
+    """A figure of all_results.json; NaN where it is null, as not defined, and None where it is not there."""
+    if key not in results or results[key] is None:
+        return math.nan if key in results else None
+    value = results[key]
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def hashes_of_files(flags: Sequence[str]) -> dict[str, str]:
     """SHA-256 of the YAML files that flags name, so that a changed configuration is seen."""
     names = [
@@ -133,7 +142,7 @@ class claimed_folder:
         settings: What every run in the folder has in common, as JSON.
 
     Raises:
-        InputError: The folder holds runs with other settings, foreign files, or another process works in it.
+        InputError: The folder holds finished runs with other settings, foreign files, or another process works in it.
 
     Example:
         >>> with claimed_folder(Path("runs/sweep"), "plan.json", {"flags": []}):  # doctest: +SKIP
@@ -177,13 +186,17 @@ class claimed_folder:
             before = json.loads(self.file.read_text(encoding="utf-8"))
         except json.JSONDecodeError as error:
             raise InputError(f"{self.file}: not valid JSON ({error}); give another --output_dir") from error
-        for name, value in self.settings.items():
-            if before.get(name) != value:
-                was, now = _first_difference(before.get(name), value)
-                raise InputError(
-                    f"output_dir {self.folder} holds runs with other settings ({name}: was {was}, is {now}); "
-                    "give the same settings to go on, or another --output_dir"
-                )
+        name = next((name for name, value in self.settings.items() if before.get(name) != value), None)
+        if name is None:
+            return
+        if any(read_results(file.parent) is not None for file in self.folder.rglob(TASK_FILE)):
+            was, now = _first_difference(before.get(name), self.settings[name])
+            raise InputError(
+                f"output_dir {self.folder} holds runs with other settings ({name}: was {was}, is {now}); "
+                "give the same settings to go on, or another --output_dir"
+            )
+        logger.info("%s: no run was finished with the settings of before; those of now replace them", self.folder)
+        write_json(self.file, self.settings)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -194,16 +207,26 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def end_with_children() -> None:
-    """Make SIGTERM end this process as Ctrl-C does, so that the run in progress ends too."""
+    """Make SIGTERM and SIGHUP end this process as Ctrl-C does, so that the run in progress ends too.
+
+    SIGHUP, which a closed terminal sends, stays without effect where nohup made it so.
+    """
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        # A second one (the shell and the kernel both send SIGHUP) must not stop the ending of the run.
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for each in numbers:
+        signal.signal(each, interrupt)
 
 
 def _run_process(command: Sequence[str], log: Path) -> int:
-    """Run to the end in a process group of its own, which ends with this process however that ends."""
+    """Run to the end in a process group of its own, which ends with this process unless that is killed by SIGKILL."""
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from bert_recipes.errors import InputError
+from bert_recipes.tasks.figures import figure_names, split_suffixes
 from bert_recipes.tasks.labels import is_bio
 from bert_recipes.tasks.task import PROBLEM_TYPES
 
@@ -19,13 +20,6 @@ _METRICS = {
     "token_classification": ("entities", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
     "question_answering": ("squad", "squad_v2"),
     "multiple_choice": ("accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
-}
-# Metrics that give figures of other names than their own; the first is the one to choose a checkpoint by.
-_FIGURES = {
-    "multi_label": ("f1_micro", "f1_macro", "subset_accuracy"),
-    "entities": ("f1", "precision", "recall", "accuracy"),
-    "squad": ("f1", "exact_match"),
-    "squad_v2": ("f1", "exact", "best_f1", "best_exact"),
 }
 _NUM_TEXTS = {"sequence_classification": (1, 2), "token_classification": (1, 1), "question_answering": (2, 2)}
 _NUM_TEXTS["multiple_choice"] = (1, 2)
@@ -54,6 +48,22 @@ def fill_splits(fields: dict[str, Any], place: Place) -> None:
     for split in named - {""} if files else ():
         if split not in files:
             _refuse(place, "files", fields, f"files: no file for the split '{split}'; it has {', '.join(files)}")
+    _check_split_names(fields, place)
+
+
+def _check_split_names(fields: dict[str, Any], place: Place) -> None:
+    """Refuse two splits, or the figures of two validation splits, of one name."""
+    validation = fields.get("validation_splits", ("validation",))
+    splits = [fields.get("train_split", "train"), *validation, *fields.get("test_splits", ("test",))]
+    twice = next((split for split in splits if splits.count(split) > 1), None)
+    if twice is not None:
+        key = "validation_splits" if twice in validation else "test_splits"
+        _refuse(place, key, fields, f"{key}: the split '{twice}' is named twice; name each split once")
+    suffixes = split_suffixes(validation)
+    equal = [split for split, suffix in zip(validation, suffixes, strict=True) if suffixes.count(suffix) > 1]
+    if equal:
+        message = f"validation_splits: the figures of {' and '.join(equal)} would have one name; rename one"
+        _refuse(place, "validation_splits", fields, message)
 
 
 def check_columns(fields: dict[str, Any], place: Place) -> None:
@@ -101,6 +111,9 @@ def check_labels(fields: dict[str, Any], place: Place) -> None:
         _refuse(place, "labels", fields, f"labels: {len(labels)} given; name the classes, like [negative, positive]")
     if problem != "regression" and "label_range" in fields:
         _refuse(place, "label_range", fields, "label_range belongs to problem_type: regression")
+    if fields.get("label_separator") == "":
+        message = "label_separator: empty; give what stands between two labels, like ';', or leave it out for lists"
+        _refuse(place, "label_separator", fields, message)
     if problem != "multi_label_classification" and "label_separator" in fields:
         _refuse(
             place, "label_separator", fields, "label_separator belongs to problem_type: multi_label_classification"
@@ -133,11 +146,7 @@ def fill_metrics(fields: dict[str, Any], place: Place) -> None:
             fields,
             "metrics: 'f1' is for two classes, the second being positive; take f1_macro or f1_micro",
         )
-    figures = [figure for name in metrics for figure in _FIGURES.get(name, (name,))]
-    splits = fields.get("validation_splits", ("validation",))
-    if len(splits) > 1:
-        suffixes = [split.removeprefix("validation").strip("_") for split in splits]
-        figures = [f"{suffix}_{figure}" for suffix in suffixes for figure in figures]
+    figures = figure_names(metrics, fields.get("validation_splits", ("validation",)), fields.get("labels", ()))
     if fields.setdefault("best_metric", figures[0]) not in figures:
         _refuse(
             place,

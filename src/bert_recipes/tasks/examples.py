@@ -117,4 +117,4 @@ class Split:
     @property
     def is_partial(self) -> bool:
         """Whether scores on it cannot be put beside published ones: rows are missing or were left out."""
-        return self.published_rows is not None and len(self.examples) != self.published_rows
+        return len(self.examples) != (self.num_rows if self.published_rows is None else self.published_rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def read_glue_tsv(path: Path, task: Task, split: str) -> Rows:
         split: Name of the split.
 
     Raises:
-        InputError: While the rows are read: a line with too few columns, a missing or unexpected header.
+        InputError: While the rows are read: a line with too few columns, or not as many as the header, a missing
+            header.
 
     Source: huggingface/datasets glue.py; CoLA's labelled files have no header.
     """
@@ -49,27 +51,33 @@ def _rows(path: Path, task: Task, split: str) -> Iterator[tuple[int, Mapping[str
     places |= {task.id_column or "idx": layout.id_column} if is_test else {task.label_column: layout.label_column}
     # A last column is counted from the end: MNLI's files differ in their number of labels.
     num_columns = max(*places.values(), max(columns) + 1 if layout.label_column < 0 and not is_test else 0) + 1
-    short: list[int] = []
+    most: float = math.inf
+    broken: dict[int, str] = {}
     for index, (number, cells) in enumerate(split_tabs(path)):
         if index == 0 and (is_test or layout.has_header):
             _check_header(path, number, cells, task, layout, is_test)
-            num_columns = max(num_columns, len(cells) if layout.label_column < 0 and not is_test else 0)
+            most = len(cells)
+            num_columns = max(num_columns, len(cells))
             continue
-        if len(cells) < num_columns:
+        if not num_columns <= len(cells) <= most:
             if not layout.drops_short_rows:
+                allowed = (
+                    f"at least {num_columns} are" if len(cells) < num_columns else f"{most}, as in the header, are"
+                )
                 raise InputError(
-                    f"{path}, line {number}: {len(cells)} columns, at least {num_columns} are expected in the official "
+                    f"{path}, line {number}: {len(cells)} columns, {allowed} expected in the official "
                     f"{layout.folder} file of the split '{split}', separated by tabs"
                 )
-            short.append(number)
+            broken[number] = "few" if len(cells) < num_columns else "many"
             continue
         row: dict[str, Any] = {name: cells[place] for name, place in places.items()}
         if is_test and row[task.id_column or "idx"].isdecimal():
             row[task.id_column or "idx"] = int(row[task.id_column or "idx"])
         yield number, row
-    if short:
-        shown = ", ".join(map(str, short[:10])) + (", ..." if len(short) > 10 else "")
-        logger.warning("%s: %d broken lines (too few columns) were left out: %s", path, len(short), shown)
+    if broken:
+        shown = ", ".join(map(str, list(broken)[:10])) + (", ..." if len(broken) > 10 else "")
+        what = " or too ".join(sorted(set(broken.values())))
+        logger.warning("%s: %d broken lines (too %s columns) were left out: %s", path, len(broken), what, shown)
 
 
 def _check_header(path: Path, number: int, cells: list[str], task: Task, layout: TsvLayout, is_test: bool) -> None:

@@ -30,8 +30,9 @@ class TsvLayout:
         has_header: Whether the labelled files start with a line of column names (test files always do).
         test_text_columns: Column numbers of the texts in the test files.
         id_column: Column number of the row's id in the test files.
-        drops_short_rows: Whether lines with too few columns are known to be in the published file: they are dropped,
-            counted and logged, as the Hub's data set leaves them out; elsewhere such a line is an error.
+        drops_short_rows: Whether lines with too few columns are known to be in the published file: lines with another
+            number of columns than the header are dropped, counted and logged, as the Hub's data set leaves them out;
+            elsewhere such a line is an error.
     """
 
     folder: str

@@ -1,0 +1,35 @@
+"""Which layers a model is computed with on the device at hand."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import transformers
+from transformers import PreTrainedModel
+
+from bert_recipes.models.bert_model import BertModel
+
+
+logger = logging.getLogger(__name__)
+
+
+def choose_layers(model: PreTrainedModel, fast_layers: str, *, use_cpu: bool) -> None:
+    """Give a model the fastest layers that machine and architecture allow; weights, names and results stay.
+
+    Args:
+        model: With any head; a stock `BertModel` inside is put under our class, which shares its modules.
+        fast_layers: "auto", "plain" or "off" (`bert_recipes.kernels.load_kernels`).
+        use_cpu: The run uses the CPU.
+    """
+    if not use_cpu:
+        return
+    base: Any = model.base_model
+    if type(base) is transformers.BertModel and base is not model:
+        base = BertModel.from_stock(base)
+        setattr(model, model.base_model_prefix, base)
+    if isinstance(base, BertModel) and base.use_fast_layers(fast_layers):
+        logger.info("layers: on packed rows, with fused kernels")
+    if getattr(model.config, "attention_probs_dropout_prob", 0) > 0:
+        # For stock layers: scaled_dot_product_attention has no fast path with dropout on CPUs; spelled out it is quicker.
+        model.set_attn_implementation("eager")
