@@ -75,7 +75,9 @@ def test_no_checkpoint_is_offered_where_there_is_none(tmp_path: Path):
     folder = make_run(tmp_path / "run")
     with pytest.raises(InputError, match=r"another run without a checkpoint; replace it with --overwrite_run true"):
         claim(folder)
-    with pytest.raises(InputError, match=r"no complete checkpoint to resume from; start anew with --overwrite_run true"):
+    with pytest.raises(
+        InputError, match=r"no complete checkpoint to resume from; start anew with --overwrite_run true"
+    ):
         claim(folder, resume="last")
 
 
