@@ -136,7 +136,7 @@ predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc I
 	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
 
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
-	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),--store $(STORE)) $(ARGS)
+	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(if $(findstring --task_file,$(ARGS)),,--store $(STORE))) $(ARGS)
 
 compare: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
 	$(PYTHON) recipes/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)

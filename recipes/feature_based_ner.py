@@ -7,6 +7,7 @@ it goes on where it was stopped. `--help` lists the fields; docs/ner.md says wha
 """
 
 import logging
+import time
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments, save_config
@@ -41,6 +42,7 @@ def main() -> None:
         ),
         "runs": records,
         "machine": describe_machine(),
+        "date": time.strftime("%Y-%m-%d"),
     }
     write_json(folder / RESULTS_FILE, results)
     with saving(folder):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.finetuning.access import check_access
+from bert_recipes.finetuning.access import check_access, load_task
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 
 
@@ -20,8 +20,8 @@ logger = logging.getLogger("finetune")
 
 def main() -> None:
     """Parse, check, train, measure, predict."""
-    settings, args = parse_arguments(TaskArguments, FineTuningArguments)
-    task = check_access(settings)
+    settings, args = parse_arguments(TaskArguments, FineTuningArguments, check_first=check_access)
+    task = load_task(settings)
     if not args.has_output_dir:
         args.output_dir = f"runs/{task.name}"
     # Imported only now, for it takes seconds: what is out of reach has been said before.
@@ -48,7 +48,7 @@ def main() -> None:
     files = write_predictions(run, Path(args.output_dir))
     if run.trainer.is_world_process_zero():
         print(format_figures(results))
-        print(f"model, all_results.json and {', '.join(file.name for file in files)}: {args.output_dir}")
+        print(f"{', '.join(['model', 'all_results.json', *(file.name for file in files)])}: {args.output_dir}")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ TARGET_SCRIPTS |= dict.fromkeys(("glue", "squad", "swag", "ner"), "recipes/finet
 TARGET_SCRIPTS |= {"ner-features": "recipes/feature_based_ner.py", "predict": "recipes/predict.py"}
 TARGET_SCRIPTS |= {"glue-all": "recipes/glue_all.py", "glue-submission": "recipes/make_glue_submission.py"}
 TARGET_SCRIPTS |= {"benchmark": "recipes/benchmark.py"}
+TARGET_SCRIPTS |= {"compare": "recipes/compare_with_stock.py"}
 # Scripts that also take the flags of another one.
 TAKES_FLAGS_OF = dict.fromkeys(
     (f"recipes/{name}.py" for name in ("sweep_finetuning", "glue_all", "compare_with_stock", "evaluate_checkpoint")),

@@ -70,6 +70,17 @@ def test_a_run_is_refused_and_stays_and_the_ways_on_are_named(tmp_path: Path):
     assert content(folder) == before
 
 
+def test_no_checkpoint_is_offered_where_there_is_none(tmp_path: Path):
+    """Each message names a way that works: neither sends to the other."""
+    folder = make_run(tmp_path / "run")
+    with pytest.raises(InputError, match=r"another run without a checkpoint; replace it with --overwrite_run true"):
+        claim(folder)
+    with pytest.raises(
+        InputError, match=r"no complete checkpoint to resume from; start anew with --overwrite_run true"
+    ):
+        claim(folder, resume="last")
+
+
 def test_overwrite_removes_the_run_with_its_checkpoints(tmp_path: Path):
     folder = make_run(tmp_path / "run", 2)
     (tmp_path / "beside.txt").write_text("another's")

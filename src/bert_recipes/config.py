@@ -12,7 +12,7 @@ import re
 import sys
 from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
 from argparse import Namespace as ArgumentNamespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,7 +33,10 @@ _SECRET_FIELD = re.compile(r"(^|_)(token|api_key|password|secret)$")
 
 
 def parse_arguments(
-    *dataclass_types: type, argv: Sequence[str] | None = None, default_config: Path | None = None
+    *dataclass_types: type,
+    argv: Sequence[str] | None = None,
+    default_config: Path | None = None,
+    check_first: Callable[[Any], object] | None = None,
 ) -> tuple[Any, ...]:
     """Read the configuration of a run: ``--config FILE`` (flat YAML), then ``--field value``, which wins.
 
@@ -41,6 +44,8 @@ def parse_arguments(
         dataclass_types: what to fill, for example `transformers.TrainingArguments`; no field name may occur twice.
         argv: the command line without the script's name; `sys.argv` where it is None.
         default_config: read where the command line has no ``--config``.
+        check_first: called with the instance of the first type before the others are made, which takes seconds for
+            `TrainingArguments`.
 
     Returns:
         One instance per type, in the same order.
@@ -59,7 +64,10 @@ def parse_arguments(
     config_file = _config_file(given.pop("config", []), default_config)
     values = {} if config_file is None else read_flat_yaml(config_file, hints)
     values |= {name: _read_flag(name, hints[name], raw) for name, raw in given.items()}
-    return tuple(_build(kind, values) for kind in dataclass_types)
+    first = _build(dataclass_types[0], values)
+    if check_first is not None:
+        check_first(first)
+    return first, *(_build(kind, values) for kind in dataclass_types[1:])
 
 
 def save_config(path: str | Path, *instances: Any) -> None:

@@ -126,9 +126,7 @@ def _find_checkpoint(wanted: str | bool | None, folder: Path) -> Path | None:
         if not missing:
             return path
         logger.warning("%s is passed over: %s", path, missing)
-    raise InputError(
-        f"resume_from_checkpoint: {folder} holds no complete checkpoint; leave the flag out to start anew"
-    )
+    raise InputError(f"{folder} holds no complete checkpoint to resume from; start anew with --overwrite_run true")
 
 
 def _has_step(path: Path) -> bool:
@@ -154,9 +152,10 @@ def _check_free(folder: Path, *, overwrite: bool) -> None:
     if not (folder / CONFIG_FILE).is_file():
         raise InputError(f"output_dir {folder} holds files that are no run of this project; give another --output_dir")
     if not overwrite:
+        can_go_on = any(_what_is_missing(path) is None for path in folder.glob("checkpoint-*"))
+        go_on = "; continue it with --resume_from_checkpoint last," if can_go_on else " without a checkpoint;"
         raise InputError(
-            f"output_dir {folder} holds another run; continue it with --resume_from_checkpoint last, replace it with "
-            "--overwrite_run true, or give another --output_dir"
+            f"output_dir {folder} holds another run{go_on} replace it with --overwrite_run true, or give another --output_dir"
         )
     foreign = sorted(path.name for path in folder.iterdir() if not any(path.match(name) for name in RUN_FILES))
     if foreign:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from bert_recipes.config import write_task_file
-from bert_recipes.tasks.registry import get_task
+from bert_recipes.tasks.registry import get_task, list_tasks
 
 
 class Bench:
@@ -58,6 +58,11 @@ def bench(tmp_path, repository, monkeypatch, capsys):
     (tmp_path / "bert").mkdir()
     for name in ("config.json", "model.safetensors"):
         (tmp_path / "bert" / name).touch()
+    for task in map(get_task, list_tasks()):
+        for split in (task.train_split, *task.validation_splits):
+            file = tmp_path / str(task.local_name) / f"{split}.jsonl"
+            file.parent.mkdir(exist_ok=True)
+            file.touch()
     write_task_file(recipes / "task.yaml", get_task("mrpc"))
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield Bench(tmp_path, monkeypatch, capsys)

@@ -130,6 +130,16 @@ def test_glue_all_goes_on_after_a_failure(bench, figures):
     assert [call["task"] for call in bench.calls()] == [*TASKS[:3], *TASKS[2:]]
 
 
+def test_a_missing_file_of_a_later_task_is_found_before_the_first_run(bench, figures, tmp_path):
+    bench.plan(figures=figures)
+    (tmp_path / get_task("rte").local_name / "validation.jsonl").unlink()
+    for flags, split in (((), "validation"), (("--tasks", "cola", "--do_predict", "true"), "test")):
+        failed = bench.run("glue_all.py", *flags, "--output_dir", bench.output)
+        assert failed.returncode == 1
+        assert f"split '{split}': no file in --data_dir" in failed.stderr.splitlines()[-1]
+    assert not bench.calls()
+
+
 def test_glue_all_with_seeds_has_a_folder_for_each(bench, figures):
     bench.plan(figures=figures)
     flags = ("--tasks", "cola", "rte", "--output_dir", bench.output)

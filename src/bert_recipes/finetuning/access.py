@@ -25,12 +25,13 @@ def load_task(settings: TaskArguments) -> Task:
     return get_task(settings.task) if settings.task is not None else read_task_file(str(settings.task_file))
 
 
-def check_access(settings: TaskArguments, *, for_training: bool = True) -> Task:
+def check_access(settings: TaskArguments, *, for_training: bool = True, with_tests: bool = False) -> Task:
     """Load the task's row, choose the checkpoint, and see that checkpoint and data are there.
 
     Args:
         settings: Its model_name_or_path is filled in.
         for_training: The task must have training data.
+        with_tests: The test splits will be read too.
 
     Returns:
         The row.
@@ -42,7 +43,9 @@ def check_access(settings: TaskArguments, *, for_training: bool = True) -> Task:
     if for_training and not task.train_split:
         raise InputError(f"task {task.name} has no training data; predict it with a model of another task")
     settings.model_name_or_path = choose_checkpoint(settings.model_name_or_path)
-    check_source(task, settings.data_dir)
+    splits = [task.train_split] if for_training else []
+    splits += [*task.validation_splits, *(task.test_splits if with_tests else ())]
+    check_source(task, settings.data_dir, splits)
     return task
 
 

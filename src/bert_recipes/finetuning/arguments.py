@@ -64,7 +64,8 @@ class TaskArguments:
             InputError: A value out of range, or both or none of task and task_file.
         """
         if (self.task is None) == (self.task_file is None):
-            raise InputError("give either --task NAME or --task_file FILE.yaml, not both")
+            both = ", not both" if self.task is not None else ""
+            raise InputError(f"give either --task NAME or --task_file FILE.yaml{both}")
         if self.decoder not in DECODERS:
             raise InputError(f"decoder is '{self.decoder}'; allowed: {', '.join(DECODERS)}")
         for name in ("max_train_examples", "max_eval_examples", "max_predict_examples"):

@@ -36,7 +36,9 @@ def open_tokenizer(name: str) -> OriginalBertTokenizer:
     try:
         return load_tokenizer(name)
     except InputError as error:
-        raise InputError(f"{name}: a checkpoint is fine-tuned with its own tokenizer; {error}") from error
+        raise InputError(
+            f"{error} (a checkpoint is fine-tuned with its own tokenizer: copy its tokenizer.json or vocab.txt there)"
+        ) from error
 
 
 def open_model(

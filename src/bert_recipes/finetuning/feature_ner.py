@@ -198,7 +198,8 @@ def _read_wanted(
         record, kept = _read_record(path) if path.is_file() else (None, {})
         other = [name for name, value in identity.items() if kept.get(name) != value]
         if record is not None and other:
-            given = f"{other[0]} {kept.get(other[0])}, not {identity[other[0]]}"
+            shown = {"num_epochs": "num_train_epochs", "batch_size": "train_batch_size"}.get(other[0], other[0])
+            given = f"{shown} {kept.get(other[0])}, not {identity[other[0]]}"
             what = "another model or other data" if other[0].endswith("_features") else given
             raise InputError(f"{path} was measured with {what}; give another --output_dir, or delete that file")
         wanted[way, seed] = path, record

@@ -139,9 +139,9 @@ def check_run(flags: Sequence[str]) -> None:
     try:
         # A library prints a line when it is imported; stdout is the report's.
         with redirect_stdout(sys.stderr):
-            settings, _ = parse_arguments(TaskArguments, FineTuningArguments, argv=[*flags, *_ON_THE_CPU])
+            settings, args = parse_arguments(TaskArguments, FineTuningArguments, argv=[*flags, *_ON_THE_CPU])
     finally:
         # Precision and compilation are handed on in the environment, which the runs inherit.
         os.environ.clear()
         os.environ.update(before)
-    check_access(settings)
+    check_access(settings, with_tests=args.do_predict)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from bert_recipes.errors import InputError
 from bert_recipes.tasks.examples import Example, Split, TaggedExample, TextExample
 from bert_recipes.tasks.hub_rows import check_reach, open_hub
-from bert_recipes.tasks.local_files import open_local
+from bert_recipes.tasks.local_files import find_local, open_local
 from bert_recipes.tasks.reading import label_of, read_examples
 from bert_recipes.tasks.task import Task
 
@@ -65,14 +65,23 @@ def load_split(
     )
 
 
-def check_source(task: Task, data_dir: str | None) -> None:
-    """See at once whether the Hub is needed and out of reach; local files are looked for by `load_split`.
+def check_source(task: Task, data_dir: str | None, splits: Sequence[str]) -> None:
+    """See at once whether local files are there, or else the Hub within reach; nothing is read.
+
+    Args:
+        task: The row.
+        data_dir: As for `load_split`.
+        splits: Those that will be read.
 
     Raises:
-        InputError: It is.
+        InputError: A file is missing, or the Hub is out of reach.
     """
     if data_dir is None and not task.files and task.hub_dataset is not None:
         check_reach(task, _expected_files(task, _split_names(task)))
+        return
+    for split in splits:
+        if data_dir is not None or split in task.files:
+            find_local(task, split, data_dir)
 
 
 def _split_names(task: Task) -> list[str]:

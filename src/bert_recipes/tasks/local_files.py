@@ -28,13 +28,18 @@ def open_local(task: Task, split: str, data_dir: str | None) -> Rows:
     Raises:
         InputError: No such folder or file; what was looked for is listed.
     """
+    return _open(task, split, find_local(task, split, data_dir))
+
+
+def find_local(task: Task, split: str, data_dir: str | None) -> Path:
+    """Where the file of a split lies; arguments and errors are those of `open_local`."""
     path = Path(task.files[split]) if data_dir is None else _find(task, split, Path(data_dir))
     if not path.is_file():
         raise InputError(
             f"task {task.name}, split '{split}': {path}: no such file; mend `files` in the task file, or give the folder of "
             "the data with --data_dir"
         )
-    return _open(task, split, path)
+    return path
 
 
 def _open(task: Task, split: str, path: Path) -> Rows:
