@@ -214,6 +214,9 @@ def test_the_best_checkpoint_is_chosen_by_the_tasks_figure(tiny_checkpoint, mrpc
     assert {"eval_accuracy", "eval_hard_accuracy", "eval_loss", "eval_hard_loss"} < metrics.keys()
 
 
+MRPC = ("--task", "mrpc", "--data_dir", "DATA")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -222,11 +225,12 @@ def test_the_best_checkpoint_is_chosen_by_the_tasks_figure(tiny_checkpoint, mrpc
         (["--task", "ax"], "task ax has no training data"),
         ([], "give either --task NAME or --task_file FILE.yaml"),
         (["--task", "mrpc", "--max_train_examples", "0"], "max_train_examples is 0; allowed: 1 or more"),
-        (["--task", "mrpc", "--train_sampling_strategy", "batch_rebalance"], "allowed: group_by_length, random"),
-        (["--task", "mrpc", "--label_smoothing_factor", "0.1"], "label_smoothing_factor has no effect here"),
+        ([*MRPC, "--train_sampling_strategy", "batch_rebalance"], "allowed: group_by_length, random"),
+        ([*MRPC, "--label_smoothing_factor", "0.1"], "label_smoothing_factor has no effect here"),
     ],
 )
-def test_mistakes_are_one_line(repository, tiny_checkpoint, tmp_path, flags, message):
+def test_mistakes_are_one_line(repository, tiny_checkpoint, mrpc, tmp_path, flags, message):
+    flags = [mrpc if flag == "DATA" else flag for flag in flags]
     done = finetune(repository, *flags, "--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "o")
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]

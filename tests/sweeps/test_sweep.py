@@ -1,5 +1,6 @@
 """recipes/sweep_finetuning.py over a stand-in for finetune.py."""
 
+import functools
 import json
 import os
 import signal
@@ -261,7 +262,9 @@ def test_a_closed_terminal_ends_a_sweep_once_and_not_under_nohup():
 def test_the_run_in_progress_ends_with_the_sweep(bench, number):
     bench.plan(scores=SCORES, sleep=60)
     command = [sys.executable, str(bench.recipes / "sweep_finetuning.py"), *FLAGS, "--output_dir", str(bench.output)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A shell's background jobs ignore SIGINT, and hand that on.
+    listen = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen)
     pid_file = bench.recipes / "pid"
     for _ in range(600):
         if pid_file.is_file() and pid_file.read_text():
