@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
+import os
 import platform
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +74,32 @@ def _in_environment(tool: str) -> bool:
 
 
 def _build() -> Kernels:
+    import fcntl  # Linux only
+
     from torch.utils import cpp_extension  # takes time, and is needed here only
 
     # A home folder may be shared between machines: the name says what the code was compiled for.
     identity = [file.read_text(encoding="utf-8") for file in (HEADER, *SOURCES)]
     identity += [*FLAGS, torch.__version__, platform.python_version(), _processor()]
     name = f"bert_recipes_cpu_{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:12]}"
-    folder = Path(cpp_extension._get_build_directory(name, verbose=False))
-    if not (folder / f"{name}.so").is_file():
-        logger.info("compiling kernels for this CPU (once, some ten seconds): %s", folder)
-    cpp_extension.load(name, [str(file) for file in SOURCES], extra_cflags=list(FLAGS), is_python_module=False)
+    folder = Path(cpp_extension._get_build_directory("bert_recipes", verbose=False))
+    library = folder / f"{name}.so"
+    # The system gives this lock back however a process ends; torch's own lock file stays behind a killed one.
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.is_file():
+            logger.info("compiling kernels for this CPU (once, some ten seconds): %s", folder)
+            with tempfile.TemporaryDirectory(dir=folder) as place:
+                cpp_extension.load(
+                    name,
+                    [str(file) for file in SOURCES],
+                    extra_cflags=[*FLAGS],
+                    build_directory=place,
+                    is_python_module=False,
+                )
+                os.replace(Path(place) / library.name, library)
+            return torch.ops.bert_recipes
+    torch.ops.load_library(str(library))
     return torch.ops.bert_recipes
 
 
