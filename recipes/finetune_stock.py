@@ -6,14 +6,13 @@
 The yardstick of recipes/compare_with_stock.py. Flags as for recipes/finetune.py; the model is measured and not saved.
 """
 
-import json
 import logging
 import time
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments, save_config, write_task_file
 from bert_recipes.errors import run_cli, saving
-from bert_recipes.finetuning.access import check_access
+from bert_recipes.finetuning.access import check_access, load_task
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.run import TASK_FILE, describe_data, prepare_run
 from bert_recipes.memory import peak_memory_mb
@@ -30,18 +29,18 @@ from bert_recipes.training import (
     check_launch,
     claim_output_dir,
     describe_machine,
+    results_text,
     start_logging,
 )
 
 
 def main() -> None:
     """Prepare the run as ours, then train and measure it with stock classes."""
-    settings, args, own = parse_arguments(TaskArguments, FineTuningArguments, StockArguments)
+    settings, args, own = parse_arguments(TaskArguments, FineTuningArguments, StockArguments, check_first=check_access)
     start_logging(args)
     check_launch(args)
-    task = check_access(settings)
     if not args.has_output_dir:
-        args.output_dir = f"runs/{task.name}_stock"
+        args.output_dir = f"runs/{load_task(settings).name}_stock"
 
     # 1. Task, data, checkpoint and head as for recipes/finetune.py
     max_steps = args.max_steps
@@ -60,7 +59,7 @@ def main() -> None:
     results["date"] = time.strftime("%Y-%m-%d")
     with saving(folder):
         trainer.save_state()
-        (folder / RESULTS_FILE).write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        (folder / RESULTS_FILE).write_text(results_text(results), encoding="utf-8")
         write_task_file(folder / TASK_FILE, run.task)
     print(format_figures(results))
     logging.getLogger("finetune_stock").info("%s: %s", RESULTS_FILE, folder)

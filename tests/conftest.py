@@ -4,9 +4,12 @@ The environment is set before anything is imported, because the libraries read i
 """
 
 import atexit
+import functools
 import os
+import runpy
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,3 +111,15 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BertForPreTraining(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_runs(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Kind -> finished run of tests/fixtures/tiny_runs.py, made when it is first asked for; nobody changes it."""
+    make_run = runpy.run_path(str(Path(__file__).parent / "fixtures" / "tiny_runs.py"))["make_run"]
+
+    @functools.cache
+    def of(kind: str) -> Path:
+        return make_run(kind, tiny_checkpoint, tmp_path_factory.mktemp(kind))
+
+    return of

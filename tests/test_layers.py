@@ -1,6 +1,7 @@
 """Who may import whom, read from the source with `ast`: recipes -> layer 2 -> layer 1, and layer 1 parts apart."""
 
 import ast
+import functools
 import importlib.metadata
 import subprocess
 import sys
@@ -86,10 +87,12 @@ def imported(node: ast.AST) -> Iterator[str]:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@functools.cache
 def all_imports(path: Path) -> set[str]:
     return {name for node in ast.walk(ast.parse(path.read_bytes())) for name in imported(node)}
 
 
+@functools.cache
 def imports_at_start(path: Path) -> set[str]:
     """What the import of a module imports: not in functions, not for the type checker only."""
     return {name for statement in ast.parse(path.read_bytes()).body for name in imported(statement)}

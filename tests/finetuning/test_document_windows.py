@@ -10,19 +10,15 @@ from bert_recipes.finetuning.document_windows import cut_document, lay_out_docum
 from bert_recipes.tasks.examples import TaggedExample
 from bert_recipes.tasks.loading import load_split
 from bert_recipes.tasks.registry import get_task
-from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
+from bert_recipes.tokenization import load_tokenizer
 
 
 LETTERS = "abcdefghij"
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    """Words over ten letters have a piece for each letter."""
-    path = tmp_path_factory.mktemp("letters") / "vocab.txt"
-    pieces = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
-    path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    return load_tokenizer(path, do_lower_case=True)
+def tokenizer(letters_tokenizer):
+    return letters_tokenizer
 
 
 def sentences(*texts, document=0):

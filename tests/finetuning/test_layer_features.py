@@ -11,17 +11,9 @@ from transformers import BertConfig, BertModel
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.layer_features import FeatureRequest, compute_layer_features
 from bert_recipes.tasks.examples import TaggedExample
-from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
 
 
 LETTERS = "abcdefghij"
-
-
-def make_tokenizer(folder, letters=LETTERS):
-    path = folder / "vocab.txt"
-    pieces = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters)]
-    path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    return load_tokenizer(path, do_lower_case=True)
 
 
 def make_encoder(seed=0, **changes):
@@ -39,8 +31,8 @@ def make_encoder(seed=0, **changes):
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return make_tokenizer(tmp_path_factory.mktemp("letters"))
+def tokenizer(letters_tokenizer):
+    return letters_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +122,7 @@ def test_another_pooler_name_or_label_set_does_not_make_features_stale(tokenizer
     assert compute(other, tokenizer, sentences(), tmp_path, max_seq_length=64).key == first.key
 
 
-def test_whatever_features_follow_from_makes_new_ones(tokenizer, encoder, tmp_path):
+def test_whatever_features_follow_from_makes_new_ones(tokenizer, make_tokenizer, encoder, tmp_path):
     def key(model=encoder, own=tokenizer, examples=None, length=64, dtype="float16"):
         examples = sentences() if examples is None else examples
         return compute(model, own, examples, tmp_path, max_seq_length=length, dtype=dtype).key
@@ -146,7 +138,7 @@ def test_whatever_features_follow_from_makes_new_ones(tokenizer, encoder, tmp_pa
         key(),
         key(nudged),
         key(make_encoder(layer_norm_eps=1e-5)),
-        key(own=make_tokenizer(tmp_path / "other", LETTERS[::-1])),
+        key(own=make_tokenizer([*LETTERS[::-1], *(f"##{letter}" for letter in LETTERS[::-1])])),
         key(examples=moved),
         key(examples=renamed),
         key(length=32),

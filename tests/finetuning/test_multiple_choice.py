@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForMultipleChoice
+from transformers import BertForMultipleChoice
 
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.multiple_choice import MultipleChoice
 from bert_recipes.tasks.examples import ChoiceExample, Split
 from bert_recipes.tasks.loading import load_split
 from bert_recipes.tasks.registry import get_task
-from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
+from bert_recipes.tokenization import load_tokenizer
 
 
 LETTERS = "abcdefghij"
@@ -21,23 +21,14 @@ TASK = get_task("swag")
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("letters") / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_TOKENS, *LETTERS]) + "\n", encoding="utf-8")
-    return load_tokenizer(path, do_lower_case=True)
+def tokenizer(make_tokenizer):
+    return make_tokenizer(LETTERS)
 
 
 @pytest.fixture(scope="module")
-def model(tokenizer):
+def model(tokenizer, tiny_config):
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
+    config = tiny_config(len(tokenizer))
     return BertForMultipleChoice(config).eval()
 
 

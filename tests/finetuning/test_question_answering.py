@@ -6,37 +6,27 @@ import math
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForQuestionAnswering
+from transformers import BertForQuestionAnswering
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.question_answering import AnswerPrediction, QuestionAnswering
 from bert_recipes.tasks.examples import Answer, QuestionExample, Split
 from bert_recipes.tasks.task import Task
-from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
 
 
 WORDS = ["who", "when", "did", "?", *(f"word{letter}" for letter in "abcdefghijklmnopqrst"), ".", ","]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_TOKENS, *WORDS]) + "\n", encoding="utf-8")
-    return load_tokenizer(path, do_lower_case=True)
+def tokenizer(make_tokenizer):
+    return make_tokenizer(WORDS)
 
 
 @pytest.fixture(scope="module")
-def model(tokenizer):
+def model(tokenizer, tiny_config):
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        initializer_range=0.2,
-    )
+    config = tiny_config(len(tokenizer), initializer_range=0.2)
     return BertForQuestionAnswering(config).eval()
 
 

@@ -15,7 +15,6 @@ from bert_recipes.finetuning.squad_decoding import (
     decode_original,
 )
 from bert_recipes.finetuning.squad_windows import encode_context
-from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
 
 
 V1 = DecoderSettings()
@@ -278,11 +277,8 @@ def test_answers_are_aligned_to_the_original_characters(predicted, original, nor
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    pieces = ["steve", "sm", "##ith", "'", "s", "the", "caf", "##e", ",", "(", ")", "1895", "-"]
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_TOKENS, *pieces]) + "\n", encoding="utf-8")
-    return load_tokenizer(path, do_lower_case=True)
+def tokenizer(make_tokenizer):
+    return make_tokenizer(["steve", "sm", "##ith", "'", "s", "the", "caf", "##e", ",", "(", ")", "1895", "-"])
 
 
 def test_span_texts_come_from_the_words_of_the_paragraph(tokenizer):

@@ -11,7 +11,6 @@ from bert_recipes.finetuning.squad_answers import NO_ANSWER, improve_answer_span
 from bert_recipes.finetuning.squad_features import WindowSettings, encode_questions
 from bert_recipes.finetuning.squad_windows import cut_windows, encode_context, split_words, window_owners
 from bert_recipes.tasks.examples import Answer, QuestionExample
-from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
 
 
 ORIGINAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "original_squad.py"))
@@ -35,10 +34,8 @@ PIECES = [
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_TOKENS, *PIECES]) + "\n", encoding="utf-8")
-    return load_tokenizer(path, do_lower_case=True)
+def tokenizer(make_tokenizer):
+    return make_tokenizer(PIECES)
 
 
 def question(context, *answers, text="when?", idx="q"):

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import torch
 import transformers
 
 
-TINY = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
 CLASSES = {
     "sequence_classification": "AutoModelForSequenceClassification",
     "token_classification": "AutoModelForTokenClassification",
@@ -22,19 +19,6 @@ CLASSES = {
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(scope="module")
-def runs(tiny_checkpoint, tmp_path_factory):
-    """Kind -> finished run, made when it is asked for."""
-    made = {}
-
-    def of(kind):
-        if kind not in made:
-            made[kind] = TINY["make_run"](kind, tiny_checkpoint, tmp_path_factory.mktemp(kind))
-        return made[kind]
-
-    return of
-
-
 def read(run):
     rows = [json.loads(line) for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()]
     lines = [json.loads(line) for line in (run / "predictions_validation.jsonl").read_text().splitlines()]
@@ -42,18 +26,18 @@ def read(run):
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_a_run_opens_in_stock_transformers_with_nothing_missing(runs, kind):
-    model, info = getattr(transformers, CLASSES[kind]).from_pretrained(runs(kind), output_loading_info=True)
+def test_a_run_opens_in_stock_transformers_with_nothing_missing(tiny_runs, kind):
+    model, info = getattr(transformers, CLASSES[kind]).from_pretrained(tiny_runs(kind), output_loading_info=True)
     assert type(model).__module__.startswith("transformers.models.bert.")
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     assert not info["mismatched_keys"]
-    tokenizer = transformers.AutoTokenizer.from_pretrained(runs(kind))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_runs(kind))
     assert len(tokenizer) == model.config.vocab_size
 
 
-def test_text_classification(runs, caplog):
-    run = runs("sequence_classification")
+def test_text_classification(tiny_runs, caplog):
+    run = tiny_runs("sequence_classification")
     with caplog.at_level(logging.WARNING):
         classify = transformers.pipeline("text-classification", model=str(run), top_k=None, device="cpu")
     assert classify.model.config.label2id == {"yes": 0, "no": 1, "perhaps": 2}
@@ -70,9 +54,9 @@ def test_text_classification(runs, caplog):
     assert compared >= 8
 
 
-def test_token_classification(runs):
+def test_token_classification(tiny_runs):
     """Every row of these data is a document of its own, as for a pipeline; predictions are read off first pieces."""
-    run = runs("token_classification")
+    run = tiny_runs("token_classification")
     tag = transformers.pipeline("token-classification", model=str(run), ignore_labels=[], device="cpu")
     compared = 0
     for row, line in read(run):
@@ -87,9 +71,9 @@ def test_token_classification(runs):
     assert compared >= 8
 
 
-def test_multiple_choice(runs):
+def test_multiple_choice(tiny_runs):
     """There is no pipeline; the stock model on the stock tokenizer's pairs."""
-    run = runs("multiple_choice")
+    run = tiny_runs("multiple_choice")
     model = transformers.AutoModelForMultipleChoice.from_pretrained(run).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(run)
     compared = 0
@@ -105,9 +89,9 @@ def test_multiple_choice(runs):
     assert compared >= 8
 
 
-def test_question_answering(runs):
+def test_question_answering(tiny_runs):
     """The stock model on one window gives the answer; newer versions of transformers have no such pipeline."""
-    run = runs("question_answering")
+    run = tiny_runs("question_answering")
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(run).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(run)
     compared = 0
@@ -129,12 +113,12 @@ def test_question_answering(runs):
     assert compared >= 5
 
 
-def test_the_pipeline_for_questions_where_the_installed_version_has_it(runs):
+def test_the_pipeline_for_questions_where_the_installed_version_has_it(tiny_runs):
     from transformers.pipelines import SUPPORTED_TASKS
 
     if "question-answering" not in SUPPORTED_TASKS:
         pytest.skip(f"transformers {transformers.__version__} has no pipeline question-answering")
-    run = runs("question_answering")
+    run = tiny_runs("question_answering")
     answer = transformers.pipeline("question-answering", model=str(run), device="cpu")
     row, _ = read(run)[0]
     assert answer(question=row["question"], context=row["context"], max_answer_len=30)["answer"] in row["context"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertForTokenClassification
+from transformers import BertForTokenClassification
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
@@ -15,7 +15,7 @@ from bert_recipes.metrics.entities import entity_scores
 from bert_recipes.tasks.examples import Split, TaggedExample
 from bert_recipes.tasks.loading import load_split
 from bert_recipes.tasks.registry import get_task
-from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
+from bert_recipes.tokenization import load_tokenizer
 
 
 LETTERS = "abcdefghij"
@@ -25,25 +25,14 @@ LABEL2ID = {name: number for number, name in enumerate(sorted(TASK.labels))}
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    path = tmp_path_factory.mktemp("letters") / "vocab.txt"
-    pieces = [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS)]
-    path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    return load_tokenizer(path, do_lower_case=True)
+def tokenizer(letters_tokenizer):
+    return letters_tokenizer
 
 
 @pytest.fixture(scope="module")
-def model(tokenizer):
+def model(tokenizer, tiny_config):
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-        num_labels=len(TASK.labels),
-    )
+    config = tiny_config(len(tokenizer), num_labels=len(TASK.labels))
     return BertForTokenClassification(config).eval()
 
 

@@ -274,6 +274,14 @@ def test_packing_and_unpacking(lengths):
         assert int(sizes.min()) >= 0.75 * group.length
 
 
+def test_a_label_at_a_pad_is_refused(kernels):
+    """It has no row: another token's would be taken."""
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    batch["labels"][3, 5] = 7
+    with pytest.raises(ValueError, match="where attention_mask is 0"):
+        run(model, batch, kernels)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 1024, 2500])
 def test_the_vocabulary_loss_is_cross_entropy(kernels, rows):
     """With more rows than are held at once, and with none."""

@@ -19,19 +19,6 @@ TINY = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py
 KINDS = tuple(TINY["TASKS"])
 
 
-@pytest.fixture(scope="module")
-def runs(tiny_checkpoint, tmp_path_factory):
-    """Kind -> finished run, made when it is asked for."""
-    made = {}
-
-    def of(kind):
-        if kind not in made:
-            made[kind] = TINY["make_run"](kind, tiny_checkpoint, tmp_path_factory.mktemp(kind))
-        return made[kind]
-
-    return of
-
-
 def score(run, folder, *flags, task_file=None):
     task_file = run.parent / "data" / "task.yaml" if task_file is None else task_file
     argv = ["--model_name_or_path", run, "--task_file", task_file, "--output_dir", folder / "trainer", *flags]
@@ -44,9 +31,9 @@ def figures(results):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_figures_are_those_of_the_run(runs, tmp_path, kind):
+def test_the_figures_are_those_of_the_run(tiny_runs, tmp_path, kind):
     """Lengths, stride and decoder are the run's, not the defaults."""
-    run = runs(kind)
+    run = tiny_runs(kind)
     expected = json.loads((run / "all_results.json").read_text())
     results = score(run, tmp_path, "--predictions_dir", tmp_path / "predictions")
     assert figures(results) == pytest.approx(figures(expected), abs=1e-5)
@@ -58,14 +45,14 @@ def test_the_figures_are_those_of_the_run(runs, tmp_path, kind):
     assert files == {path.name for path in run.glob("*predictions*")} | {"task.yaml"}
 
 
-def test_settings_that_are_given_win_over_those_of_the_run(runs, tmp_path):
-    run = runs("question_answering")
+def test_settings_that_are_given_win_over_those_of_the_run(tiny_runs, tmp_path):
+    run = tiny_runs("question_answering")
     windows = score(run, tmp_path)["splits"]["validation"]["features"]
     assert score(run, tmp_path, "--max_seq_length", "100")["splits"]["validation"]["features"] < windows
 
 
-def test_the_recipe_prints_the_figures_and_leaves_no_folder(repository, runs, tmp_path):
-    run = runs("token_classification")
+def test_the_recipe_prints_the_figures_and_leaves_no_folder(repository, tiny_runs, tmp_path):
+    run = tiny_runs("token_classification")
     command = [sys.executable, repository / "recipes" / "evaluate_checkpoint.py", "--model_name_or_path", run]
     command += ["--task_file", run / "task.yaml", "--data_dir", run.parent / "data", "--results_file", "out.json"]
     command += ["--precision", "fp32", "--use_cpu", "true"]
@@ -109,8 +96,8 @@ def test_a_task_is_found_on_the_command_line_and_in_the_configuration(tmp_path):
     assert names_a_task([f"--config={tmp_path / 'task.yaml'}"])
 
 
-def test_what_cannot_be_measured_is_refused(runs, tmp_path):
-    run = runs("sequence_classification")
+def test_what_cannot_be_measured_is_refused(tiny_runs, tmp_path):
+    run = tiny_runs("sequence_classification")
     with pytest.raises(InputError, match="model_name_or_path is missing"):
         parse_arguments(ScoringArguments, argv=["--task", "mrpc"])
     with pytest.raises(InputError, match="--predictions_dir"):
@@ -119,16 +106,16 @@ def test_what_cannot_be_measured_is_refused(runs, tmp_path):
         score(tmp_path, tmp_path, task_file=run / "task.yaml")
 
 
-def test_a_checkpoint_with_other_labels_is_not_measured(runs, tmp_path):
-    argv = ["--model_name_or_path", runs("sequence_classification"), "--task", "mrpc"]
+def test_a_checkpoint_with_other_labels_is_not_measured(tiny_runs, tmp_path):
+    argv = ["--model_name_or_path", tiny_runs("sequence_classification"), "--task", "mrpc"]
     argv += ["--data_dir", write_mrpc(tmp_path / "mrpc"), "--output_dir", tmp_path / "trainer"]
     settings, args = parse_arguments(ScoringArguments, FineTuningArguments, argv=list(map(str, argv)))
     with pytest.raises(InputError, match="labels are yes, no, perhaps; the task's are not_equivalent, equivalent"):
         score_checkpoint(settings, args)
 
 
-def test_a_task_without_validation_split_is_not_measured(runs, tmp_path):
-    run = runs("sequence_classification")
+def test_a_task_without_validation_split_is_not_measured(tiny_runs, tmp_path):
+    run = tiny_runs("sequence_classification")
     file = run.parent / "data" / "test.yaml"
     columns = "text_columns: [first, second]\nlabels: [yes, no, perhaps]\n"
     file.write_text(f"kind: sequence_classification\n{columns}files: {{test: validation.jsonl}}\n")
@@ -144,10 +131,10 @@ def write_mrpc(folder):
     return folder
 
 
-def test_a_head_without_weights_is_not_measured(runs, tmp_path):
+def test_a_head_without_weights_is_not_measured(tiny_runs, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    run = runs("sequence_classification")
+    run = tiny_runs("sequence_classification")
     copy = shutil.copytree(run, tmp_path / "copy")
     weights = load_file(copy / "model.safetensors")
     del weights["classifier.weight"]

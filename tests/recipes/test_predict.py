@@ -27,23 +27,10 @@ TINY = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py
 KINDS = tuple(TINY["TASKS"])
 
 
-@pytest.fixture(scope="module")
-def runs(tiny_checkpoint, tmp_path_factory):
-    """Kind -> finished run, made when it is asked for."""
-    made = {}
-
-    def of(kind):
-        if kind not in made:
-            made[kind] = TINY["make_run"](kind, tiny_checkpoint, tmp_path_factory.mktemp(kind))
-        return made[kind]
-
-    return of
-
-
 @pytest.fixture
-def copy(runs, tmp_path):
+def copy(tiny_runs, tmp_path):
     """A copy of the text classifier that may be damaged."""
-    return shutil.copytree(runs("sequence_classification"), tmp_path / "copy")
+    return shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "copy")
 
 
 def start(command, folder):
@@ -94,8 +81,8 @@ def assert_same(found, expected, *, but_for_ids=False):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_recipe_writes_the_predictions_of_the_training_run(repository, runs, tmp_path, kind):
-    run = runs(kind)
+def test_the_recipe_writes_the_predictions_of_the_training_run(repository, tiny_runs, tmp_path, kind):
+    run = tiny_runs(kind)
     expected = predicted_in_training(run)
     assert len({json.dumps(line["probabilities"]) for line in expected}) > 15  # or every order would be right
     before = sorted(path.name for path in run.iterdir())
@@ -114,8 +101,8 @@ def test_the_recipe_writes_the_predictions_of_the_training_run(repository, runs,
     assert sorted(path.name for path in run.iterdir()) == before
 
 
-def test_without_an_output_file_predictions_and_nothing_else_go_to_stdout(repository, runs, tmp_path):
-    run = runs("multiple_choice")
+def test_without_an_output_file_predictions_and_nothing_else_go_to_stdout(repository, tiny_runs, tmp_path):
+    run = tiny_runs("multiple_choice")
     command = [sys.executable, repository / "recipes" / "predict.py", "--model_name_or_path", run]
     command += ["--input_file", data_of(run), "--precision", "fp32", "--use_cpu", "true"]
     done = start(command, tmp_path)
@@ -124,8 +111,8 @@ def test_without_an_output_file_predictions_and_nothing_else_go_to_stdout(reposi
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_chunks_and_the_order_of_the_inputs_change_nothing(runs, tmp_path, kind):
-    run = runs(kind)
+def test_batches_chunks_and_the_order_of_the_inputs_change_nothing(tiny_runs, tmp_path, kind):
+    run = tiny_runs(kind)
     rows = [{"idx": number} | row for number, row in enumerate(rows_of(run))]
     order = random.Random(1).sample(range(len(rows)), len(rows))
     file = TINY["write_jsonl"](tmp_path / "shuffled.jsonl", [rows[number] for number in order])
@@ -135,8 +122,8 @@ def test_batches_chunks_and_the_order_of_the_inputs_change_nothing(runs, tmp_pat
         assert_same(found, [expected[number] for number in order])
 
 
-def test_every_form_of_file_gives_the_same(runs, tmp_path):
-    run = runs("sequence_classification")
+def test_every_form_of_file_gives_the_same(tiny_runs, tmp_path):
+    run = tiny_runs("sequence_classification")
     rows, expected = rows_of(run), predicted_in_training(run)
     for row in rows:
         row["label"] = "no such class"  # labels are not looked at
@@ -158,8 +145,8 @@ def test_every_form_of_file_gives_the_same(runs, tmp_path):
     assert [line["idx"] for line in found] == [row["number"] for row in renamed]
 
 
-def test_words_may_be_a_line_of_text_or_conll_columns(runs, tmp_path):
-    run = runs("token_classification")
+def test_words_may_be_a_line_of_text_or_conll_columns(tiny_runs, tmp_path):
+    run = tiny_runs("token_classification")
     sentences, expected = [row["tokens"] for row in rows_of(run)], predicted_in_training(run)
     (tmp_path / "in.txt").write_text("".join(" ".join(words) + "\n" for words in sentences))
     assert_same(predict(run, tmp_path / "in.txt"), expected)
@@ -178,16 +165,16 @@ def test_a_document_is_not_cut_between_two_chunks(tmp_path):
     assert [chunk.ids for chunk in chunks] == [[0, 1, 2], [3, 4]]
 
 
-def test_questions_may_have_no_answer_where_that_is_said(runs, tmp_path):
-    run = runs("question_answering")
+def test_questions_may_have_no_answer_where_that_is_said(tiny_runs, tmp_path):
+    run = tiny_runs("question_answering")
     found = predict(run, data_of(run), version_2_with_negative="true", null_score_diff_threshold="-1000")
     assert {line["prediction"] for line in found} == {""}
     assert "" not in {line["prediction"] for line in predict(run, data_of(run))}
 
 
-def test_a_checkpoint_without_task_file_is_read_by_its_architecture(runs, tmp_path):
+def test_a_checkpoint_without_task_file_is_read_by_its_architecture(tiny_runs, tmp_path):
     for kind in KINDS:
-        run, bare = runs(kind), tmp_path / kind
+        run, bare = tiny_runs(kind), tmp_path / kind
         shutil.copytree(run, bare, ignore=shutil.ignore_patterns("task.yaml", "run.yaml", "predictions*"))
         flags = {"max_seq_length": 40}  # run.yaml said so
         if kind == "sequence_classification":
@@ -236,21 +223,21 @@ def test_regression_and_several_labels_follow_from_the_configuration(tiny_checkp
         ("in.csv", b"first,second\na,\xe9\n", "line 2: not UTF-8"),
     ],
 )
-def test_an_input_that_does_not_fit_is_named_with_its_row(runs, tmp_path, name, content, words):
+def test_an_input_that_does_not_fit_is_named_with_its_row(tiny_runs, tmp_path, name, content, words):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError) as caught:
-        predict(runs("sequence_classification"), tmp_path / name)
+        predict(tiny_runs("sequence_classification"), tmp_path / name)
     assert words in str(caught.value)
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_one_side_of_a_pair_may_be_empty(runs, tmp_path):
+def test_one_side_of_a_pair_may_be_empty(tiny_runs, tmp_path):
     file = TINY["write_jsonl"](tmp_path / "in.jsonl", [{"first": "a", "second": ""}])
-    assert len(predict(runs("sequence_classification"), file)) == 1
+    assert len(predict(tiny_runs("sequence_classification"), file)) == 1
 
 
-def test_flags_that_do_not_fit_the_model_are_refused(runs, tmp_path):
-    run = runs("sequence_classification")
+def test_flags_that_do_not_fit_the_model_are_refused(tiny_runs, tmp_path):
+    run = tiny_runs("sequence_classification")
     with pytest.raises(InputError, match=r"names 1 columns; .* was trained on 2: first, second"):
         load(run, data_of(run), text_columns="first")
     with pytest.raises(InputError, match="is for multiple choice"):
@@ -305,16 +292,16 @@ def without_tokenizer(folder):
         (lambda folder: (folder / "model.safetensors").write_bytes(b"12345678"), "cannot be opened"),
     ],
 )
-def test_a_checkpoint_whose_parts_do_not_belong_together_is_refused(runs, copy, damage, words):
+def test_a_checkpoint_whose_parts_do_not_belong_together_is_refused(tiny_runs, copy, damage, words):
     damage(copy)
     with pytest.raises(InputError) as caught:
-        load(copy, data_of(runs("sequence_classification")))
+        load(copy, data_of(tiny_runs("sequence_classification")))
     assert words in str(caught.value)
 
 
-def test_a_checkpoint_without_task_file_and_without_its_head_is_refused(runs, copy):
+def test_a_checkpoint_without_task_file_and_without_its_head_is_refused(tiny_runs, copy):
     (copy / "task.yaml").unlink()
-    file = data_of(runs("sequence_classification"))
+    file = data_of(tiny_runs("sequence_classification"))
     set_labels(copy, ["yes", "no"])  # the weights have three
     with pytest.raises(InputError, match="classifier"):
         load(copy, file, text_columns=["first", "second"])
@@ -323,10 +310,10 @@ def test_a_checkpoint_without_task_file_and_without_its_head_is_refused(runs, co
         load(copy, file, text_columns=["first", "second"])
 
 
-def test_a_mistake_is_one_line_and_leaves_no_output(repository, runs, tmp_path):
+def test_a_mistake_is_one_line_and_leaves_no_output(repository, tiny_runs, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"first": "a", "second": "b"}\nno JSON\n')
     command = [sys.executable, repository / "recipes" / "predict.py", "--input_file", tmp_path / "in.jsonl"]
-    command += ["--model_name_or_path", runs("sequence_classification"), "--output_file", tmp_path / "out.jsonl"]
+    command += ["--model_name_or_path", tiny_runs("sequence_classification"), "--output_file", tmp_path / "out.jsonl"]
     done = start(command, tmp_path)
     assert done.returncode == 1
     assert done.stdout == ""

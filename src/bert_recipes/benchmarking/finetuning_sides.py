@@ -115,7 +115,7 @@ def our_trainer(spec: SampleSpec, flags: Mapping[str, Any], encoded: EncodedSpli
     model = make_model(spec)
     names = {name: number for number, name in enumerate(task.labels)}
     tokenizer = load_tokenizer(vocabulary_of(spec), do_lower_case=True)
-    kind = KIND_CLASSES[task.kind](task, tokenizer, settings, names)  # type: ignore[call-arg]
+    kind = KIND_CLASSES[task.kind](task, tokenizer, settings, names)
     choose_layers(model, args.fast_layers, use_cpu=args.use_cpu)
     if args.use_cpu:
         # As `finetuning.run._make_trainer` and `run_training` do it.

@@ -141,7 +141,7 @@ def measure_lengths(task_name: str, data_dir: str, vocabulary: str) -> tuple[int
         return _histogram(np.minimum(lengths, limit.max_length))
     settings = TaskArguments(task=task_name, max_seq_length=limit.max_length)
     label2id = {name: number for number, name in enumerate(task.labels)}
-    kind = KIND_CLASSES[task.kind](task, tokenizer, settings, label2id)  # type: ignore[call-arg]
+    kind = KIND_CLASSES[task.kind](task, tokenizer, settings, label2id)
     return _histogram(kind.encode(split, for_training=True).lengths)
 
 

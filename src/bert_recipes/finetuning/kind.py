@@ -13,8 +13,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import torch
 
+from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.tasks.examples import Example, Split
 from bert_recipes.tasks.task import Task
+from bert_recipes.tokenization import OriginalBertTokenizer
 
 
 # One model input: input_ids, token_type_ids, attention_mask as lists of int, and labels under the kind's label_keys.
@@ -72,17 +74,27 @@ class Prediction:
 class TaskKind(Protocol):
     """How a kind of task is encoded, trained, decoded and measured.
 
-    Every kind is built as `Kind(task, tokenizer, settings, label2id)`: the `Task`, the `OriginalBertTokenizer`, the
-    `TaskArguments`, and the label names -> class numbers of the model (empty where there are no named labels).
+    Args:
+        task: The row.
+        tokenizer: The checkpoint's.
+        settings: Lengths and what else the kind asks for.
+        label2id: Label names -> class numbers of the model; empty where there are no named labels.
     """
 
     task: Task
+    tokenizer: OriginalBertTokenizer
+    settings: TaskArguments
     # Name of the class in transformers that has the head.
     auto_class: ClassVar[str]
     # Keys of a batch that are labels: the model never sees them.
     label_keys: ClassVar[tuple[str, ...]]
     # Whether the loss changes with the padded length: then all micro-batches of a step are padded alike.
     loss_counts_padding: ClassVar[bool]
+
+    def __init__(
+        self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
+    ) -> None:
+        """Refuse a task that the kind cannot be made for with an `InputError`."""
 
     def encode(self, split: Split, *, for_training: bool) -> EncodedSplit:
         """Examples -> features; labels are added where the split has them."""

@@ -41,8 +41,8 @@ class MultipleChoice:
     def __init__(
         self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
     ) -> None:
-        """Remember them."""
-        self.task, self.tokenizer, self.settings, self.label2id = task, tokenizer, settings, label2id
+        """Keep the settings."""
+        self.task, self.tokenizer, self.settings = task, tokenizer, settings
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
         """Examples -> features whose input_ids and token_type_ids are lists of C lists.

@@ -112,7 +112,7 @@ class Predictor:
 
     def lines(self, chunks: Iterable[InputChunk]) -> Iterator[dict[str, Any]]:
         """Yield `idx`, `prediction` and (where there are any) `probabilities` of each input, in the order of the inputs."""
-        kind, length = self.trainer.kind, self.trainer.kind.settings.max_seq_length  # type: ignore[attr-defined]
+        kind, length = self.trainer.kind, self.trainer.kind.settings.max_seq_length
         num_full = 0
         for chunk in chunks:
             encoded = kind.encode(chunk.split, for_training=False)
@@ -159,7 +159,7 @@ def load_predictor(
     num_inputs = check_inputs(task, Path(args.input_file))
     kind_class = KIND_CLASSES[task.kind]
     model = open_model(name, task, kind_class, tokenizer, settings, seed=run_arguments.seed, needs_head=True)
-    kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})  # type: ignore[call-arg]
+    kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})
     trainer = FineTuningTrainer(model, run_arguments, kind, processing_class=tokenizer)
     return Predictor(task, trainer), num_inputs
 

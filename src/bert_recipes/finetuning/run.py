@@ -13,7 +13,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from bert_recipes.config import write_task_file
 from bert_recipes.errors import InputError, saving
-from bert_recipes.finetuning.access import check_access
+from bert_recipes.finetuning.access import load_task
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
@@ -40,14 +40,12 @@ class FineTuningRun:
     Attributes:
         task: Its row.
         checkpoint: Folder or Hub name that the model came from.
-        kind: The task's kind, ready to encode.
-        trainer: Ready to train or to predict.
+        trainer: Ready to train or to predict, with the task's kind.
         test_splits: Encoded test splits by name, where they are wanted.
     """
 
     task: Task
     checkpoint: str
-    kind: TaskKind
     trainer: FineTuningTrainer
     test_splits: Mapping[str, EncodedSplit]
 
@@ -56,14 +54,14 @@ def prepare_run(settings: TaskArguments, args: FineTuningArguments, *, for_train
     """Load checkpoint and data and join the parts; mistakes are found before anything is trained.
 
     Args:
-        settings: Task, data, model.
+        settings: Task, data, model; as `check_access` leaves them.
         args: How it is trained; do_predict also loads the test splits.
         for_training: False: the checkpoint is measured as it is, and must have the task's head.
 
     Raises:
-        InputError: Unknown task, data or checkpoint that is not there or does not fit.
+        InputError: Unknown task, data or checkpoint that does not fit.
     """
-    task = check_access(settings, for_training=for_training)
+    task = load_task(settings)
     assert settings.model_name_or_path is not None
     kind_class = KIND_CLASSES[task.kind]
     tokenizer = open_tokenizer(settings.model_name_or_path)
@@ -71,9 +69,9 @@ def prepare_run(settings: TaskArguments, args: FineTuningArguments, *, for_train
     model = open_model(
         settings.model_name_or_path, task, kind_class, tokenizer, settings, seed=args.seed, needs_head=not for_training
     )
-    kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})  # type: ignore[call-arg]
+    kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})
     trainer = _make_trainer(model, kind, task, settings, args, splits)
-    return FineTuningRun(task, settings.model_name_or_path, kind, trainer, _encode_tests(task, kind, settings, args))
+    return FineTuningRun(task, settings.model_name_or_path, trainer, _encode_tests(task, kind, settings, args))
 
 
 def _load_splits(
@@ -121,7 +119,7 @@ def _make_trainer(
         train_dataset=train,
         eval_splits=validation,
         freeze_encoder=settings.freeze_encoder,
-        processing_class=kind.tokenizer,  # type: ignore[attr-defined]
+        processing_class=kind.tokenizer,
     )
 
 
@@ -173,6 +171,7 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
         InputError: Only the outputs for a test split are not finite, or the folder cannot be written to.
     """
     files: list[Path] = []
+    kind = run.trainer.kind
     is_main = run.trainer.is_world_process_zero()
     has_diverged = False
     for encoded in run.trainer.eval_splits.values():
@@ -181,12 +180,12 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
             has_diverged = True
         elif is_main:
             with saving(folder):
-                files += run.kind.write(folder, split.name, split.examples, run.trainer.predictions[split.name])
+                files += kind.write(folder, split.name, split.examples, run.trainer.predictions[split.name])
     for name, encoded in ({} if has_diverged else run.test_splits).items():
         predictions = run.trainer.predict_split(encoded)
         if is_main:
             with saving(folder):
-                files += run.kind.write(folder, name, encoded.split.examples, predictions)
+                files += kind.write(folder, name, encoded.split.examples, predictions)
     if is_main:
         write_task_file(folder / TASK_FILE, run.task)
     return files

@@ -10,7 +10,7 @@ from typing import Any
 
 from bert_recipes.config_file import read_tree
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.access import load_task
+from bert_recipes.finetuning.access import check_access, load_task
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.input_arguments import InputArguments, read_model_config
 from bert_recipes.finetuning.run import describe_data, prepare_run, write_predictions
@@ -80,6 +80,7 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
         raise InputError(f"task {task.name} has no validation split to measure on; recipes/predict.py predicts inputs")
     if args.do_predict and settings.predictions_dir is None:
         raise InputError("do_predict is true; say with --predictions_dir where the predictions go")
+    check_access(settings, for_training=False, with_tests=args.do_predict)
     run = prepare_run(settings, args, for_training=False)
     results = describe_data(run) | run.trainer.evaluate()
     if settings.predictions_dir is not None:

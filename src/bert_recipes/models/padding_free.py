@@ -60,12 +60,19 @@ class PackedLayout:
         return flat.index_copy(0, self.places, packed).view(*self.shape, *packed.shape[1:])
 
     def rows_of(self, places: torch.Tensor) -> torch.Tensor:
-        """int64: the rows of flat positions of real tokens."""
+        """int64: the rows of flat positions of real tokens.
+
+        Raises:
+            ValueError: A position holds no token.
+        """
         if self.places is None:
             return places
-        rows = torch.empty(self.shape[0] * self.shape[1], dtype=torch.int64, device=places.device)
+        rows = torch.full((self.shape[0] * self.shape[1],), -1, dtype=torch.int64, device=places.device)
         rows[self.places] = torch.arange(len(self.places), device=places.device)
-        return rows[places]
+        found = rows[places]
+        if bool((found < 0).any()):
+            raise ValueError("a label stands where attention_mask is 0; labels of pads are -100")
+        return found
 
 
 def make_layout(attention_mask: torch.Tensor | None, shape: tuple[int, int], device: torch.device) -> PackedLayout:

@@ -134,6 +134,7 @@ def evaluate_stock(run: FineTuningRun, trainer: StockTrainer) -> dict[str, float
         trainer: Trained.
     """
     start = time.perf_counter()
+    kind = run.trainer.kind
     # With batches of like length `predict` would give its outputs in another order than that of the rows.
     trainer.args.train_sampling_strategy = "sequential"
     metrics: dict[str, float] = {}
@@ -141,7 +142,7 @@ def evaluate_stock(run: FineTuningRun, trainer: StockTrainer) -> dict[str, float
         prefix = f"eval_{name}_" if name else "eval_"
         output = trainer.predict([dict(encoded[number]) for number in range(len(encoded))])
         outputs = split_predictions(output.predictions, encoded)
-        figures = run.kind.score(encoded.split.examples, run.kind.decode(encoded, outputs))
+        figures = kind.score(encoded.split.examples, kind.decode(encoded, outputs))
         metrics |= {f"{prefix}{key}": value for key, value in figures.items()}
     metrics["eval_seconds"] = round(time.perf_counter() - start, 2)
     return metrics

@@ -14,16 +14,7 @@ from bert_recipes.tasks.task import Task
 
 
 def choice_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, ChoiceExample]]:
-    """Yield number and example of every row.
-
-    Args:
-        task: What the columns are.
-        rows: The table.
-        is_test: Whether a row may lack the label column: then the label is hidden.
-
-    Raises:
-        InputError: A row that does not fit.
-    """
+    """Contexts with their endings, row by row; a `reading.RowReader`."""
     labels: ClassLabels | None = None
     for index, (number, row) in enumerate(rows.rows):
         where = rows.where(number)

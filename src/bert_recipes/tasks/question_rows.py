@@ -13,16 +13,7 @@ from bert_recipes.tasks.task import Task
 
 
 def question_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, QuestionExample]]:
-    """Yield number and example of every row.
-
-    Args:
-        task: What the columns are.
-        rows: The table.
-        is_test: Whether a row may lack the label column: then the label is hidden.
-
-    Raises:
-        InputError: A row that does not fit.
-    """
+    """Questions with paragraph and answers, row by row; a `reading.RowReader`."""
     may_lack_answer = "squad_v2" in task.metrics
     seen: dict[str, int] = {}
     for index, (number, row) in enumerate(rows.rows):

@@ -15,7 +15,11 @@ from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.text_rows import text_examples
 
 
-_READERS: Mapping[str, Callable[[Task, Rows, bool], Iterator[tuple[int, Example]]]] = {
+# (task, rows, is_test) -> number and example of every row. is_test: a row may lack the label column, then its label is hidden.
+# Raises InputError for a row that does not fit.
+RowReader = Callable[[Task, Rows, bool], Iterator[tuple[int, Example]]]
+
+_READERS: Mapping[str, RowReader] = {
     "sequence_classification": text_examples,
     "token_classification": tagged_examples,
     "question_answering": question_examples,

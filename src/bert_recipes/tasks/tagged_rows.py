@@ -15,16 +15,7 @@ from bert_recipes.tasks.task import Task
 
 
 def tagged_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, TaggedExample]]:
-    """Yield number and example of every row.
-
-    Args:
-        task: What the columns are.
-        rows: The table.
-        is_test: Whether a row may lack the label column: then the label is hidden.
-
-    Raises:
-        InputError: A row that does not fit.
-    """
+    """Words with their labels, row by row; a `reading.RowReader`."""
     labels = ClassLabels(task)
     is_checked = is_bio(task.labels)
     for index, (number, row) in enumerate(rows.rows):

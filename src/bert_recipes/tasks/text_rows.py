@@ -17,16 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def text_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, TextExample]]:
-    """Yield number and example of every row.
-
-    Args:
-        task: What the columns are.
-        rows: The table.
-        is_test: Whether a row may lack the label column: then the label is hidden.
-
-    Raises:
-        InputError: A row that does not fit.
-    """
+    """Texts with their label, row by row; a `reading.RowReader`."""
     read_label = _label_reader(task)
     columns, label_column = task.text_columns, task.label_column
     empty = 0

@@ -1,0 +1,71 @@
+"""Which layers a model gets: other arithmetic, the same weights, names and answers."""
+
+import pytest
+import torch
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+)
+
+from bert_recipes.layer_choice import choose_layers
+from bert_recipes.models.bert_model import BertModel
+
+
+SIZES = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
+BATCH = {
+    "input_ids": torch.arange(1, 25).view(2, 12),
+    "attention_mask": (torch.arange(12) < torch.tensor([[12], [7]])).long(),
+    "labels": torch.tensor([0, 1]),
+}
+
+
+def make_classifier(**settings):
+    torch.manual_seed(0)
+    return BertForSequenceClassification(BertConfig(**SIZES, **settings))
+
+
+def gradients(model):
+    model.zero_grad()
+    model(**BATCH).loss.backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+def test_a_stock_model_with_a_head_gets_layers_on_packed_rows(tmp_path):
+    model = make_classifier(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
+    expected, names = gradients(model), list(model.state_dict())
+    choose_layers(model, "plain", use_cpu=True)
+    assert isinstance(model.bert, BertModel)
+    assert model.bert.fast_kernels is not None
+    assert list(model.state_dict()) == names
+    for name, gradient in gradients(model).items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-6)
+    model.save_pretrained(tmp_path)
+    again = BertForSequenceClassification.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(again(**BATCH).logits, model.eval()(**BATCH).logits, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dropout", "attention"), [(0.1, "eager"), (0.0, "sdpa")])
+def test_stock_layers_spell_attention_out_where_there_is_dropout(dropout, attention):
+    model = make_classifier(attention_probs_dropout_prob=dropout)
+    choose_layers(model, "off", use_cpu=True)
+    assert model.config._attn_implementation == attention
+    assert model.bert.fast_kernels is None
+
+
+def test_a_gpu_and_other_architectures_keep_what_they_have():
+    model = make_classifier()
+    choose_layers(model, "plain", use_cpu=False)
+    assert type(model.bert) is not BertModel
+    other = DistilBertForSequenceClassification(
+        DistilBertConfig(vocab_size=99, dim=32, n_layers=1, n_heads=2, hidden_dim=64)
+    )
+    choose_layers(other, "plain", use_cpu=True)
+    assert type(other.distilbert).__module__.startswith("transformers.")
