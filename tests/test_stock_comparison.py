@@ -25,7 +25,7 @@ KINDS = tuple(TASKS)
 def prepared(kind, folder, **settings):
     result = finetuning_run(kind, output_dir=str(folder), train=False, **settings)
     trainer = result["trainer"]
-    run = FineTuningRun(get_task(TASKS[kind]), str(folder), trainer.kind, trainer, {})
+    run = FineTuningRun(get_task(TASKS[kind]), str(folder), trainer, {})
     return run, trainer.args, result
 
 
