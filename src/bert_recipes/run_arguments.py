@@ -63,7 +63,7 @@ class RunArguments(TrainingArguments):
     optimizer: str = field(default="bert_adam", metadata={"help": f"one of {', '.join(OPTIMIZERS)}"})
     schedule: str = field(default="bert_linear", metadata={"help": f"one of {', '.join(SCHEDULES)}"})
     precision: str = field(default="auto", metadata={"help": f"one of {', '.join(PRECISIONS)}"})
-    fast_layers: str = field(default="off", metadata={"help": f"fused CPU kernels: {', '.join(FAST_LAYERS)}"})
+    fast_layers: str = field(default="auto", metadata={"help": f"fused CPU kernels: {', '.join(FAST_LAYERS)}"})
     global_train_batch_size: int | None = field(
         default=None, metadata={"help": "examples of a step over all processes; decides the accumulation"}
     )

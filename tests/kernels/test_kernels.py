@@ -67,9 +67,9 @@ def test_heads_are_split_and_merged(compiled, offsets, dtype):
     packed, bias = randn(total, 3 * WIDTH, dtype=dtype), randn(3 * WIDTH, seed=1)
     split = both(compiled, "split_heads", packed, bias, offsets, HEADS, length, 3)
     assert split.shape == (3, len(offsets) - 1, HEADS, length, SIZE)
-    both(compiled, "merge_heads", split, offsets, total)
-    same = both(compiled, "split_heads", packed, None, offsets, HEADS, length, 3)
-    assert torch.equal(compiled.merge_heads(same, offsets, total), packed)
+    both(compiled, "merge_heads_", torch.zeros_like(packed), split, offsets)
+    same = both(compiled, "split_heads", packed, None, offsets, HEADS, length + 5, 3)
+    assert torch.equal(compiled.merge_heads_(torch.zeros_like(packed), same, offsets), packed)
 
 
 def test_attention_probabilities_and_their_gradient(compiled, offsets, dtype, p):
@@ -115,11 +115,15 @@ def test_gelu_of_large_numbers(compiled):
         torch.testing.assert_close(out, values.clamp(min=0), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("filling", [0, 29])
 @pytest.mark.parametrize("needs_gradient", [True, False])
-def test_cross_entropy(compiled, dtype, needs_gradient):
-    logits, bias = randn(19, 1003, dtype=dtype) * 5, randn(1003, seed=1)
+def test_cross_entropy(compiled, dtype, needs_gradient, filling):
+    logits, bias = randn(19, 1003, dtype=dtype) * 5, randn(1003 - filling, seed=1)
     targets = torch.arange(19) * 50
-    both(compiled, "cross_entropy_", logits, bias, targets, 0.25, needs_gradient)
+    targets[[3, 18]] = -100
+    losses, of_bias = both(compiled, "cross_entropy_", logits, bias, targets, 0.25, needs_gradient)
+    assert losses[3] == losses[18] == 0 < losses[0]
+    assert of_bias.any() == needs_gradient
 
 
 def test_column_sums(compiled, dtype):
@@ -144,6 +148,8 @@ def test_dropout_is_what_is_asked_for_and_a_function_of_its_key(compiled):
 def test_what_the_kernels_cannot_take_is_refused(compiled):
     with pytest.raises(RuntimeError, match="float32 or bfloat16 only"):
         compiled.column_sum(torch.ones(2, 2, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="outside of the vocabulary"):
+        compiled.cross_entropy_(torch.ones(1, 8), torch.ones(7), torch.tensor([7]), 1.0, True)
     with pytest.raises(RuntimeError, match="contiguous"):
         compiled.column_sum(torch.ones(2, 3).t())
 

@@ -8,7 +8,7 @@ from transformers import BertConfig
 from bert_recipes.kernels import load_kernels
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.bert_model import BertModel
-from bert_recipes.models.padding_free import make_layout
+from bert_recipes.models.padding_free import LENGTH_STEP, LIKE_LENGTH, ROW_STEP, SHORT_LENGTH, make_layout
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
 
@@ -181,14 +181,14 @@ def test_dropout_leaves_the_expected_loss_and_its_gradient_is_right(kernels):
         parameter = model.get_parameter(name)
         direction = torch.randn(parameter.shape, generator=generator)
         losses = []
-        for step in (1e-2, -1e-2):
+        for step in (2e-3, -2e-3):
             with torch.no_grad():
                 parameter.add_(direction, alpha=step)
                 torch.manual_seed(7)
             losses.append(model(**batch).loss.item())
             with torch.no_grad():
                 parameter.sub_(direction, alpha=step)
-        slope = (losses[0] - losses[1]) / 2e-2
+        slope = (losses[0] - losses[1]) / 4e-3
         expected = (gradients[name] * direction).sum().item()
         assert slope == pytest.approx(expected, rel=0.05, abs=2e-2), name
 
@@ -261,7 +261,9 @@ def test_packing_and_unpacking(lengths):
     mask = batch["attention_mask"]
     layout = make_layout(mask, tuple(mask.shape), mask.device)
     packed = layout.pack(batch["input_ids"])
-    assert len(packed) == sum(lengths)
+    assert layout.num_tokens == sum(lengths)
+    assert len(packed) == sum(lengths) or len(packed) % ROW_STEP == 0
+    assert torch.equal(packed[layout.num_tokens :], packed[:1].expand(len(packed) - layout.num_tokens))
     assert torch.equal(layout.unpack(packed), batch["input_ids"])
     assert torch.equal(packed[layout.first_rows], batch["input_ids"][:, 0])
     places = mask.flatten().nonzero()[:, 0]
@@ -270,8 +272,9 @@ def test_packing_and_unpacking(lengths):
     for group in layout.groups:
         sizes = group.offsets.diff()
         assert int(group.offsets[-1]) == group.end - group.start
-        assert int(sizes.max()) == group.length
-        assert int(sizes.min()) >= 0.75 * group.length
+        longest = int(sizes.max())
+        assert longest <= group.length < longest + LENGTH_STEP
+        assert int(sizes.min()) >= LIKE_LENGTH * longest or longest <= SHORT_LENGTH
 
 
 def test_a_label_at_a_pad_is_refused(kernels):

@@ -81,10 +81,10 @@ def split_heads(
     return padded.view(*places.shape, parts, heads, -1).permute(2, 0, 3, 1, 4).contiguous()
 
 
-def merge_heads(split: torch.Tensor, offsets: torch.Tensor, total: int) -> torch.Tensor:
-    """(parts, B, h, S, d) -> (T, parts * h * d): what `split_heads` undoes."""
+def merge_heads_(rows: torch.Tensor, split: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """(parts, B, h, S, d) -> rows (T, parts * h * d), written: what `split_heads` undoes."""
     places = _places(offsets, split.shape[3])
-    return split.permute(1, 3, 0, 2, 4)[places].reshape(total, -1)
+    return rows.copy_(split.permute(1, 3, 0, 2, 4)[places].flatten(1))
 
 
 def softmax_dropout_(
@@ -187,15 +187,24 @@ def column_sum(values: torch.Tensor) -> torch.Tensor:
 
 def cross_entropy_(
     logits: torch.Tensor, bias: torch.Tensor, targets: torch.Tensor, scale: float, needs_gradient: bool
-) -> torch.Tensor:
-    """float32 (T,): cross-entropy of logits (T, N) + bias with targets int64 (T,), in nats.
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cross-entropy in nats of logits (T, N) + bias (V,) with targets int64 (T,); V <= N, the columns after V are filling.
 
-    With `needs_gradient` the logits become the gradient of `scale` times the summed losses.
+    With `needs_gradient` the logits become the gradient of `scale` times the summed losses. A row whose target is
+    negative has loss and gradient 0.
+
+    Returns:
+        The losses float32 (T,), and the gradient of the bias float32 (V,), 0 without `needs_gradient`.
     """
-    log_probs = torch.log_softmax(logits.float() + bias, dim=-1)
-    losses = -log_probs.gather(1, targets[:, None])[:, 0]
+    width, is_real = len(bias), targets >= 0
+    log_probs = torch.log_softmax(logits[:, :width].float() + bias, dim=-1)
+    own = targets.clamp(min=0)
+    losses = -log_probs.gather(1, own[:, None])[:, 0] * is_real
+    of_bias = torch.zeros_like(bias)
     if needs_gradient:
         gradient = log_probs.exp_().mul_(scale)
-        gradient[torch.arange(len(targets), device=targets.device), targets] -= scale
-        logits.copy_(gradient)
-    return losses
+        gradient[torch.arange(len(targets), device=targets.device), own] -= scale
+        gradient *= is_real[:, None]
+        of_bias = gradient.sum(dim=0)
+        logits.zero_()[:, :width].copy_(gradient)
+    return losses, of_bias

@@ -25,6 +25,7 @@ from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
 
 IGNORE_INDEX = -100
+PREDICTED_STEP = 32
 INITIALIZERS = ("truncated_normal", "normal")
 
 
@@ -138,7 +139,8 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         if labels is not None:
             places = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
             targets = labels.flatten()[places]
-            mlm_loss, prediction_logits = self._masked_lm(rows[layout.rows_of(places)], targets, num_items_in_batch)
+            own_rows = layout.rows_of(places)
+            mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch)
         if labels is None or return_full_logits:
             prediction_logits = self.cls.predictions(layout.unpack(rows))
         if next_sentence_label is not None:
@@ -159,18 +161,21 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         )
 
     def _masked_lm(
-        self, rows: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None
+        self, rows: torch.Tensor, predicted: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The masked-LM loss of rows (M, H), and their logits (M, V) where they are held."""
+        """The masked-LM loss of rows (T, H) at `predicted` int64 (M,), and their logits (M, V) where they are held."""
         kernels = self.bert.fast_kernels
         if kernels is None or not (self.training and torch.is_grad_enabled()):
-            logits = self.cls.predictions(rows)
+            logits = self.cls.predictions(rows[predicted])
             return _mean_cross_entropy(logits, targets, count), logits
-        hidden = self.cls.predictions.transform(rows)
+        divisor = float(max(targets.numel(), 1) if count is None else count)
+        # A number of rows that comes again and again (see padding_free.ROW_STEP): any row, with a target that counts for nothing.
+        filling = -len(predicted) % PREDICTED_STEP
+        predicted, targets = F.pad(predicted, (0, filling)), F.pad(targets, (0, filling), value=IGNORE_INDEX)
+        hidden = self.cls.predictions.transform(rows.index_select(0, predicted))
         if torch.is_autocast_enabled(hidden.device.type):
             hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
         decoder = self.cls.predictions.decoder
-        divisor = float(max(targets.numel(), 1) if count is None else count)
         return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels), None
 
 

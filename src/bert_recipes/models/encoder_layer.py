@@ -3,7 +3,7 @@
 The same mathematics as stock `BertLayer`, with one product for query, key and value, no work on pads, dropout masks that
 are computed again instead of stored, and one pass over memory between two products (`bert_recipes.kernels`).
 
-Legend: T rows (real tokens), H hidden size, F feed-forward size, h heads, d = H / h, G sequences of a group, S positions.
+Legend: T rows (real tokens, and a few more: `PackedLayout.places`), H hidden size, F feed-forward size, h heads, d = H / h, G sequences of a group, S positions.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def _attend(
     kernels: Kernels,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
     """Queries, keys and values (T, 3 H) without their bias -> for each group (3, G, h, S, d) and probabilities (G, h, S, S); (T, H)."""
-    heads, probabilities, contexts = [], [], []
+    heads, probabilities = [], []
+    context = _rows_to_fill(projected, projected.shape[1] // 3, layout)
     for number, group in enumerate(layout.groups):
         split = kernels.split_heads(
             projected[group.start : group.end], bias, group.offsets, settings.heads, group.length, 3
@@ -161,10 +162,17 @@ def _attend(
             scores, group.offsets, scaling, seed, _ATTENTION + number, settings.attention_dropout
         )
         mixed = torch.bmm(dropped.flatten(0, 1), value).view(1, *split.shape[1:])
-        contexts.append(kernels.merge_heads(mixed, group.offsets, group.end - group.start))
+        kernels.merge_heads_(context[group.start : group.end], mixed, group.offsets)
         heads.append(split)
         probabilities.append(scores)
-    return heads, probabilities, contexts[0] if len(contexts) == 1 else torch.cat(contexts)
+    return heads, probabilities, context
+
+
+def _rows_to_fill(like: torch.Tensor, width: int, layout: PackedLayout) -> torch.Tensor:
+    """(T, width), zeros in the rows that belong to no group."""
+    rows = like.new_empty((len(like), width))
+    rows[layout.num_tokens :].zero_()
+    return rows
 
 
 def _attend_backward(
@@ -177,7 +185,7 @@ def _attend_backward(
     kernels: Kernels,
 ) -> torch.Tensor:
     """Gradient of the context (T, H) -> gradient of queries, keys and values (T, 3 H)."""
-    parts = []
+    of_projected = _rows_to_fill(grad, 3 * grad.shape[1], layout)
     for number, (group, split, scores) in enumerate(zip(layout.groups, heads, probabilities, strict=True)):
         query, key, value = split.flatten(1, 2)
         of_mixed = kernels.split_heads(
@@ -192,5 +200,5 @@ def _attend_backward(
         of_scores = of_scores.flatten(0, 1)
         torch.bmm(of_scores, key, out=of_query)
         torch.bmm(of_scores.mT, query, out=of_key)
-        parts.append(kernels.merge_heads(of_split, group.offsets, group.end - group.start))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+        kernels.merge_heads_(of_projected[group.start : group.end], of_split, group.offsets)
+    return of_projected

@@ -12,6 +12,11 @@ import torch
 
 # Sequences of at least this share of a group's longest one are computed with it: at most (4/3)^2 of the attention is wasted.
 LIKE_LENGTH = 0.75
+# Below this length a group more costs more than the work on pads that it saves.
+SHORT_LENGTH = 32
+# Rows of a batch with pads, and positions of a group, are rounded up to a multiple of these: products are prepared anew for
+# every new shape, which takes longer than a small product itself, and are remembered for shapes seen before.
+ROW_STEP, LENGTH_STEP = 64, 16
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,7 @@ class LengthGroup:
         start: First row.
         end: Row after the last.
         offsets: int64 (G + 1,) on the CPU's side of the batch, rows of each of the G sequences, counted from `start`.
-        length: Positions of the longest sequence.
+        length: Positions of the longest sequence, rounded up to a multiple of `LENGTH_STEP`.
     """
 
     start: int
@@ -38,12 +43,15 @@ class PackedLayout:
     Attributes:
         shape: (B, S).
         places: int64 (T,), the flat position in (B * S) of each row; None where there are no pads and nothing moves.
+            Rows after the real tokens, up to a multiple of `ROW_STEP`, repeat the first: nothing reads what comes of them.
+        num_tokens: Real tokens, the first of the T rows.
         first_rows: int64 (B,), the row of each sequence's first token.
         groups: Sequences of like length; together all rows.
     """
 
     shape: tuple[int, int]
     places: torch.Tensor | None
+    num_tokens: int
     first_rows: torch.Tensor
     groups: tuple[LengthGroup, ...]
 
@@ -57,7 +65,8 @@ class PackedLayout:
         if self.places is None:
             return packed.view(*self.shape, *packed.shape[1:])
         flat = packed.new_zeros((self.shape[0] * self.shape[1], *packed.shape[1:]))
-        return flat.index_copy(0, self.places, packed).view(*self.shape, *packed.shape[1:])
+        real = self.places[: self.num_tokens]
+        return flat.index_copy(0, real, packed[: self.num_tokens]).view(*self.shape, *packed.shape[1:])
 
     def rows_of(self, places: torch.Tensor) -> torch.Tensor:
         """int64: the rows of flat positions of real tokens.
@@ -68,7 +77,7 @@ class PackedLayout:
         if self.places is None:
             return places
         rows = torch.full((self.shape[0] * self.shape[1],), -1, dtype=torch.int64, device=places.device)
-        rows[self.places] = torch.arange(len(self.places), device=places.device)
+        rows[self.places[: self.num_tokens]] = torch.arange(self.num_tokens, device=places.device)
         found = rows[places]
         if bool((found < 0).any()):
             raise ValueError("a label stands where attention_mask is 0; labels of pads are -100")
@@ -87,11 +96,13 @@ def make_layout(attention_mask: torch.Tensor | None, shape: tuple[int, int], dev
     lengths = None if attention_mask is None else attention_mask.sum(dim=1)
     if lengths is None or int(lengths.min()) == size:
         offsets = torch.arange(batch + 1, device=device) * size
-        return PackedLayout(shape, None, offsets[:-1], (LengthGroup(0, batch * size, offsets, size),))
+        return PackedLayout(shape, None, batch * size, offsets[:-1], (LengthGroup(0, batch * size, offsets, size),))
     assert attention_mask is not None
     lengths, order = lengths.sort(descending=True, stable=True)
     places = attention_mask[order].flatten().nonzero()[:, 0]
     places = order[places // size] * size + places % size
+    num_tokens = len(places)
+    places = torch.cat([places, places[:1].expand(-num_tokens % ROW_STEP)])
     starts = lengths.cumsum(0) - lengths
     first_rows = torch.empty_like(starts)
     first_rows[order] = starts
@@ -100,10 +111,11 @@ def make_layout(attention_mask: torch.Tensor | None, shape: tuple[int, int], dev
     begin = 0
     while begin < batch:
         end = begin
-        while end < batch and sizes[end] >= LIKE_LENGTH * sizes[begin]:
+        least = LIKE_LENGTH * sizes[begin] if sizes[begin] > SHORT_LENGTH else 0
+        while end < batch and sizes[end] >= least:
             end += 1
         offsets = torch.cat([lengths.new_zeros(1), lengths[begin:end].cumsum(0)])
         total = sum(sizes[begin:end])
-        groups.append(LengthGroup(row, row + total, offsets, sizes[begin]))
+        groups.append(LengthGroup(row, row + total, offsets, sizes[begin] + -sizes[begin] % LENGTH_STEP))
         begin, row = end, row + total
-    return PackedLayout(shape, places, first_rows, tuple(groups))
+    return PackedLayout(shape, places, num_tokens, first_rows, tuple(groups))

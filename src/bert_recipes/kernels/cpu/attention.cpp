@@ -38,15 +38,15 @@ Tensor split_heads(const Tensor& packed, const std::optional<Tensor>& bias, cons
   return out;
 }
 
-Tensor merge_heads(const Tensor& split, const Tensor& offsets, int64_t total) {
+Tensor merge_heads_(Tensor rows, const Tensor& split, const Tensor& offsets) {
   const int64_t parts = split.size(0), batch = split.size(1), heads = split.size(2), length = split.size(3),
                 size = split.size(4), width = parts * heads * size;
-  Tensor out = at::empty({total, width}, split.options());
   const auto* off = data<int64_t>(offsets);
+  TORCH_CHECK(rows.size(0) == off[batch] && rows.size(1) == width, "rows of another shape");
   auto run = [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const T* in = data<T>(split);
-    T* result = data<T>(out);
+    T* result = data<T>(rows);
     at::parallel_for(0, batch, 1, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
         for (int64_t s = 0; s < off[row + 1] - off[row]; ++s)
@@ -58,7 +58,7 @@ Tensor merge_heads(const Tensor& split, const Tensor& offsets, int64_t total) {
     });
   };
   DISPATCH(split, [&] { run(static_cast<T*>(nullptr)); });
-  return out;
+  return rows;
 }
 
 // Attention probabilities, on scores (B, heads, S, S).
@@ -170,7 +170,7 @@ Tensor dropout(const Tensor& input, int64_t seed, int64_t stream, double p) {
 
 TORCH_LIBRARY_FRAGMENT(bert_recipes, module) {
   module.def("split_heads", TORCH_FN(split_heads));
-  module.def("merge_heads", TORCH_FN(merge_heads));
+  module.def("merge_heads_", TORCH_FN(merge_heads_));
   module.def("softmax_dropout_", TORCH_FN(softmax_dropout_));
   module.def("softmax_dropout_backward_", TORCH_FN(softmax_dropout_backward_));
   module.def("dropout", TORCH_FN(dropout));
