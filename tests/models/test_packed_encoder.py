@@ -8,7 +8,7 @@ from transformers import BertConfig
 from bert_recipes.kernels import load_kernels
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.bert_model import BertModel
-from bert_recipes.models.padding_free import LENGTH_STEP, LIKE_LENGTH, ROW_STEP, SHORT_LENGTH, make_layout
+from bert_recipes.models.padding_free import GROUP_COST, LENGTH_STEP, LIKE_LENGTH, ROW_STEP, make_layout
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
 
@@ -274,7 +274,20 @@ def test_packing_and_unpacking(lengths):
         assert int(group.offsets[-1]) == group.end - group.start
         longest = int(sizes.max())
         assert longest <= group.length < longest + LENGTH_STEP
-        assert int(sizes.min()) >= LIKE_LENGTH * longest or longest <= SHORT_LENGTH
+
+
+@pytest.mark.parametrize(("heads", "expected"), [(1, [2, 3]), (12, [2, 1, 2]), (1000, [2, 1, 1, 1])])
+def test_like_lengths_are_computed_together_where_that_pays(heads, expected):
+    lengths = torch.tensor([300, 512, 3, 100, 500])
+    mask = (torch.arange(512) < lengths[:, None]).long()
+    groups = make_layout(mask, tuple(mask.shape), mask.device, heads).groups
+    assert [len(group.offsets) - 1 for group in groups] == expected
+    for longer, group in zip(groups, groups[1:], strict=False):
+        spared = ((longer.offsets.diff()[0]) ** 2 - group.offsets.diff() ** 2).sum() * heads
+        assert spared > GROUP_COST
+    for group in make_layout(mask, tuple(mask.shape), mask.device, 1000).groups:
+        sizes = group.offsets.diff()
+        assert int(sizes.min()) >= LIKE_LENGTH * int(sizes.max())
 
 
 def test_a_label_at_a_pad_is_refused(kernels):

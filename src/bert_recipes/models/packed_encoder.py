@@ -84,7 +84,8 @@ def encode_packed(
     count = len(layers) + 1
     seeds = torch.randint(-(2**63), 2**63 - 1, (count,)).tolist() if drops else [0] * count
 
-    layout = make_layout(attention_mask, (input_ids.shape[0], input_ids.shape[1]), input_ids.device)
+    shape = (input_ids.shape[0], input_ids.shape[1])
+    layout = make_layout(attention_mask, shape, input_ids.device, settings.heads)
     rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids).to(dtype)
     if settings.hidden_dropout > 0:
         rows = _Dropout.apply(rows, seeds[-1], settings.hidden_dropout, kernels)

@@ -12,8 +12,8 @@ import torch
 
 # Sequences of at least this share of a group's longest one are computed with it: at most (4/3)^2 of the attention is wasted.
 LIKE_LENGTH = 0.75
-# Below this length a group more costs more than the work on pads that it saves.
-SHORT_LENGTH = 32
+# A group more takes as long as this number of attention scores (about half a millisecond a layer, forward and backward).
+GROUP_COST = 250_000
 # Rows of a batch with pads, and positions of a group, are rounded up to a multiple of these: products are prepared anew for
 # every new shape, which takes longer than a small product itself, and are remembered for shapes seen before.
 ROW_STEP, LENGTH_STEP = 64, 16
@@ -84,13 +84,16 @@ class PackedLayout:
         return found
 
 
-def make_layout(attention_mask: torch.Tensor | None, shape: tuple[int, int], device: torch.device) -> PackedLayout:
+def make_layout(
+    attention_mask: torch.Tensor | None, shape: tuple[int, int], device: torch.device, heads: int = 1
+) -> PackedLayout:
     """Plan the packing of one batch.
 
     Args:
         attention_mask: int (B, S), 1 = token; None = no pads. Every sequence has a token.
         shape: (B, S).
         device: Of the batch.
+        heads: Attention scores are computed so many times.
     """
     batch, size = shape
     lengths = None if attention_mask is None else attention_mask.sum(dim=1)
@@ -106,16 +109,24 @@ def make_layout(attention_mask: torch.Tensor | None, shape: tuple[int, int], dev
     starts = lengths.cumsum(0) - lengths
     first_rows = torch.empty_like(starts)
     first_rows[order] = starts
-    groups = []
-    sizes, row = lengths.tolist(), 0
-    begin = 0
-    while begin < batch:
-        end = begin
-        least = LIKE_LENGTH * sizes[begin] if sizes[begin] > SHORT_LENGTH else 0
-        while end < batch and sizes[end] >= least:
-            end += 1
+    groups, row = [], 0
+    for begin, end in _like_lengths(sizes := lengths.tolist(), heads):
         offsets = torch.cat([lengths.new_zeros(1), lengths[begin:end].cumsum(0)])
         total = sum(sizes[begin:end])
         groups.append(LengthGroup(row, row + total, offsets, sizes[begin] + -sizes[begin] % LENGTH_STEP))
-        begin, row = end, row + total
+        row += total
     return PackedLayout(shape, places, num_tokens, first_rows, tuple(groups))
+
+
+def _like_lengths(sizes: list[int], heads: int) -> list[tuple[int, int]]:
+    """Cut descending lengths into groups (begin, end), as few as pay: like lengths together, small rests with longer ones."""
+    starts, end, groups = [0], len(sizes), []
+    for number, size in enumerate(sizes):
+        if size < LIKE_LENGTH * sizes[starts[-1]]:
+            starts.append(number)
+    while len(starts) > 1:
+        start, longer = starts.pop(), sizes[starts[-1]]
+        if heads * sum(longer**2 - size**2 for size in sizes[start:end]) > GROUP_COST:
+            groups.append((start, end))
+            end = start
+    return [(0, end), *reversed(groups)]
