@@ -1,4 +1,4 @@
-"""Which layers a model is computed with on the device at hand."""
+"""Which layers a model is computed with on a CPU."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ from bert_recipes.models.bert_model import BertModel
 logger = logging.getLogger(__name__)
 
 
-def choose_layers(model: PreTrainedModel, fast_layers: str, *, use_cpu: bool) -> None:
-    """Give a model the fastest layers that machine and architecture allow; weights, names and results stay.
+def choose_layers(model: PreTrainedModel, fast_layers: str) -> None:
+    """Give a model on a CPU the fastest layers that machine and architecture allow; weights, names and results stay.
 
     Args:
         model: With any head; a stock `BertModel` inside is put under our class, which shares its modules.
         fast_layers: "auto", "plain" or "off" (`bert_recipes.kernels.load_kernels`).
-        use_cpu: The run uses the CPU.
     """
-    if not use_cpu:
-        return
     base: Any = model.base_model
     if type(base) is transformers.BertModel and base is not model:
         base = BertModel.from_stock(base)

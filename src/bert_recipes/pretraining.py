@@ -23,7 +23,6 @@ from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.store import Store, TokenStore, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.evaluation import EVALUATION_SEED
-from bert_recipes.layer_choice import choose_layers
 from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.monitoring import ProgressWatch
@@ -240,7 +239,6 @@ def make_trainer(
             f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; make the store with "
             "--validation_files or --validation_fraction, or give --eval_strategy no"
         )
-    choose_layers(model, args.fast_layers, use_cpu=args.use_cpu)
     trainer = BertTrainer(
         model,
         args,

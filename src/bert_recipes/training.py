@@ -23,7 +23,7 @@ from transformers.training_args import ParallelMode, TrainingArguments
 from bert_recipes.config import save_config
 from bert_recipes.config_file import read_tree
 from bert_recipes.errors import InputError, saving
-from bert_recipes.memory import keep_freed_memory, peak_memory_mb
+from bert_recipes.memory import peak_memory_mb
 
 
 logger = logging.getLogger(__name__)
@@ -246,8 +246,6 @@ def run_training(
         folder.mkdir(parents=True, exist_ok=True)
         save_config(folder / CONFIG_FILE, *configs)
     trainer.accelerator.wait_for_everyone()
-    if args.use_cpu:
-        keep_freed_memory()
     start = time.perf_counter()
     output = trainer.train(resume_from_checkpoint=resume_from)
     results: dict[str, Any] = {**facts, "train_loss": _mean_over_processes(trainer, output.training_loss)}

@@ -1,5 +1,7 @@
 """Layers on packed rows equal stock layers on padded batches: outputs, losses, every gradient."""
 
+import itertools
+
 import pytest
 import torch
 import transformers
@@ -282,7 +284,7 @@ def test_like_lengths_are_computed_together_where_that_pays(heads, expected):
     mask = (torch.arange(512) < lengths[:, None]).long()
     groups = make_layout(mask, tuple(mask.shape), mask.device, heads).groups
     assert [len(group.offsets) - 1 for group in groups] == expected
-    for longer, group in zip(groups, groups[1:], strict=False):
+    for longer, group in itertools.pairwise(groups):
         spared = ((longer.offsets.diff()[0]) ** 2 - group.offsets.diff() ** 2).sum() * heads
         assert spared > GROUP_COST
     for group in make_layout(mask, tuple(mask.shape), mask.device, 1000).groups:

@@ -28,8 +28,6 @@ from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.kind import EncodedSplit
 from bert_recipes.finetuning.kinds import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.layer_choice import choose_layers
-from bert_recipes.memory import keep_freed_memory
 from bert_recipes.tasks.examples import Split
 from bert_recipes.tasks.registry import get_task
 from bert_recipes.tokenization import load_tokenizer
@@ -98,7 +96,7 @@ def vocabulary_of(spec: SampleSpec) -> Path:
 
 
 def our_trainer(spec: SampleSpec, flags: Mapping[str, Any], encoded: EncodedSplit | None) -> FineTuningTrainer:
-    """The Trainer that `finetuning.run` makes, in a process set up as `run_training` does.
+    """The Trainer that `finetuning.run` makes, with the layers and the memory that it chooses.
 
     Args:
         spec: Task, size and configuration.
@@ -116,10 +114,6 @@ def our_trainer(spec: SampleSpec, flags: Mapping[str, Any], encoded: EncodedSpli
     names = {name: number for number, name in enumerate(task.labels)}
     tokenizer = load_tokenizer(vocabulary_of(spec), do_lower_case=True)
     kind = KIND_CLASSES[task.kind](task, tokenizer, settings, names)
-    choose_layers(model, args.fast_layers, use_cpu=args.use_cpu)
-    if args.use_cpu:
-        # As `finetuning.run._make_trainer` and `run_training` do it.
-        keep_freed_memory()
     return FineTuningTrainer(model, args, kind, train_dataset=encoded, processing_class=tokenizer)
 
 

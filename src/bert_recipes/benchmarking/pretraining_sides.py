@@ -19,7 +19,6 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.sampler import epoch_order
 from bert_recipes.data.store import open_store
-from bert_recipes.memory import keep_freed_memory
 from bert_recipes.models.sizes import SIZES, pretraining_config
 from bert_recipes.pretraining import PreTrainingData, load_data, load_model, make_collator, make_trainer
 from bert_recipes.tokenization import load_tokenizer
@@ -137,14 +136,11 @@ def stock_config(size: str, vocab_size: int) -> BertConfig:
 
 
 def make_ours(spec: SampleSpec) -> Any:
-    """The Trainer that recipes/pretrain.py makes, in a process set up as `run_training` does."""
+    """The Trainer that recipes/pretrain.py makes."""
     model_args, data_args, args = our_settings(spec)
     data = make_data(spec, data_args)
     model = load_model(model_args, data.tokenizer, spec.length, spec.seed)
-    trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
-    if args.use_cpu:
-        keep_freed_memory()
-    return trainer
+    return make_trainer(model, args, data, data_args.max_eval_pairs)
 
 
 def make_stock(spec: SampleSpec) -> Any:

@@ -25,7 +25,6 @@ from bert_recipes.data.documentation_corpus import choose_held_out, find_sources
 from bert_recipes.data.files import find_files
 from bert_recipes.data.preparation import prepare_store
 from bert_recipes.evaluation import EVALUATION_SEED, EvaluationSampler, PreTrainingSums
-from bert_recipes.memory import keep_freed_memory
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.pretraining import PreTrainingData, load_data, load_model, make_collator, make_trainer
 from bert_recipes.tokenization import load_tokenizer, train_wordpiece
@@ -174,12 +173,15 @@ def measure(spec: SampleSpec) -> dict[str, Any]:
     store = prepare(spec, train, held_out)
     model_args, data_args, args = our_settings(spec, store)
     data = load_data(data_args, args.seed)
-    model_config = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed)
+    model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed)
     # Held-out pairs are collated for measuring alone: their time counts for neither side.
     start = time.perf_counter()
     judge = HeldOut(data, data_args)
     begin += time.perf_counter() - start
-    trainer = _our_trainer(model_config, args, data, data_args) if spec.side == OURS else _stock(spec, args, data)
+    if spec.side == OURS:
+        trainer: Any = make_trainer(model, args, data, data_args.max_eval_pairs)
+    else:
+        trainer = _stock(spec, args, data)
     prepared = time.perf_counter() - begin
     clock = TimedRun(begin, spec.minutes * 60, args.learning_rate, lambda: judge.measure(trainer.model))
     trainer.add_callback(clock)
@@ -193,12 +195,6 @@ def measure(spec: SampleSpec) -> dict[str, Any]:
         "mlm_loss": last["mlm_loss"],
         "nsp_accuracy": last["nsp_accuracy"],
     }
-
-
-def _our_trainer(model: Any, args: PreTrainingArguments, data: PreTrainingData, settings: DataArguments) -> Any:
-    if args.use_cpu:
-        keep_freed_memory()
-    return make_trainer(model, args, data, settings.max_eval_pairs)
 
 
 def _stock(spec: SampleSpec, args: PreTrainingArguments, data: PreTrainingData) -> Any:

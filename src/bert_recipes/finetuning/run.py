@@ -19,7 +19,6 @@ from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
 from bert_recipes.finetuning.kinds import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.layer_choice import choose_layers
 from bert_recipes.tasks.figures import figure_names, split_suffixes, with_suffix
 from bert_recipes.tasks.loading import load_split
 from bert_recipes.tasks.registry import get_task
@@ -111,7 +110,6 @@ def _make_trainer(
             "--eval_strategy no"
         )
     _choose_best_metric(args, task, kind)
-    choose_layers(model, args.fast_layers, use_cpu=args.use_cpu)
     return FineTuningTrainer(
         model,
         args,

@@ -8,6 +8,7 @@ Legend: T rows (real tokens, and a few more: `PackedLayout.places`), H hidden si
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,9 @@ from bert_recipes.kernels import Kernels
 from bert_recipes.models.padding_free import PackedLayout
 
 
+# Up to here the weights in the products' type are kept for the backward pass. With more rows converting them once more is
+# a small part of the work, and the memory (14 MB a layer of BERT base) counts.
+KEEPING_ROWS = 1024
 # Which of a layer's independent masks; attention takes one for each group from there on.
 _AFTER_ATTENTION, _AFTER_FEED_FORWARD, _ATTENTION = 0, 1, 2
 
@@ -88,23 +92,24 @@ class _Layer(torch.autograd.Function):
     ) -> torch.Tensor:
         wq, bq, wk, bk, wv, bv, wo, bo, g1, c1, wi, bi, wf, bf, g2, c2 = parameters
         dtype, p = settings.dtype, settings.hidden_dropout
-        w_in = torch.cat([wq.to(dtype), wk.to(dtype), wv.to(dtype)])
+        weights = _converted((wq, wk, wv, wo, wi, wf), dtype)
+        w_in, wo_, wi_, wf_ = weights
         b_in = torch.cat([bq, bk, bv]).float()
-        wo, wi, wf = wo.to(dtype), wi.to(dtype), wf.to(dtype)
         heads, probabilities, context = _attend(rows @ w_in.t(), b_in, layout, settings, seed, kernels)
         mixed, normal_1, inverse_1 = kernels.dropout_add_norm(
-            context @ wo.t(), bo.float(), rows, g1.float(), c1.float(), settings.epsilon, seed, _AFTER_ATTENTION, p
+            context @ wo_.t(), bo.float(), rows, g1.float(), c1.float(), settings.epsilon, seed, _AFTER_ATTENTION, p
         )
-        inner = mixed @ wi.t()
+        inner = mixed @ wi_.t()
         out, normal_2, inverse_2 = kernels.dropout_add_norm(
-            kernels.bias_gelu(inner, bi.float(), settings.exact_gelu) @ wf.t(),
+            kernels.bias_gelu(inner, bi.float(), settings.exact_gelu) @ wf_.t(),
             bf.float(), mixed, g2.float(), c2.float(), settings.epsilon, seed, _AFTER_FEED_FORWARD, p,
         )  # fmt: skip
         ctx.layout, ctx.settings, ctx.seed, ctx.kernels, ctx.num_groups = layout, settings, seed, kernels, len(heads)
+        ctx.keeps_weights = len(rows) < KEEPING_ROWS
         ctx.dtypes = tuple(parameter.dtype for parameter in parameters)
         ctx.save_for_backward(
             rows, context, normal_1, inverse_1, mixed, inner, normal_2, inverse_2,
-            w_in, wo, wi, wf, bi, g1, g2, *heads, *probabilities,
+            bi, g1, g2, *heads, *probabilities, *(weights if ctx.keeps_weights else (wq, wk, wv, wo, wi, wf)),
         )  # fmt: skip
         return out
 
@@ -112,8 +117,10 @@ class _Layer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
         rows, context, normal_1, inverse_1, mixed, inner, normal_2, inverse_2, *rest = ctx.saved_tensors
-        w_in, wo, wi, wf, bi, g1, g2, *kept = rest
-        heads, probabilities = kept[: ctx.num_groups], kept[ctx.num_groups :]
+        bi, g1, g2, *kept = rest
+        count = ctx.num_groups
+        heads, probabilities, weights = kept[:count], kept[count : 2 * count], kept[2 * count :]
+        w_in, wo, wi, wf = weights if ctx.keeps_weights else _converted(weights, ctx.settings.dtype)
         settings, seed, kernels, p = ctx.settings, ctx.seed, ctx.kernels, ctx.settings.hidden_dropout
         learns = any(ctx.needs_input_grad[5:])
 
@@ -138,6 +145,12 @@ class _Layer(torch.autograd.Function):
         dbq, dbk, dbv = kernels.column_sum(of_in).chunk(3)
         gradients = (dwq, dbq, dwk, dbk, dwv, dbv, dwo, dbo, dg1, dc1, dwi, dbi, dwf, dbf, dg2, dc2)
         return of_rows, None, None, None, None, *(g.to(t) for g, t in zip(gradients, ctx.dtypes, strict=True))
+
+
+def _converted(weights: Sequence[torch.Tensor], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """The six weights of a layer in another type; those of query, key and value below each other, (3 H, H)."""
+    *parts, wo, wi, wf = weights
+    return torch.cat([part.to(dtype) for part in parts]), wo.to(dtype), wi.to(dtype), wf.to(dtype)
 
 
 def _attend(
