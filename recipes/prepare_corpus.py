@@ -11,15 +11,17 @@ import signal
 import sys
 from types import FrameType
 
-from bert_recipes.config import parse_arguments
-from bert_recipes.data.corpus_arguments import CorpusArguments
-from bert_recipes.data.preparation import format_report, prepare_store
 from bert_recipes.errors import run_cli
-from bert_recipes.tokenization import load_tokenizer
 
 
 def main() -> None:
     """Parse, prepare, report."""
+    # Here and not above: every process that encodes imports this file anew, and needs none of it.
+    from bert_recipes.config import parse_arguments
+    from bert_recipes.data.corpus_arguments import CorpusArguments
+    from bert_recipes.data.preparation import format_report, prepare_store
+    from bert_recipes.tokenization import load_tokenizer
+
     (arguments,) = parse_arguments(CorpusArguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.

@@ -102,9 +102,13 @@ def test_data_workers_change_nothing(small_store, tmp_path, whole_batch, workers
     assert all(torch.equal(run["weights"][name], whole_batch["weights"][name]) for name in run["weights"])
 
 
-def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path):
+@pytest.mark.parametrize(
+    ("fast_layers", "precision"), [("auto", "fp32"), ("auto", "bf16"), ("plain", "fp32"), ("off", "fp32")]
+)
+def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fast_layers, precision):
     """Across the end of an epoch, with dropout, accumulation and evaluation in between."""
     common = {"store": str(small_store), "dropout": 0.1, "per_device_train_batch_size": 8, "max_grad_norm": 1.0}
+    common |= {"fast_layers": fast_layers, "precision": precision}
     common |= {"gradient_accumulation_steps": 2, "max_steps": 16, "eval_strategy": "steps", "eval_steps": 3}
     straight = small_run(output_dir=str(tmp_path / "a"), **common)
     small_run(output_dir=str(tmp_path / "b"), **(common | {"save_strategy": "steps", "save_steps": 7}))

@@ -4,6 +4,8 @@ import copy
 import json
 import multiprocessing
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -167,7 +169,7 @@ def test_word_cache_does_not_grow_without_bound(tokenizer, monkeypatch: pytest.M
     cache = pickle.loads(pickle.dumps(tokenizer))
     text = " ".join(f"a{number}" for number in range(100))
     assert cache.encode_ids(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert len(cache.words) <= 10
+    assert len(cache.text_encoder.words) <= 10
 
 
 def test_fingerprint_depends_on_vocabulary_and_settings_only(tokenizer, vocabulary, saved: Path) -> None:
@@ -262,3 +264,15 @@ def test_stock_loading_differs_from_the_original_here(
 def test_tokenizer_json_itself_allows_200_characters(saved: Path) -> None:
     # The file is right for readers that honour it; transformers' class rebuilds the model with the library's 100.
     assert Tokenizer.from_file(str(saved / "tokenizer.json")).encode(LONG_WORD).tokens[1] == "aa"
+
+
+def test_a_process_that_only_encodes_starts_without_the_libraries(tokenizer, tmp_path: Path) -> None:
+    file = tmp_path / "encoder.pickle"
+    file.write_bytes(pickle.dumps(tokenizer.text_encoder))
+    program = (
+        "import pickle, sys, bert_recipes.data.encoding; from pathlib import Path\n"
+        f"print(pickle.loads(Path({str(file)!r}).read_bytes())({TEXT!r}))\n"
+        "print([name for name in ('torch', 'transformers', 'tokenizers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [str(tokenizer.encode_ids(TEXT)), "[]"]

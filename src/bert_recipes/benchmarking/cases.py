@@ -15,7 +15,7 @@ from bert_recipes.models.sizes import SIZES
 
 # Tokens of a pre-training step.
 TOKENS_PER_STEP = {size: 2048 if size in ("base", "large") else 4096 for size in SIZES}
-DATA_MEASURES = ("store_1", "store_2", "pairs", "masks", "dropin_1", "dropin_10", "tokenizer")
+DATA_MEASURES = ("store_1", "store_2", "apart", "pairs", "masks", "dropin_1", "dropin_10", "tokenizer")
 
 
 @dataclass(frozen=True)

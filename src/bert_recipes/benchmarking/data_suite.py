@@ -6,6 +6,9 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,8 @@ from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer, tra
 # Defaults of google-research/bert create_pretraining_data.py, and of ours.
 MAX_LENGTH, SHORT, PREDICTIONS, PROBABILITY = 128, 0.1, 20, 0.15
 BATCH, MAX_PAIRS = 32, 20_000
+# A store is made of so many times the text: processes take a second or two to start, and corpora are large.
+STORE_TIMES = 8
 
 
 def source_files(spec: SampleSpec) -> list[Path]:
@@ -72,12 +77,33 @@ def _prepare(spec: SampleSpec, processes: int, output: Path) -> float:
 
 
 def measure_store(spec: SampleSpec) -> dict[str, Any]:
-    """Text -> sentences -> ids -> store on disk, with the reading of the tokenizer."""
-    processes = int(spec.what.rpartition("_")[2])
-    with tempfile.TemporaryDirectory(dir=spec.work_dir) as folder:
-        seconds = _prepare(spec, processes, Path(folder) / "store")
+    """Text -> sentences -> ids -> store on disk, with the reading of the tokenizer and the start of the processes."""
+    processes, spec = int(spec.what.rpartition("_")[2]), _for_store(spec)
+    seconds = _prepare_aside(spec, processes)
     about = f"text -> store, {processes} process{'es' if processes > 1 else ''}"
     return _rate(about, _megabytes(source_files(spec)), "MB", seconds)
+
+
+def measure_apart(spec: SampleSpec) -> dict[str, Any]:
+    """Two whole preparations of one process each at the same time, which share nothing: what two cores can give."""
+    spec = _for_store(spec)
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        seconds = max(pool.map(_prepare_aside, (spec, spec), (1, 1)))
+    return _rate("the same, two runs of 1 process side by side", 2 * _megabytes(source_files(spec)), "MB", seconds)
+
+
+def _for_store(spec: SampleSpec) -> SampleSpec:
+    """The measure with more text, which lies ready like the tokenizer."""
+    tokenizer_of(spec)
+    spec = replace(spec, megabytes=STORE_TIMES * spec.megabytes)
+    source_files(spec)
+    return spec
+
+
+def _prepare_aside(spec: SampleSpec, processes: int) -> float:
+    """Write a store that is not kept; seconds."""
+    with tempfile.TemporaryDirectory(dir=spec.work_dir) as folder:
+        return _prepare(spec, processes, Path(folder) / "store")
 
 
 def measure_pairs(spec: SampleSpec) -> dict[str, Any]:
@@ -147,6 +173,7 @@ def measure_tokenizer(spec: SampleSpec) -> dict[str, Any]:
 
 MEASURES: Mapping[str, Callable[[SampleSpec], dict[str, Any]]] = {
     "store": measure_store,
+    "apart": measure_apart,
     "pairs": measure_pairs,
     "masks": measure_pairs,
     "dropin": measure_dropin,

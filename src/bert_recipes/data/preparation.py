@@ -9,7 +9,7 @@ import sys
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -33,14 +33,15 @@ MIN_DOCUMENTS = 2
 
 
 class CorpusTokenizer(Protocol):
-    """What this module needs of a tokenizer (``tokenization.OriginalBertTokenizer``); it goes to other processes."""
+    """What this module needs of a tokenizer (``tokenization.OriginalBertTokenizer``)."""
 
     @property
     def fingerprint(self) -> str:
         """Identity of vocabulary and normalisation."""
 
-    def encode_ids(self, text: str) -> list[int]:
-        """Return token ids without special tokens."""
+    @property
+    def text_encoder(self) -> Callable[[str], list[int]]:
+        """Text to token ids without special tokens; it goes to other processes."""
 
     def convert_tokens_to_ids(self, tokens: str) -> Any:
         """Return the id of a token."""
@@ -207,7 +208,7 @@ def _write_tokens(
     report: PreparationReport,
 ) -> None:
     """Draw all documents through the encoder into the writer, with a progress bar over the bytes of the sources."""
-    encoder = DocumentEncoder(tokenizer.encode_ids, arguments.sentences, arguments.keep)
+    encoder = DocumentEncoder(tokenizer.text_encoder, arguments.sentences, arguments.keep)
     batches = batch_documents(sources.documents())
     with tqdm(total=sources.num_bytes, unit="B", unit_scale=True, desc="prepare corpus") as progress:
         for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):

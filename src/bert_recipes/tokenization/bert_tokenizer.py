@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +18,8 @@ from transformers import BatchEncoding, BertTokenizer
 
 from bert_recipes.tokenization.alignment import AlignedEncoding
 from bert_recipes.tokenization.normalization import normalize_text
-from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS, WordCache
+from bert_recipes.tokenization.text_encoder import TextEncoder
+from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class OriginalBertTokenizer(BertTokenizer):
             **kwargs: what `BertTokenizer` takes.
         """
         # Set before the base class runs, which may already ask for attributes.
-        self._words: WordCache | None = None
+        self._text_encoder: TextEncoder | None = None
         kwargs.setdefault("model_max_length", DEFAULT_MODEL_MAX_LENGTH)
         kwargs.setdefault("split_special_tokens", True)
         super().__init__(
@@ -108,17 +108,15 @@ class OriginalBertTokenizer(BertTokenizer):
             >>> tokenizer.convert_ids_to_tokens(tokenizer.encode_ids("unwanted"))
             ['un', '##wanted']
         """
-        words = self.words
-        return list(chain.from_iterable(map(words.__getitem__, self.normalize(text).split())))
+        return self.text_encoder(text)
 
     @property
-    def words(self) -> WordCache:
-        """Word to piece ids, filled on first use. A word is what splitting a normalised text gives."""
-        if self._words is None:
-            self._words = WordCache(
-                self.backend_tokenizer.get_vocab(with_added_tokens=False), unk_token=str(self.unk_token)
-            )
-        return self._words
+    def text_encoder(self) -> TextEncoder:
+        """What `encode_ids` does, as an object of its own that other processes can take."""
+        if self._text_encoder is None:
+            vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=False)
+            self._text_encoder = TextEncoder(vocabulary, str(self.unk_token), **self._normalization)
+        return self._text_encoder
 
     @property
     def fingerprint(self) -> str:
@@ -235,10 +233,6 @@ class OriginalBertTokenizer(BertTokenizer):
         pieces = sorted(vocabulary, key=vocabulary.__getitem__)
         path.write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8", newline="\n")
         return (str(path),)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the word cache behind: a worker process fills its own."""
-        return {**self.__dict__, "_words": None}
 
 
 def _as_batch(text: Any, text_pair: Any, *, is_split_into_words: bool) -> tuple[list[Any], bool]:

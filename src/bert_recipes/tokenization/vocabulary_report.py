@@ -92,7 +92,7 @@ def measure_vocabulary(tokenizer: OriginalBertTokenizer, token_counts: Mapping[s
     unknown = (tokenizer.unk_token_id,)
     num_words = num_pieces = num_tokens = num_unknown = 0
     for token, count in token_counts.items():
-        ids = tokenizer.words[token]
+        ids = tokenizer.text_encoder.words[token]
         num_tokens += count
         num_unknown += count * (ids == unknown)
         if not is_punctuation(token[0]):

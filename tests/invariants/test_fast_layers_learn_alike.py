@@ -1,0 +1,74 @@
+"""The fast layers learn what stock layers learn: 500 steps with each, on real text, with dropout."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from bert_recipes.kernels import load_kernels
+
+
+ROOT = Path(__file__).parents[2]
+STEPS, LAST = 500, 100
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """The text of the quickstart."""
+    folder = tmp_path_factory.mktemp("text")
+    run("recipes/collect_docstrings.py", "--output_dir", str(folder / "text"))
+    run(
+        *("tokenizer/train.py", "--config", "tokenizer/configs/quickstart.yaml"),
+        *("--files", str(folder / "text" / "train"), "--output_dir", str(folder / "tokenizer")),
+    )
+    run(
+        *("recipes/prepare_corpus.py", "--config", "recipes/configs/corpus/quickstart.yaml"),
+        *("--files", str(folder / "text" / "train"), "--validation_files", str(folder / "text" / "validation")),
+        *("--tokenizer", str(folder / "tokenizer"), "--output_dir", str(folder / "store")),
+    )
+    return folder / "store"
+
+
+def last_losses(store, folder, fast_layers, precision):
+    """Means over the last steps of the logged losses."""
+    run(
+        *("recipes/pretrain.py", "--config", "recipes/configs/pretrain/quickstart.yaml", "--store", str(store)),
+        *("--output_dir", str(folder), "--fast_layers", fast_layers, "--precision", precision, "--use_cpu", "true"),
+        *("--max_steps", str(STEPS), "--warmup_steps", "50", "--dropout", "0.1", "--eval_strategy", "no"),
+        *(
+            "--logging_steps",
+            str(LAST),
+            "--save_strategy",
+            "steps",
+            "--save_steps",
+            str(STEPS),
+            "--disable_tqdm",
+            "true",
+        ),
+    )
+    history = json.loads((folder / f"checkpoint-{STEPS}" / "trainer_state.json").read_text())["log_history"]
+    line = next(line for line in history if line["step"] == STEPS and "mlm_loss" in line)
+    return {name: line[name] for name in ("loss", "mlm_loss")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_losses_of_the_last_steps_agree_to_half_a_percent(store, tmp_path, precision):
+    """Only the dropout masks differ between the runs."""
+    if load_kernels("auto", torch.device("cpu")) is None:
+        pytest.skip("no compiler, or no x86-64 with AVX2")
+    expected = last_losses(store, tmp_path / "off", "off", precision)
+    ours = last_losses(store, tmp_path / "auto", "auto", precision)
+    assert expected["mlm_loss"] < 8.0  # it has learnt something
+    for name, value in expected.items():
+        assert ours[name] == pytest.approx(value, rel=5e-3), name
