@@ -114,6 +114,19 @@ def test_the_report_says_what_failed(tmp_path):
     assert (tmp_path / "benchmarks.md").read_text(encoding="utf-8") == table
 
 
+def test_the_report_says_what_each_step_gave(tmp_path):
+    file = ResultsFile(tmp_path / "amd.json")
+    for side, rate in (("stock_defaults", 100.0), ("ours_fp32", 300.0), ("ours_bf16", 600.0), ("ours", 1500.0)):
+        file.append(sample(side, 0, rate) | {"suite": "steps"})
+    lines = [line for line in write_report(tmp_path).splitlines() if line.startswith("| tiny-128 |")]
+    assert [line.split("|")[3:5] for line in lines] == [
+        [" 100 ", "  "],
+        [" 300 ", " 3.00x "],
+        [" 600 ", " 2.00x "],
+        [" 1,500 ", " 2.50x "],
+    ]
+
+
 def test_a_folder_without_results_is_one_clear_line(tmp_path):
     (tmp_path / "other.json").write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match="no results file"):

@@ -12,7 +12,7 @@ from bert_recipes.benchmarking.lengths import TASK_LIMITS, read_tables
 from bert_recipes.benchmarking.measuring import measure
 from bert_recipes.benchmarking.results import ResultsFile
 from bert_recipes.benchmarking.runner import SampleRunner, describe_failure
-from bert_recipes.benchmarking.spec import OURS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
+from bert_recipes.benchmarking.spec import OURS, STEPS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
 
 
 CONFIGS = Path(__file__).resolve().parents[2] / "recipes" / "configs"
@@ -193,3 +193,13 @@ def test_a_failure_is_told_in_one_line():
         describe_failure(1, "Traceback\n  File x\nValueError: too large\n\n") == "exit code 1: ValueError: too large"
     )
     assert "signal 9" in describe_failure(-9, "")
+
+
+def test_each_step_on_the_way_to_ours_is_ours_with_other_settings(spec: SampleSpec):
+    chosen = {}
+    for side, (_, switches) in STEPS.items():
+        trainer = pretraining_sides.make_side(replace(spec, side=side, switches=switches))
+        chosen[side] = (trainer.args.bf16, trainer.args.fast_layers)
+    assert chosen["ours_fp32"] == (False, "off")
+    assert chosen["ours_bf16"] == (True, "off")
+    assert chosen[OURS][1] == "auto"

@@ -11,7 +11,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.models.sizes import SIZES
 
 
-SUITES = ("pretraining", "finetuning", "data", "inference", "time_to_quality")
+SUITES = ("pretraining", "finetuning", "steps", "data", "inference", "time_to_quality")
 ALL = "all"
 TASKS = ("sst2", "mnli", "squad", "conll2003")
 LENGTH_RANGE = (16, 512)

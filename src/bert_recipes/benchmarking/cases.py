@@ -9,7 +9,7 @@ from typing import Any
 
 from bert_recipes.benchmarking.arguments import ALL, SUITES, TASKS, BenchmarkArguments
 from bert_recipes.benchmarking.lengths import LENGTHS_FILE, TASK_LIMITS, lengths_of_tasks
-from bert_recipes.benchmarking.spec import OURS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
+from bert_recipes.benchmarking.spec import OURS, STEPS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
 from bert_recipes.models.sizes import SIZES
 
 
@@ -51,6 +51,7 @@ def list_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[
     builders = {
         "pretraining": pretraining_cases,
         "finetuning": finetuning_cases,
+        "steps": steps_cases,
         "inference": inference_cases,
         "data": data_cases,
         "time_to_quality": quality_cases,
@@ -65,11 +66,12 @@ def _base(args: BenchmarkArguments, kind: str, work_dir: Path, **values: Any) ->
 
 
 def _switches(args: BenchmarkArguments, on_gpu: bool) -> tuple[str, ...]:
-    """Switches in the order of the search: those that change most come first, compiling last as it takes longest."""
+    """Switches in the order of the search: what steadies the others first, compiling last as it takes longest."""
     if args.search == "off":
         return ()
-    own = ("workers",) if on_gpu else ("glibc",)
-    return ("precision", "attn", "padding", "order", "optim", *own, "compile")
+    # Without it a CPU spends most of a small model's step on page faults, whatever else is chosen.
+    first = () if on_gpu else ("glibc",)
+    return (*first, "precision", "attn", "padding", "order", "optim", *(("workers",) if on_gpu else ()), "compile")
 
 
 def _sides(spec: SampleSpec) -> dict[str, SampleSpec]:
@@ -145,6 +147,17 @@ def _pass_steps(args: BenchmarkArguments, task: str, size: str) -> int:
     is_slow = size in ("base", "large") and not _on_gpu(args)
     steps = {"sst2": 24, "mnli": 16, "squad": 8, "conll2003": 24}[task] if is_slow else 50
     return steps if args.budget_seconds >= 2 else 4
+
+
+def steps_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[Case]:
+    """Ours step by step beside stock's defaults: what each of them gives."""
+    cases = []
+    for case in pretraining_cases(args, configs, work_dir):
+        sides = {STOCK_DEFAULTS: case.samples[STOCK_DEFAULTS]}
+        for side, (_, switches) in STEPS.items():
+            sides[side] = replace(case.samples[OURS], side=side, switches=switches)
+        cases.append(Case("steps", case.name, sides))
+    return cases
 
 
 def inference_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[Case]:

@@ -12,7 +12,7 @@ import transformers
 from transformers import BertConfig, BertTokenizer, DataCollatorForLanguageModeling, set_seed
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
-from bert_recipes.benchmarking.spec import OURS, SampleSpec
+from bert_recipes.benchmarking.spec import SampleSpec
 from bert_recipes.benchmarking.stock_switches import StaticDataset, StockTrainer, stock_arguments, stock_defaults
 from bert_recipes.benchmarking.synthetic import CLS_ID, SEP_ID, SyntheticSplit, write_vocabulary
 from bert_recipes.config import parse_arguments
@@ -50,6 +50,8 @@ def our_settings(spec: SampleSpec) -> tuple[ModelArguments, DataArguments, PreTr
     if spec.use_cpu or not torch.cuda.is_available():
         # On a CPU workers would take the cores of the training.
         flags |= {"use_cpu": "true", "dataloader_num_workers": 0}
+    if spec.is_ours:
+        flags |= spec.switches
     argv = ["--config", spec.config] if spec.config else []
     argv += [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
     model, data, args = parse_arguments(ModelArguments, DataArguments, PreTrainingArguments, argv=argv)
@@ -171,4 +173,4 @@ def make_stock(spec: SampleSpec) -> Any:
 
 def make_side(spec: SampleSpec) -> Any:
     """The Trainer of the side that the sample names."""
-    return make_ours(spec) if spec.side == OURS else make_stock(spec)
+    return make_ours(spec) if spec.is_ours else make_stock(spec)

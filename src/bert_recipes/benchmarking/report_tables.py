@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_recipes.benchmarking.report import Ratio, Row
-from bert_recipes.benchmarking.spec import OURS, STOCK_BEST, STOCK_DEFAULTS
+from bert_recipes.benchmarking.spec import OURS, STEPS, STOCK_BEST, STOCK_DEFAULTS
 
 
 Runs = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
@@ -22,7 +22,7 @@ def format_machine(name: str, records: Sequence[Mapping[str, Any]], rows: Sequen
     lines += [f"{versions}; every sample: `{name}.json`.", ""]
     for suite in dict.fromkeys(row.suite for row in rows):
         lines += [f"### {suite}", "", *_compared([row for row in rows if row.suite == suite]), ""]
-    lines += _data(runs) + _quality(runs)
+    lines += _steps(runs) + _data(runs) + _quality(runs)
     return lines
 
 
@@ -64,6 +64,26 @@ def _ratio(ratio: Ratio | None) -> str:
 
 def _switches(row: Row) -> str:
     return ", ".join(f"{name} {value}" for name, value in row.switches.items())
+
+
+def _steps(runs: Runs) -> list[str]:
+    """One line a step from stock's defaults to ours."""
+    names = {STOCK_DEFAULTS: "stock, defaults"} | {side: name for side, (name, _) in STEPS.items()}
+    lines = []
+    for (suite, case), records in runs.items():
+        rates: dict[str, list[float]] = {side: [] for side in names}
+        for record in records:
+            if suite == "steps" and record["role"] == "sample" and "result" in record:
+                rates[record["side"]].append(record["result"]["tokens_per_second"])
+        before = None
+        for side, found in rates.items():
+            if found:
+                rate = statistics.median(found)
+                gain = "" if before is None else f"{rate / before:.2f}x"
+                lines.append(f"| {case} | {names[side]} | {rate:,.0f} | {gain} |")
+                before = rate
+    head = ["### steps", "", "| case | and then | tokens/s | over the line above |", "| --- | --- | --- | --- |"]
+    return [*head, *lines, ""] if lines else []
 
 
 def _data(runs: Runs) -> list[str]:

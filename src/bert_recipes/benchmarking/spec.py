@@ -12,6 +12,15 @@ from typing import Any
 # Sides of a comparison, in the order in which a round runs them.
 STOCK_DEFAULTS, STOCK_BEST, OURS = "stock_defaults", "stock_best", "ours"
 SIDES = (STOCK_DEFAULTS, STOCK_BEST, OURS)
+# Ours, one step after the other: side -> what it is, and the settings with which it is ours without the steps to come.
+STEPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "ours_fp32": (
+        "vocabulary for masked tokens alone, fused Adam, kept memory",
+        {"precision": "fp32", "fast_layers": "off"},
+    ),
+    "ours_bf16": ("bfloat16 products", {"precision": "bf16", "fast_layers": "off"}),
+    OURS: ("layers on packed rows with fused kernels, logits never held", {}),
+}
 # Where things lie is no part of what is measured.
 _PLACES = ("work_dir", "config")
 
@@ -37,7 +46,7 @@ class SampleSpec:
         what: Which measure of the data suite.
         megabytes: Size of the generated text.
         files: Real text instead of generated text.
-        switches: What stock is given on top of its defaults.
+        switches: What stock is given on top of its defaults, ours on top of its configuration.
         precision: Of an inference sample.
         use_cpu: Even where there is a GPU.
         warmup_steps: Steps that are not counted.
@@ -74,6 +83,11 @@ class SampleSpec:
     whole_pass: bool = False
     minutes: float = 20.0
     seed: int = 12345
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the side is ours, or a step on the way to it."""
+        return self.side in STEPS
 
     @property
     def pairs_per_step(self) -> int:
