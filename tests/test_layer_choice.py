@@ -4,11 +4,13 @@ import pytest
 import torch
 from transformers import (
     BertConfig,
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
 )
 
+from bert_recipes.kernels import load_kernels
 from bert_recipes.layer_choice import choose_layers
 from bert_recipes.models.bert_model import BertModel
 
@@ -50,6 +52,37 @@ def test_a_stock_model_with_a_head_gets_layers_on_packed_rows(tmp_path):
     model.save_pretrained(tmp_path)
     again = BertForSequenceClassification.from_pretrained(tmp_path).eval()
     torch.testing.assert_close(again(**BATCH).logits, model.eval()(**BATCH).logits, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fast_layers", ["auto", "plain"])
+@pytest.mark.parametrize("lengths", [(12, 7), (12, 12), (12, 1)], ids=str)
+def test_a_head_that_counts_pads_gets_those_of_stock_layers(lengths, fast_layers):
+    """Of question answering: its softmax is over all positions (google-research/bert run_squad.py, `compute_loss`)."""
+    if load_kernels(fast_layers, torch.device("cpu")) is None:
+        pytest.skip("no compiler, or no x86-64 with AVX2")
+    torch.manual_seed(0)
+    config = BertConfig(**SIZES, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = BertForQuestionAnswering(config).train()
+    inputs = {
+        "input_ids": BATCH["input_ids"],
+        "attention_mask": (torch.arange(12) < torch.tensor(lengths)[:, None]).long(),
+    }
+    inputs |= {"start_positions": torch.tensor([3, 0]), "end_positions": torch.tensor([5, 0])}
+
+    def outputs():
+        model.zero_grad()
+        output = model(**inputs)
+        output.loss.backward()
+        return output, {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+    expected, wanted = outputs()
+    choose_layers(model, fast_layers, computes_pads=True)
+    assert model.bert.fast_kernels is not None
+    ours, found = outputs()
+    torch.testing.assert_close(ours.start_logits, expected.start_logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.loss, expected.loss, rtol=1e-5, atol=1e-6)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("dropout", "attention"), [(0.1, "eager"), (0.0, "sdpa")])

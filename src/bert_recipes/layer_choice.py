@@ -14,19 +14,22 @@ from bert_recipes.models.bert_model import BertModel
 logger = logging.getLogger(__name__)
 
 
-def choose_layers(model: PreTrainedModel, fast_layers: str) -> None:
+def choose_layers(model: PreTrainedModel, fast_layers: str, *, computes_pads: bool = False) -> None:
     """Give a model on a CPU the fastest layers that machine and architecture allow; weights, names and results stay.
 
     Args:
         model: With any head; a stock `BertModel` inside is put under our class, which shares its modules.
         fast_layers: "auto", "plain" or "off" (`bert_recipes.kernels.load_kernels`).
+        computes_pads: The head's loss counts pads: they get the hidden states that stock layers give them.
     """
     base: Any = model.base_model
     if type(base) is transformers.BertModel and base is not model:
         base = BertModel.from_stock(base)
         setattr(model, model.base_model_prefix, base)
-    if isinstance(base, BertModel) and base.use_fast_layers(fast_layers):
-        logger.info("layers: on packed rows, with fused kernels")
+    if isinstance(base, BertModel):
+        base.computes_pads = computes_pads
+        if base.use_fast_layers(fast_layers):
+            logger.info("layers: on packed rows, with fused kernels")
     if getattr(model.config, "attention_probs_dropout_prob", 0) > 0:
         # For stock layers: scaled_dot_product_attention has no fast path with dropout on CPUs; spelled out it is quicker.
         model.set_attn_implementation("eager")

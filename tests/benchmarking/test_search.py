@@ -1,6 +1,6 @@
 """The search for stock at its best."""
 
-from bert_recipes.benchmarking.search import START, search_switches, untried
+from bert_recipes.benchmarking.search import START, USUAL, search_switches, untried
 
 
 START_SWITCHES = {"precision": "fp32", "attn": "sdpa", "compile": False}
@@ -68,3 +68,22 @@ def test_what_there_is_no_time_for_is_recorded_as_not_tried():
     assert not any(switches["compile"] for switches in calls)
     assert result.tries[-1].problem == "not tried: 5 s left"
     assert untried(result.as_json()) == {"compile": [True]}
+
+
+def test_the_usual_switches_are_tried_together_and_can_be_turned_back():
+    """Alone each is slower, together they are faster; one of them still is not worth it."""
+
+    def measure(switches):
+        is_usual = switches["precision"] == "bf16" and switches["attn"] == "eager"
+        rate = 30.0 if is_usual else 10.0 - (switches["precision"] == "bf16") - (switches["attn"] == "eager")
+        return rate * (1.5 if not switches["compile"] else 1.0), None
+
+    usual = {"precision": "bf16", "attn": "eager", "compile": True}
+    result = search_switches(START_SWITCHES, CHOICES, measure, usual=usual)
+    assert result.best == {"precision": "bf16", "attn": "eager", "compile": False}
+    assert [(item.switch, item.value, item.kept) for item in result.tries[1:]] == [
+        (USUAL, usual, True),
+        ("precision", "fp32", False),
+        ("attn", "sdpa", False),
+        ("compile", False, True),
+    ]

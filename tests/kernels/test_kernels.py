@@ -72,11 +72,15 @@ def test_heads_are_split_and_merged(compiled, offsets, dtype):
     assert torch.equal(compiled.merge_heads_(torch.zeros_like(packed), same, offsets), packed)
 
 
-def test_attention_probabilities_and_their_gradient(compiled, offsets, dtype, p):
+@pytest.mark.parametrize("with_pads", [False, True])
+def test_attention_probabilities_and_their_gradient(compiled, offsets, dtype, p, with_pads):
+    """Pads can be rows, too, which nobody attends to."""
     length = int(offsets.diff().max())
+    keys = (offsets.diff() + 1) // 2 if with_pads else offsets.diff()
     scores = randn(len(offsets) - 1, HEADS, length, length, dtype=dtype) * 4
-    both(compiled, "softmax_dropout_", scores, offsets, 0.25, SEED, 2, p)
-    plain.softmax_dropout_(scores, offsets, 0.25, SEED, 2, p)
+    both(compiled, "softmax_dropout_", scores, offsets, keys, 0.25, SEED, 2, p)
+    plain.softmax_dropout_(scores, offsets, keys, 0.25, SEED, 2, p)
+    assert not any(scores[n, :, :, count:].any() for n, count in enumerate(keys.tolist()))
     rows = scores.float().sum(dim=-1)
     places = torch.arange(length) < offsets.diff()[:, None]
     torch.testing.assert_close(rows, places[:, None].float().expand_as(rows), rtol=0, atol=0.02)
@@ -86,6 +90,7 @@ def test_attention_probabilities_and_their_gradient(compiled, offsets, dtype, p)
         randn(*scores.shape, dtype=dtype, seed=1),
         scores,
         offsets,
+        keys,
         0.25,
         SEED,
         2,

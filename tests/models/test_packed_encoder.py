@@ -282,12 +282,12 @@ def test_packing_and_unpacking(lengths):
 def test_like_lengths_are_computed_together_where_that_pays(heads, expected):
     lengths = torch.tensor([300, 512, 3, 100, 500])
     mask = (torch.arange(512) < lengths[:, None]).long()
-    groups = make_layout(mask, tuple(mask.shape), mask.device, heads).groups
+    groups = make_layout(mask, tuple(mask.shape), mask.device, heads=heads).groups
     assert [len(group.offsets) - 1 for group in groups] == expected
     for longer, group in itertools.pairwise(groups):
         spared = ((longer.offsets.diff()[0]) ** 2 - group.offsets.diff() ** 2).sum() * heads
         assert spared > GROUP_COST
-    for group in make_layout(mask, tuple(mask.shape), mask.device, 1000).groups:
+    for group in make_layout(mask, tuple(mask.shape), mask.device, heads=1000).groups:
         sizes = group.offsets.diff()
         assert int(sizes.min()) >= LIKE_LENGTH * int(sizes.max())
 

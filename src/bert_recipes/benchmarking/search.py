@@ -1,4 +1,4 @@
-"""Stock at its best: one switch after the other, each value tried, the faster one kept."""
+"""Stock at its best: the usual switches at once, then one after the other, each value tried, the faster one kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
-START = "start"
+START, USUAL = "start", "usual"
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Try:
     """One combination.
 
     Attributes:
-        switch: Which switch was turned; `START` for the combination that the search begins with.
+        switch: Which switch was turned; `START` for the combination that the search begins with, `USUAL` for several at once.
         value: To what.
         rate: Tokens or examples a second; None where there is none.
         kept: Whether it was faster than the best before.
@@ -53,11 +53,13 @@ def search_switches(
     choices: Mapping[str, Sequence[Any]],
     measure: Callable[[Mapping[str, Any]], tuple[float | None, str | None]],
     why_not: Callable[[str], str | None] = lambda switch: None,
+    usual: dict[str, Any] | None = None,
 ) -> SearchResult:
     """Turn one switch after the other and keep what is faster.
 
     Args:
         start: Switch -> value to begin with.
+        usual: Switch -> value, tried together first: alone each of them may show little.
         choices: Switch -> its values, in the order in which the switches are tried.
         measure: Switches -> (rate, None), or (None, what went wrong).
         why_not: Switch -> why it is not tried (no time left), or None.
@@ -68,9 +70,16 @@ def search_switches(
     best = dict(start)
     rate, problem = measure(best)
     tries = [Try(START, dict(start), rate, kept=rate is not None, problem=problem)]
+    if usual:
+        found, problem = measure(best | usual)
+        kept = found is not None and (rate is None or found > rate)
+        tries.append(Try(USUAL, dict(usual), found, kept=kept, problem=problem))
+        if kept:
+            best, rate = best | usual, found
     for switch, values in choices.items():
+        first = best[switch]
         for value in values:
-            if value == best[switch] or value == start[switch]:
+            if value == first:
                 continue
             reason = why_not(switch)
             if reason is not None:

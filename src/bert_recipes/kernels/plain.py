@@ -1,7 +1,8 @@
 """What the C++ files in cpu/ compute, with torch operations: the fallback, and what the kernels are tested against.
 
 Legend: T packed rows (real tokens), B sequences, S positions that the longest of them has, h heads, d their size, N columns.
-`offsets` int64 (B + 1): the rows of sequence b are offsets[b] .. offsets[b + 1] - 1.
+`offsets` int64 (B + 1): the rows of sequence b are offsets[b] .. offsets[b + 1] - 1; `keys` int64 (B): how many of them, from
+the first on, it attends to.
 """
 
 from __future__ import annotations
@@ -88,15 +89,22 @@ def merge_heads_(rows: torch.Tensor, split: torch.Tensor, offsets: torch.Tensor)
 
 
 def softmax_dropout_(
-    scores: torch.Tensor, offsets: torch.Tensor, scaling: float, seed: int, stream: int, p: float
+    scores: torch.Tensor,
+    offsets: torch.Tensor,
+    keys: torch.Tensor,
+    scaling: float,
+    seed: int,
+    stream: int,
+    p: float,
 ) -> torch.Tensor:
-    """Scores (B, h, S, S) -> probabilities over the sequence's own tokens, in place; rows and columns of pads are 0.
+    """Scores (B, h, S, S) -> probabilities over the sequence's own keys, in place; other rows and columns are 0.
 
     Returns:
         The probabilities after dropout; `scores` itself where p is 0.
     """
     places = _places(offsets, scores.shape[-1])
-    wide = (scores.float() * scaling).masked_fill(~places[:, None, None, :], float("-inf"))
+    is_key = torch.arange(scores.shape[-1], device=keys.device) < keys[:, None]
+    wide = (scores.float() * scaling).masked_fill(~is_key[:, None, None, :], float("-inf"))
     scores.copy_(torch.softmax(wide, dim=-1) * places[:, None, :, None])
     return dropout(scores, seed, stream, p)
 
@@ -105,6 +113,7 @@ def softmax_dropout_backward_(
     grad: torch.Tensor,
     probabilities: torch.Tensor,
     offsets: torch.Tensor,
+    keys: torch.Tensor,
     scaling: float,
     seed: int,
     stream: int,

@@ -44,6 +44,8 @@ class BertModel(OriginalInitialization, transformers.BertModel):
     """Stock `BertModel`, initialised as the original, and with a faster encoder on request (`use_fast_layers`)."""
 
     _fast_layers = "off"
+    # Whether the fast layers compute pads too, for a head that counts them in its loss; otherwise their hidden states are 0.
+    computes_pads = False
 
     @classmethod
     def from_stock(cls, model: transformers.BertModel) -> BertModel:
@@ -101,7 +103,7 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """As stock; with kernels the hidden states of pads are 0."""
+        """As stock; with kernels the hidden states of pads are 0, unless `computes_pads`."""
         encoded = None
         if inputs_embeds is None:
             encoded = self.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, kwargs)

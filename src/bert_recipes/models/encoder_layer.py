@@ -172,7 +172,7 @@ def _attend(
         scores = torch.bmm(query, key.mT).view(*split.shape[1:4], group.length)
         scaling = split.shape[-1] ** -0.5
         dropped = kernels.softmax_dropout_(
-            scores, group.offsets, scaling, seed, _ATTENTION + number, settings.attention_dropout
+            scores, group.offsets, group.keys, scaling, seed, _ATTENTION + number, settings.attention_dropout
         )
         mixed = torch.bmm(dropped.flatten(0, 1), value).view(1, *split.shape[1:])
         kernels.merge_heads_(context[group.start : group.end], mixed, group.offsets)
@@ -209,7 +209,7 @@ def _attend_backward(
         of_split = torch.empty_like(split)
         of_query, of_key, of_value = of_split.flatten(1, 2)
         torch.bmm(kernels.dropout(scores, seed, stream, p).flatten(0, 1).mT, of_mixed, out=of_value)
-        kernels.softmax_dropout_backward_(of_scores, scores, group.offsets, scaling, seed, stream, p)
+        kernels.softmax_dropout_backward_(of_scores, scores, group.offsets, group.keys, scaling, seed, stream, p)
         of_scores = of_scores.flatten(0, 1)
         torch.bmm(of_scores, key, out=of_query)
         torch.bmm(of_scores.mT, query, out=of_key)

@@ -34,18 +34,23 @@ def why_not_packed(model: transformers.BertModel) -> str | None:
     return None
 
 
-def serves_batch(model: transformers.BertModel, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> bool:
+def serves_batch(model: Any, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> bool:
     """Whether a call asks for nothing but the last hidden states, of sequences that begin with a token."""
     config = model.config
     if any(value for value in kwargs.values()) or config.output_attentions or config.output_hidden_states:
         return False
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
-    return attention_mask is None or (attention_mask.dim() == 2 and bool((attention_mask[:, 0] == 1).all()))
+    if attention_mask is None:
+        return True
+    if attention_mask.dim() != 2 or not bool((attention_mask[:, 0] == 1).all()):
+        return False
+    # Where pads are rows too, they have to follow the tokens.
+    return not model.computes_pads or bool((attention_mask[:, 1:] <= attention_mask[:, :-1]).all())
 
 
 def encode_packed(
-    model: transformers.BertModel,
+    model: Any,
     kernels: Kernels,
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor | None,
@@ -55,7 +60,7 @@ def encode_packed(
     """Run embeddings and layers on the real tokens of a batch.
 
     Args:
-        model: Its weights are used; its modules' own forwards are not.
+        model: A `bert_recipes.models.bert_model.BertModel`; its weights are used, its modules' own forwards are not.
         kernels: How to compute.
         input_ids: int64 (B, S).
         attention_mask: int (B, S) or None.
@@ -85,7 +90,9 @@ def encode_packed(
     seeds = torch.randint(-(2**63), 2**63 - 1, (count,)).tolist() if drops else [0] * count
 
     shape = (input_ids.shape[0], input_ids.shape[1])
-    layout = make_layout(attention_mask, shape, input_ids.device, settings.heads)
+    layout = make_layout(
+        attention_mask, shape, input_ids.device, heads=settings.heads, computes_pads=model.computes_pads
+    )
     rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids).to(dtype)
     if settings.hidden_dropout > 0:
         rows = _Dropout.apply(rows, seeds[-1], settings.hidden_dropout, kernels)

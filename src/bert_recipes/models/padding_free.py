@@ -26,13 +26,15 @@ class LengthGroup:
     Attributes:
         start: First row.
         end: Row after the last.
-        offsets: int64 (G + 1,) on the CPU's side of the batch, rows of each of the G sequences, counted from `start`.
+        offsets: int64 (G + 1,), the rows of each of the G sequences, counted from `start`.
+        keys: int64 (G,), how many of its rows each sequence attends to, its first ones.
         length: Positions of the longest sequence, rounded up to a multiple of `LENGTH_STEP`.
     """
 
     start: int
     end: int
     offsets: torch.Tensor
+    keys: torch.Tensor
     length: int
 
 
@@ -85,7 +87,12 @@ class PackedLayout:
 
 
 def make_layout(
-    attention_mask: torch.Tensor | None, shape: tuple[int, int], device: torch.device, heads: int = 1
+    attention_mask: torch.Tensor | None,
+    shape: tuple[int, int],
+    device: torch.device,
+    *,
+    heads: int = 1,
+    computes_pads: bool = False,
 ) -> PackedLayout:
     """Plan the packing of one batch.
 
@@ -94,12 +101,15 @@ def make_layout(
         shape: (B, S).
         device: Of the batch.
         heads: Attention scores are computed so many times.
+        computes_pads: Pads are rows too, which nobody attends to; they follow the tokens of their sequence.
     """
     batch, size = shape
     lengths = None if attention_mask is None else attention_mask.sum(dim=1)
-    if lengths is None or int(lengths.min()) == size:
+    if lengths is None or computes_pads or int(lengths.min()) == size:
         offsets = torch.arange(batch + 1, device=device) * size
-        return PackedLayout(shape, None, batch * size, offsets[:-1], (LengthGroup(0, batch * size, offsets, size),))
+        keys = torch.full((batch,), size, device=device) if lengths is None else lengths
+        group = LengthGroup(0, batch * size, offsets, keys, size)
+        return PackedLayout(shape, None, batch * size, offsets[:-1], (group,))
     assert attention_mask is not None
     lengths, order = lengths.sort(descending=True, stable=True)
     places = attention_mask[order].flatten().nonzero()[:, 0]
@@ -111,9 +121,10 @@ def make_layout(
     first_rows[order] = starts
     groups, row = [], 0
     for begin, end in _like_lengths(sizes := lengths.tolist(), heads):
-        offsets = torch.cat([lengths.new_zeros(1), lengths[begin:end].cumsum(0)])
+        keys = lengths[begin:end]
+        offsets = torch.cat([keys.new_zeros(1), keys.cumsum(0)])
         total = sum(sizes[begin:end])
-        groups.append(LengthGroup(row, row + total, offsets, sizes[begin] + -sizes[begin] % LENGTH_STEP))
+        groups.append(LengthGroup(row, row + total, offsets, keys, sizes[begin] + -sizes[begin] % LENGTH_STEP))
         row += total
     return PackedLayout(shape, places, num_tokens, first_rows, tuple(groups))
 

@@ -64,11 +64,12 @@ Tensor merge_heads_(Tensor rows, const Tensor& split, const Tensor& offsets) {
 // Attention probabilities, on scores (B, heads, S, S).
 
 // scores -> probabilities in place; returns them after dropout (the same tensor without dropout).
-Tensor softmax_dropout_(Tensor scores, const Tensor& offsets, double scaling, int64_t seed, int64_t stream, double p) {
+Tensor softmax_dropout_(Tensor scores, const Tensor& offsets, const Tensor& keys, double scaling, int64_t seed,
+                        int64_t stream, double p) {
   const int64_t batch = scores.size(0), heads = scores.size(1), length = scores.size(2);
   const Dropout dropout(seed, stream, p);
   Tensor out = dropout.on() ? at::empty_like(scores) : scores;
-  const auto* off = data<int64_t>(offsets);
+  const auto *off = data<int64_t>(offsets), *seen = data<int64_t>(keys);
   const float scale = float(scaling);
   auto run = [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
@@ -78,10 +79,10 @@ Tensor softmax_dropout_(Tensor scores, const Tensor& offsets, double scaling, in
       std::vector<float> buffer(length + kBlock);
       float* e = buffer.data();
       for (int64_t row = begin; row < end; ++row) {
-        const int64_t item = row / length / heads, tokens = off[item + 1] - off[item];
+        const int64_t item = row / length / heads, tokens = seen[item];
         T* x = values + row * length;
         T* y = dropped + row * length;
-        if (row % length >= tokens) {
+        if (row % length >= off[item + 1] - off[item]) {
           std::memset(x, 0, length * sizeof(T));
           std::memset(y, 0, length * sizeof(T));
           continue;
@@ -108,11 +109,11 @@ Tensor softmax_dropout_(Tensor scores, const Tensor& offsets, double scaling, in
 }
 
 // Gradient of the dropped probabilities -> gradient of the scores, in place; returns the dropped probabilities again.
-Tensor softmax_dropout_backward_(Tensor grad, const Tensor& probabilities, const Tensor& offsets, double scaling,
-                                 int64_t seed, int64_t stream, double p) {
+Tensor softmax_dropout_backward_(Tensor grad, const Tensor& probabilities, const Tensor& offsets, const Tensor& keys,
+                                 double scaling, int64_t seed, int64_t stream, double p) {
   const int64_t batch = grad.size(0), heads = grad.size(1), length = grad.size(2);
   const Dropout dropout(seed, stream, p);
-  const auto* off = data<int64_t>(offsets);
+  const auto *off = data<int64_t>(offsets), *seen = data<int64_t>(keys);
   const float scale = float(scaling);
   auto run = [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
@@ -122,10 +123,10 @@ Tensor softmax_dropout_backward_(Tensor grad, const Tensor& probabilities, const
       std::vector<float> buffer(length + kBlock);
       float* own = buffer.data();
       for (int64_t row = begin; row < end; ++row) {
-        const int64_t item = row / length / heads, tokens = off[item + 1] - off[item];
+        const int64_t item = row / length / heads, tokens = seen[item];
         T* g = gradients + row * length;
         const T* x = values + row * length;
-        if (row % length >= tokens) {
+        if (row % length >= off[item + 1] - off[item]) {
           std::memset(g, 0, length * sizeof(T));
           continue;
         }
