@@ -18,10 +18,10 @@ from bert_recipes.finetuning.feature_ner import (
     load_feature_data,
     make_table,
     measure_ways,
-    write_json,
 )
 from bert_recipes.finetuning.feature_ner_arguments import FeatureNerArguments
 from bert_recipes.training import describe_machine
+from bert_recipes.whole_files import write_json
 
 
 def main() -> None:
@@ -44,8 +44,8 @@ def main() -> None:
         "machine": describe_machine(),
         "date": time.strftime("%Y-%m-%d"),
     }
-    write_json(folder / RESULTS_FILE, results)
     with saving(folder):
+        write_json(folder / RESULTS_FILE, results)
         (folder / TABLE_FILE).write_text(table, encoding="utf-8")
         save_config(folder / "run.yaml", args)
     print(table)

@@ -22,9 +22,9 @@ LAYER_1 = {
     "errors": set(),
     "field_types": set(),
     "hub_access": set(),
-    "config": {"config_file", "errors", "field_types", "tasks"},
+    "config": {"config_file", "errors", "field_types", "tasks", "whole_files"},
     "config_file": {"errors", "field_types"},
-    "data": {"errors"},
+    "data": {"errors", "whole_files"},
     "memory": set(),
     "metrics": {"errors"},
     "kernels": set(),
@@ -33,6 +33,7 @@ LAYER_1 = {
     "precision": {"errors"},
     "tasks": {"errors", "hub_access"},
     "tokenization": {"errors", "hub_access"},
+    "whole_files": set(),
 }
 # Layer 2 joins the parts of layer 1.
 LAYER_2 = {

@@ -7,7 +7,6 @@ file, the line, the key, what was given and what is allowed.
 """
 
 import dataclasses
-import os
 import re
 import sys
 from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
@@ -24,6 +23,7 @@ from bert_recipes.config_file import nearest_name, read_flat_yaml, read_tree
 from bert_recipes.errors import InputError
 from bert_recipes.tasks.definition import build_task, task_values
 from bert_recipes.tasks.task import Task
+from bert_recipes.whole_files import written_aside
 
 
 _MISSING = object()
@@ -98,7 +98,8 @@ def save_config(path: str | Path, *instances: Any) -> None:
                 unwritable.append(field.name)
     if unwritable:
         lines.append(f"\n# Not written, for want of a form in YAML: {', '.join(unwritable)}")
-    _replace(Path(path), "\n".join(lines) + "\n")
+    with written_aside(Path(path)) as aside:
+        aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def read_task_file(path: str | Path) -> Task:
@@ -136,16 +137,8 @@ def write_task_file(path: str | Path, task: Task) -> None:
     """
     header = "# The task of a run. Its data: --data_dir FOLDER, or files of these names beside this one.\n"
     text = yaml.safe_dump(task_values(task), sort_keys=False, allow_unicode=True, width=sys.maxsize)
-    _replace(Path(path), header + str(text))
-
-
-def _replace(path: Path, text: str) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with written_aside(Path(path)) as aside:
+        aside.write_text(header + str(text), encoding="utf-8")
 
 
 # The command line

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from bert_recipes.errors import InputError, saving
 from bert_recipes.sweeps.subruns import figure_of, read_results
 from bert_recipes.tasks.registry import get_task
 from bert_recipes.tasks.task import Task
+from bert_recipes.whole_files import written_aside
 
 
 logger = logging.getLogger(__name__)
@@ -154,22 +154,12 @@ def write_submission(path: Path, runs: Mapping[str, Path], *, fill_missing: bool
 
 
 def _write_zip(path: Path, texts: Mapping[str, str]) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with saving(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with zipfile.ZipFile(aside, "w") as archive:
-                for name, text in texts.items():
-                    entry = zipfile.ZipInfo(name, _DATE)
-                    entry.compress_type, entry.external_attr, entry.create_system = (
-                        zipfile.ZIP_DEFLATED,
-                        0o644 << 16,
-                        3,
-                    )
-                    archive.writestr(entry, text.encode("ascii"), compresslevel=9)
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
+    with saving(path), written_aside(path) as aside, zipfile.ZipFile(aside, "w") as archive:
+        for name, text in texts.items():
+            entry = zipfile.ZipInfo(name, _DATE)
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
+            entry.create_system = 3
+            archive.writestr(entry, text.encode("ascii"), compresslevel=9)
 
 
 def _runs_below(folder: Path) -> Iterator[Path]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from bert_recipes.sweeps.report import JSON_FILE as SWEEP_FILE
-from bert_recipes.sweeps.subruns import read_results, write_json
+from bert_recipes.sweeps.subruns import read_results
 from bert_recipes.tasks.registry import get_task
+from bert_recipes.whole_files import write_json
 
 
 # GLUE's nine tasks in the order in which they are run: the quick ones first.

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from bert_recipes.data import installed_documentation as documentation
 from bert_recipes.errors import InputError
+from bert_recipes.whole_files import write_json, written_aside
 
 
 @dataclass(frozen=True)
@@ -138,19 +139,12 @@ def write_corpus(
     report["held-out paragraphs that occur in train too"] = sum(line in trained_on for line in held_out_lines)
     for split, members in splits.items():
         data = "\n".join(document.text for document in members).encode()
-        _write_whole(output_dir / split / "documents.txt", data)
+        with written_aside(output_dir / split / "documents.txt") as aside:
+            aside.write_bytes(data)
         report[split] = {
             "documents": len(members),
             "paragraphs": data.count(b"\n") - len(members) + 1,
             "bytes": len(data),
         }
-    _write_whole(description, json.dumps(report | {"held_out": sorted(held_out)}, indent=2).encode() + b"\n")
+    write_json(description, report | {"held_out": sorted(held_out)})
     return report
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write a file aside and rename it, so that no half of it is ever taken for the whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.tmp")
-    aside.write_bytes(data)
-    aside.replace(path)

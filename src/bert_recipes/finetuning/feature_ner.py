@@ -27,6 +27,7 @@ from bert_recipes.tasks.examples import Split, TaggedExample
 from bert_recipes.tasks.loading import load_split
 from bert_recipes.tasks.registry import get_task
 from bert_recipes.tokenization import OriginalBertTokenizer
+from bert_recipes.whole_files import write_json
 
 
 logger = logging.getLogger(__name__)
@@ -150,7 +151,8 @@ def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[s
     for (way, seed), (path, record) in _read_wanted(args, identity).items():
         if record is None:
             record = _measure(way, seed, data, tagger_settings(args), choose_device(args))
-            write_json(path, record | {"settings": identity})
+            with saving(path):
+                write_json(path, record | {"settings": identity})
         else:
             logger.info("%s, seed %d: kept from %s", way, seed, path)
         logger.info("%s, seed %d: dev F1 %.2f", way, seed, 100 * record["f1"])
@@ -221,19 +223,6 @@ def _read_record(path: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     except (ValueError, KeyError, AttributeError, TypeError):
         logger.warning("%s is no complete run and is measured anew", path)
         return None, {}
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file as a whole or not at all; its folder is made.
-
-    Raises:
-        InputError: It cannot be written.
-    """
-    with saving(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.tmp")
-        aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        aside.replace(path)
 
 
 def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> str:

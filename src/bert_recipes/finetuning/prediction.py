@@ -25,6 +25,7 @@ from bert_recipes.finetuning.run import TASK_FILE
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.precision import PRECISIONS
 from bert_recipes.tasks.task import Task
+from bert_recipes.whole_files import written_aside
 
 
 logger = logging.getLogger(__name__)
@@ -241,12 +242,5 @@ def replacing(path: Path) -> Iterator[TextIO]:
     Raises:
         InputError: It cannot be written.
     """
-    aside = path.with_name(f".{path.name}.part")
-    with saving(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with aside.open("w", encoding="utf-8") as file:
-                yield file
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
+    with saving(path), written_aside(path) as aside, aside.open("w", encoding="utf-8") as file:
+        yield file

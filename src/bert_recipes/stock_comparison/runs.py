@@ -12,8 +12,9 @@ from typing import Any
 
 from bert_recipes.stock_comparison.plan import LOSS_FLAGS, ComparedTask, flags_of, remove_flags
 from bert_recipes.stock_comparison.record import SIDES, make_record
-from bert_recipes.sweeps.subruns import FineTuning, claimed_folder, finetuning_command, hashes_of_files, write_json
+from bert_recipes.sweeps.subruns import FineTuning, claimed_folder, finetuning_command, hashes_of_files
 from bert_recipes.tasks.registry import get_task
+from bert_recipes.whole_files import write_json
 
 
 PLAN_FILE = "comparison_plan.json"

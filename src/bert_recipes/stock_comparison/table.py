@@ -82,7 +82,8 @@ def _how_measured(records: Sequence[Mapping[str, Any]]) -> str:
     ]
     if any(record["machine"]["gpu"] is None for record in records):
         parts.append(
-            "On a CPU, where the model has dropout, ours spells the attention out (eager) and stock calls sdpa."
+            "On a CPU ours has the fast layers, unless fast_layers is off: then it spells the attention out (eager) where the "
+            "model has dropout; stock calls sdpa."
         )
     return " ".join(parts)
 

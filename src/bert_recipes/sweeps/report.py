@@ -12,7 +12,7 @@ from typing import Any
 
 from bert_recipes.sweeps.folder import NO_WEIGHTS_FILE, format_figure
 from bert_recipes.sweeps.grid import Summary, choose_best
-from bert_recipes.sweeps.subruns import write_json
+from bert_recipes.whole_files import write_json
 
 
 JSON_FILE, TABLE_FILE, PLOT_FILE = "sweep.json", "sweep.md", "sweep.png"

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from filelock import FileLock, Timeout
 
 from bert_recipes.errors import InputError
+from bert_recipes.whole_files import write_json
 
 
 logger = logging.getLogger(__name__)
@@ -197,13 +198,6 @@ class claimed_folder:
             )
         logger.info("%s: no run was finished with the settings of before; those of now replace them", self.folder)
         write_json(self.file, self.settings)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file as a whole or not at all."""
-    aside = path.with_name(f".{path.name}.tmp")
-    aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    aside.replace(path)
 
 
 def end_with_children() -> None:

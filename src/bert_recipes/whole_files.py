@@ -1,0 +1,32 @@
+"""Files that are there as a whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Give a path beside a file to write to, which becomes that file when the block ends well.
+
+    Args:
+        path: The file; its folder is made. Whatever goes wrong, it stays as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield aside
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, indented."""
+    with written_aside(path) as aside:
+        aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
