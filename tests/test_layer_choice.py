@@ -76,7 +76,7 @@ def test_a_head_that_counts_pads_gets_those_of_stock_layers(lengths, fast_layers
         return output, {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
     expected, wanted = outputs()
-    choose_layers(model, fast_layers, computes_pads=True)
+    choose_layers(model, fast_layers)
     assert model.bert.fast_kernels is not None
     ours, found = outputs()
     torch.testing.assert_close(ours.start_logits, expected.start_logits, rtol=1e-5, atol=1e-5)
@@ -91,6 +91,15 @@ def test_stock_layers_spell_attention_out_where_there_is_dropout(dropout, attent
     choose_layers(model, "off")
     assert model.config._attn_implementation == attention
     assert model.bert.fast_kernels is None
+
+
+def test_attention_stays_as_it_is_where_nothing_is_dropped_or_the_user_has_chosen():
+    model = make_classifier()
+    choose_layers(model, "off", for_training=False)
+    assert model.config._attn_implementation == "sdpa"
+    model.set_attn_implementation("flex_attention")
+    choose_layers(model, "off")
+    assert model.config._attn_implementation == "flex_attention"
 
 
 def test_other_architectures_keep_what_they_have():

@@ -33,12 +33,10 @@ class GlobalBatchTrainer(Trainer):
     optimizer: Any
     lr_scheduler: Any
 
-    def __init__(
-        self, model: PreTrainedModel, args: RunArguments, *, loss_counts_padding: bool = False, **kwargs: Any
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, args: RunArguments, **kwargs: Any) -> None:
         """Set the Trainer up, and on a CPU the model's layers and the process' memory for speed."""
         if args.use_cpu:
-            choose_layers(model, args.fast_layers, computes_pads=loss_counts_padding)
+            choose_layers(model, args.fast_layers, for_training=kwargs.get("train_dataset") is not None)
             keep_freed_memory()
         super().__init__(model=model, args=args, **kwargs)
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.

@@ -28,12 +28,15 @@ def keep_freed_memory() -> bool:
     """
     if platform.libc_ver()[0] != "glibc":
         return False
-    libc = ctypes.CDLL(None)
-    settings = ((_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, (1 << 31) - 1), (_M_TOP_PAD, 64 << 20))
-    refused = [name for name, value in settings if libc.mallopt(name, value) != 1]
-    if refused:
-        logger.info("glibc refused to keep freed memory; steps will be slower")
-    return not refused
+    mallopt = ctypes.CDLL(None).mallopt
+    # An older glibc takes no more than 32 MB. If it takes neither, nothing is changed: setting the others alone would
+    # freeze the threshold at its low start.
+    if not any(mallopt(_M_MMAP_THRESHOLD, size) == 1 for size in (1 << 30, 1 << 25)):
+        logger.info("glibc does not keep freed memory; steps will be slower")
+        return False
+    return all(
+        mallopt(name, value) == 1 for name, value in ((_M_TRIM_THRESHOLD, (1 << 31) - 1), (_M_TOP_PAD, 64 << 20))
+    )
 
 
 def peak_memory_mb() -> float:

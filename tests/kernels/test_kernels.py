@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bert_recipes.kernels import load_kernels, plain
+from bert_recipes.kernels import load_kernels, loading, plain
 
 
 OFFSETS = {"ragged": [0, 5, 45, 173, 174, 251], "alike": [0, 64, 128], "single": [0, 1], "odd": [0, 33, 65, 96]}
@@ -157,6 +157,55 @@ def test_what_the_kernels_cannot_take_is_refused(compiled):
         compiled.cross_entropy_(torch.ones(1, 8), torch.ones(7), torch.tensor([7]), 1.0, True)
     with pytest.raises(RuntimeError, match="contiguous"):
         compiled.column_sum(torch.ones(2, 3).t())
+
+
+def test_numbers_of_another_type_are_refused(compiled):
+    """They would be read as something else."""
+    scores, offsets, keys = torch.ones(1, 1, 2, 2), torch.tensor([0, 2]), torch.tensor([2])
+    for wrong in ((offsets.float(), keys), (offsets, keys.float())):
+        with pytest.raises(RuntimeError, match="is expected, not"):
+            compiled.softmax_dropout_(scores, *wrong, 1.0, 0, 0, 0.0)
+    with pytest.raises(RuntimeError, match="is expected, not"):
+        compiled.cross_entropy_(torch.ones(1, 8), torch.ones(8), torch.tensor([7], dtype=torch.int32), 1.0, True)
+    with pytest.raises(RuntimeError, match="rows of another number"):
+        compiled.split_heads(torch.ones(3, 6), None, offsets, 1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("", "RuntimeError"),
+        (
+            "Error building extension\n\n[1/4] c++ -O3\na.cpp:3:1: error: no such thing\nninja: stopped",
+            "a.cpp:3:1: error: no such thing",
+        ),
+        ("[Errno 30] Read-only file system", "[Errno 30] Read-only file system"),
+    ],
+)
+def test_a_build_that_fails_is_one_line_and_stock_layers(monkeypatch, caplog, message, expected):
+    def fails():
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(loading, "_why_not", lambda: None)
+    monkeypatch.setattr(loading, "_build", fails)
+    loading._compiled.cache_clear()
+    try:
+        with caplog.at_level("WARNING"):
+            assert load_kernels("auto", torch.device("cpu")) is None
+    finally:
+        loading._compiled.cache_clear()
+    assert f"no compiled kernels ({expected}): stock layers" in caplog.text
+
+
+@pytest.mark.parametrize(("tool", "advice"), [("c++", "install a C++ compiler"), ("ninja", "pip install ninja")])
+def test_a_missing_tool_is_named(monkeypatch, tmp_path, tool, advice):
+    monkeypatch.setattr(loading, "_library", lambda: tmp_path / "none.so")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(loading.shutil, "which", lambda name: None if name == tool else f"/bin/{name}")
+    reason = loading._why_not()
+    if not reason.startswith(tool):
+        pytest.skip(reason)
+    assert advice in reason
 
 
 def test_off_and_other_devices_have_none():

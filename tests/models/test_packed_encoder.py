@@ -7,9 +7,13 @@ import torch
 import transformers
 from transformers import BertConfig
 
+from bert_recipes.errors import InputError
 from bert_recipes.kernels import load_kernels
+from bert_recipes.models import bert_model as bert_model_module
+from bert_recipes.models import packed_encoder as packed_encoder_module
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.bert_model import BertModel
+from bert_recipes.models.packed_encoder import encode_packed
 from bert_recipes.models.padding_free import GROUP_COST, LENGTH_STEP, LIKE_LENGTH, ROW_STEP, make_layout
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
@@ -125,18 +129,124 @@ def test_hidden_states_are_those_of_stock_layers_at_real_positions(kernels):
     assert torch.equal(as_tuple[0], ours.last_hidden_state)
 
 
-def test_a_stock_model_gets_the_layers_with_its_own_weights(kernels):
+def test_a_stock_model_gets_the_layers_with_all_that_it_has(kernels):
     stock = make_model(transformers.BertModel).eval()
+    stock.encoder.layer[1].train()
+    batch, addresses = make_batch(LENGTHS["full_rows"]), {name: p.data_ptr() for name, p in stock.named_parameters()}
+    expected = stock(batch["input_ids"]).last_hidden_state
     own = BertModel.from_stock(stock)
-    assert {name: p.data_ptr() for name, p in own.named_parameters()} == {
-        name: p.data_ptr() for name, p in stock.named_parameters()
-    }
+    assert own is stock
+    assert {name: p.data_ptr() for name, p in own.named_parameters()} == addresses
     assert own.use_fast_layers(kernels)
-    assert not own.training
-    batch = make_batch(LENGTHS["full_rows"])
-    torch.testing.assert_close(
-        own(batch["input_ids"]).last_hidden_state, stock(batch["input_ids"]).last_hidden_state, rtol=1e-5, atol=1e-5
-    )
+    assert [layer.training for layer in own.encoder.layer] == [False, True, False]
+    torch.testing.assert_close(own(batch["input_ids"]).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.int32])
+def test_masks_of_any_type_say_where_the_tokens_are(kernels, dtype):
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    expected, gradients = run(model, batch, kernels)
+    for computes_pads in (False, True):
+        model.bert.computes_pads = computes_pads
+        ours, found = run(model, batch | {"attention_mask": batch["attention_mask"].to(dtype)}, kernels)
+        torch.testing.assert_close(ours.loss, expected.loss, rtol=1e-5, atol=1e-6)
+        assert_gradients_alike(found, gradients, 1e-5)
+    larger, _ = run(model, batch | {"attention_mask": 3 * batch["attention_mask"]}, kernels)
+    torch.testing.assert_close(larger.loss, expected.loss, rtol=1e-5, atol=1e-6)
+
+
+def test_token_types_may_be_one_row_for_all_and_labels_of_any_integer_type(kernels):
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    batch["token_type_ids"] = torch.ones_like(batch["token_type_ids"])
+    expected, _ = run(model, batch, kernels)
+    one_row = batch | {"token_type_ids": batch["token_type_ids"][:1], "labels": batch["labels"].int()}
+    assert torch.equal(run(model, one_row, kernels)[0].loss, expected.loss)
+
+
+def count_packed_calls(monkeypatch):
+    calls = []
+
+    def counted(*args):
+        calls.append(args)
+        return encode_packed(*args)
+
+    monkeypatch.setattr(bert_model_module, "encode_packed", counted)
+    return calls
+
+
+def test_dropout_is_what_the_modules_say(kernels, monkeypatch):
+    calls = count_packed_calls(monkeypatch)
+    model, batch = make_model(BertModel, dropout=0.3), make_batch(LENGTHS["ragged"])
+    inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")}
+    model.use_fast_layers(kernels)
+    outputs = [model(**inputs).last_hidden_state for _ in range(2)]
+    assert not torch.equal(*outputs)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    assert torch.equal(model(**inputs).last_hidden_state, model.eval()(**inputs).last_hidden_state)
+    model.encoder.layer[0].output.dropout.p = 0.5
+    model.encoder.layer[0].train()
+    assert len(calls) == 4
+    model(**inputs)
+    assert len(calls) == 4  # two rates in one layer: stock
+
+
+@pytest.mark.parametrize("change", ["hook", "pre_hook", "subclass", "forward", "half", "double"])
+def test_modules_that_are_not_what_they_were_are_called_as_they_are(kernels, monkeypatch, change):
+    """Adapters, pruning, noise on the embeddings, other types of numbers."""
+    calls = count_packed_calls(monkeypatch)
+    model, batch = make_model(BertModel).eval(), make_batch(LENGTHS["ragged"])
+    inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    linear = model.encoder.layer[1].intermediate.dense
+
+    class Doubled(torch.nn.Linear):
+        def forward(self, values):
+            return 2 * super().forward(values)
+
+    if change == "hook":
+        model.embeddings.word_embeddings.register_forward_hook(lambda module, args, output: 2 * output)
+    elif change == "pre_hook":
+        linear.register_forward_pre_hook(lambda module, args: (2 * args[0],))
+    elif change == "subclass":
+        linear.__class__ = Doubled
+    elif change == "forward":
+        linear.forward = lambda values: 2 * torch.nn.functional.linear(values, linear.weight, linear.bias)
+    else:
+        model = getattr(model, change)()
+    expected = model(**inputs).last_hidden_state
+    model.use_fast_layers(kernels)
+    assert torch.equal(model(**inputs).last_hidden_state, expected)
+    assert not calls
+
+
+def test_processes_of_a_run_drop_other_elements(kernels, monkeypatch):
+    """Their generators have the same state: the Trainer seeds them alike."""
+    model, batch, found = make_model(dropout=0.3), make_batch(LENGTHS["ragged"]), []
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    for rank in (0, 1, 0):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        torch.manual_seed(3)
+        found.append(run(model, batch, kernels)[0].loss)
+    assert torch.equal(found[0], found[2])
+    assert not torch.equal(found[0], found[1])
+
+
+def test_counts_of_the_stock_trainer_do_not_turn_the_layers_off(kernels, monkeypatch):
+    calls = count_packed_calls(monkeypatch)
+    model, batch = make_model(BertModel), make_batch(LENGTHS["ragged"])
+    model.use_fast_layers(kernels)
+    model(batch["input_ids"], num_items_in_batch=torch.tensor([7, 8]), use_cache=False)
+    assert len(calls) == 1
+
+
+def test_the_loss_says_that_it_can_be_differentiated_once(kernels):
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    model.bert.use_fast_layers(kernels)
+    loss = model(**batch).mlm_loss
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="can be differentiated once"):
+        loss.backward()
 
 
 def test_parts_of_a_batch_add_up_to_the_whole(kernels):
@@ -195,13 +305,22 @@ def test_dropout_leaves_the_expected_loss_and_its_gradient_is_right(kernels):
         assert slope == pytest.approx(expected, rel=0.05, abs=2e-2), name
 
 
-def test_gradient_checkpointing_changes_nothing(kernels):
+def test_gradient_checkpointing_changes_nothing(kernels, monkeypatch):
     model, batch = make_model(dropout=0.1), make_batch(LENGTHS["ragged"])
     torch.manual_seed(3)
     expected, plain_gradients = run(model, batch, kernels)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    layers = []
+    original = packed_encoder_module.encode_layer
+
+    def counted(*args):
+        layers.append(args)
+        return original(*args)
+
+    monkeypatch.setattr(packed_encoder_module, "encode_layer", counted)
     torch.manual_seed(3)
     ours, gradients = run(model, batch, kernels)
+    assert len(layers) == 2 * 3
     assert torch.equal(ours.loss, expected.loss)
     assert_gradients_alike(gradients, plain_gradients, 1e-6)
 
@@ -296,7 +415,7 @@ def test_a_label_at_a_pad_is_refused(kernels):
     """It has no row: another token's would be taken."""
     model, batch = make_model(), make_batch(LENGTHS["ragged"])
     batch["labels"][3, 5] = 7
-    with pytest.raises(ValueError, match="where attention_mask is 0"):
+    with pytest.raises(InputError, match="where attention_mask is 0"):
         run(model, batch, kernels)
 
 

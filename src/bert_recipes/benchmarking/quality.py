@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 from transformers import BertTokenizer, DataCollatorForLanguageModeling, TrainerCallback, set_seed
@@ -201,14 +200,6 @@ def _stock(spec: SampleSpec, args: PreTrainingArguments, data: PreTrainingData) 
     """Stock on static pairs, with the same batch, and dropout and learning rate of the same configuration."""
     assert isinstance(data.train, PreTrainingDataset)
     pairs = StaticPairs(data.train, args.seed)
-    folder = Path(spec.work_dir) / "static-rows"
-    folder.mkdir(exist_ok=True)
-    rows = np.zeros((len(pairs), data.max_seq_length), dtype=np.int32)
-    for number in range(len(pairs)):
-        ids = pairs[number]["input_ids"]
-        rows[number, : len(ids)] = ids
-    np.save(folder / "input_ids.npy", rows)
-    del rows
     tokenizer = BertTokenizer(vocab=str(Path(spec.work_dir) / "quality-tokenizer" / "vocab.txt"))
     set_seed(args.seed)
     config = stock_config(spec.size, len(tokenizer))

@@ -15,7 +15,7 @@ SIDES = (STOCK_DEFAULTS, STOCK_BEST, OURS)
 # Ours, one step after the other: side -> what it is, and the settings with which it is ours without the steps to come.
 STEPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ours_fp32": (
-        "vocabulary for masked tokens alone, fused Adam, kept memory",
+        "vocabulary for masked tokens alone, fused Adam and GELU, kept memory, eager attention",
         {"precision": "fp32", "fast_layers": "off"},
     ),
     "ours_bf16": ("bfloat16 products", {"precision": "bf16", "fast_layers": "off"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,9 +88,19 @@ class CaseRun:
         self.done = {
             (record["side"], record["round"])
             for record in earlier
-            if record["role"] == "sample" and record["run"] == runner.run_name and "result" in record
+            if record["role"] == "sample" and record["run"] == runner.run_name and self._is_planned(record)
         }
         self.machine: Mapping[str, Any] | None = None
+
+    def _is_planned(self, record: Mapping[str, Any]) -> bool:
+        """Whether a record is a finished sample with the settings of now; the switches of stock's best are found anew."""
+        if "result" not in record or record["side"] not in self.case.samples:
+            return False
+        own = {"switches", "whole_pass", "warmup_steps"} if record["side"] == STOCK_BEST else set()
+        planned = self.case.samples[record["side"]].describe()
+        return {k: v for k, v in planned.items() if k not in own} == {
+            k: v for k, v in json.loads(json.dumps(record["spec"])).items() if k not in own
+        }
 
     def run(self) -> None:
         """Everything that is not there yet."""
@@ -100,7 +111,10 @@ class CaseRun:
         samples = dict(self.case.samples)
         if STOCK_BEST in samples and self.case.searched:
             best = {name: value for name, value in self._best_switches().items() if value != self.case.start[name]}
-            samples[STOCK_BEST] = replace(samples[STOCK_BEST], switches=best, **self._pass_of(best))
+            warmup = COMPILE_WARMUP if best.get("compile") else samples[STOCK_BEST].warmup_steps
+            samples[STOCK_BEST] = replace(
+                samples[STOCK_BEST], switches=best, warmup_steps=warmup, **self._pass_of(best)
+            )
         elif self.case.suite == "time_to_quality":
             switches = known_best(self.runner.results.records(), samples[STOCK_BEST])
             samples[STOCK_BEST] = replace(samples[STOCK_BEST], switches=switches)

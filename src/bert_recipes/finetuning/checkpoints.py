@@ -103,6 +103,7 @@ def _load(
             config=config,
             use_safetensors=True,
             output_loading_info=True,
+            dtype=torch.float32,  # whatever the file holds: weights that learn are kept in full precision
             local_files_only=cached_only,
             ignore_mismatched_sizes=True,  # looked at by the caller
         )

@@ -66,7 +66,6 @@ class FineTuningTrainer(GlobalBatchTrainer):
             data_collator=kind.collate,
             train_dataset=train_dataset,
             eval_dataset=dict(eval_splits) if eval_splits else None,
-            loss_counts_padding=kind.loss_counts_padding,
             **kwargs,
         )
         self.kind = kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
@@ -10,6 +11,7 @@ import platform
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +56,8 @@ def _compiled() -> Kernels | None:
     if reason is None:
         try:
             return _build()
-        except Exception as error:  # whatever a compiler or linker may say; the first line is enough
-            reason = str(error).strip().splitlines()[0]
+        except Exception as error:  # whatever a compiler, a linker or a file system may say
+            reason = _gist(error)
     logger.warning("no compiled kernels (%s): stock layers are used, which are slower", reason)
     return None
 
@@ -65,42 +67,72 @@ def _why_not() -> str | None:
         return f"they are for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
     if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         return "this CPU has no AVX2"
-    missing = [tool for tool in ("c++", "ninja") if shutil.which(tool) is None and not _in_environment(tool)]
-    return f"{' and '.join(missing)} not found; install a C++ compiler" if missing else None
+    if _library().is_file():
+        return None
+    compiler = os.environ.get("CXX", "c++")
+    if shutil.which(compiler) is None:
+        return f"{compiler} not found; install a C++ compiler"
+    with _interpreters_tools():
+        return None if shutil.which("ninja") else "ninja not found; pip install ninja"
 
 
-def _in_environment(tool: str) -> bool:
-    return (Path(sys.executable).parent / tool).is_file()
+@contextlib.contextmanager
+def _interpreters_tools() -> Iterator[None]:
+    """What pip has installed beside the interpreter is found, though its environment may not be activated."""
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def _gist(error: Exception) -> str:
+    """One line: the compiler's first error, or what the exception says first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return next((line for line in lines if "error:" in line), lines[0])
 
 
 def _build() -> Kernels:
-    import fcntl  # Linux only
+    library = _library()
+    if not library.is_file():
+        _compile(library)
+    torch.ops.load_library(str(library))
+    # A library that was compiled elsewhere, or against another OpenMP, shows itself here and not in somebody's weights.
+    values = torch.arange(4096.0).view(512, 8)
+    if not torch.equal(torch.ops.bert_recipes.column_sum(values), plain.column_sum(values)):
+        raise RuntimeError(f"{library} computes wrong sums; delete it")
+    return torch.ops.bert_recipes
 
+
+@functools.cache
+def _library() -> Path:
+    """Where the library is or will be. A home folder may be shared between machines: the name says what it is compiled for."""
     from torch.utils import cpp_extension  # takes time, and is needed here only
 
-    # A home folder may be shared between machines: the name says what the code was compiled for.
     identity = [file.read_text(encoding="utf-8") for file in (HEADER, *SOURCES)]
     identity += [*FLAGS, torch.__version__, platform.python_version(), _processor()]
     name = f"bert_recipes_cpu_{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:12]}"
-    folder = Path(cpp_extension._get_build_directory("bert_recipes", verbose=False))
-    library = folder / f"{name}.so"
+    return Path(cpp_extension._get_build_directory("bert_recipes", verbose=False)) / f"{name}.so"
+
+
+def _compile(library: Path) -> None:
+    import fcntl  # Linux only
+
+    from torch.utils import cpp_extension
+
     # The system gives this lock back however a process ends; torch's own lock file stays behind a killed one.
-    with (folder / "lock").open("w") as lock:
+    with (library.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not library.is_file():
-            logger.info("compiling kernels for this CPU (once, some ten seconds): %s", folder)
-            with tempfile.TemporaryDirectory(dir=folder) as place:
-                cpp_extension.load(
-                    name,
-                    [str(file) for file in SOURCES],
-                    extra_cflags=[*FLAGS],
-                    build_directory=place,
-                    is_python_module=False,
-                )
-                os.replace(Path(place) / library.name, library)
-            return torch.ops.bert_recipes
-    torch.ops.load_library(str(library))
-    return torch.ops.bert_recipes
+        if library.is_file():
+            return
+        logger.info("compiling kernels for this CPU (once, some twenty seconds): %s", library.parent)
+        with tempfile.TemporaryDirectory(dir=library.parent) as place, _interpreters_tools():
+            sources = [str(file) for file in SOURCES]
+            cpp_extension.load(
+                library.stem, sources, extra_cflags=[*FLAGS], build_directory=place, is_python_module=False
+            )
+            os.replace(Path(place) / library.name, library)
 
 
 def _processor() -> str:

@@ -138,7 +138,7 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         mlm_loss = nsp_loss = prediction_logits = None
         if labels is not None:
             places = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
-            targets = labels.flatten()[places]
+            targets = labels.flatten()[places].long()
             own_rows = layout.rows_of(places)
             mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch)
         if labels is None or return_full_logits:
@@ -206,6 +206,7 @@ def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining
         name,
         use_safetensors=True,
         output_loading_info=True,
+        dtype=torch.float32,  # whatever the file holds: weights that learn are kept in full precision
         local_files_only=cached_only,
         ignore_mismatched_sizes=True,  # refused by name below
     )

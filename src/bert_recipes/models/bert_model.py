@@ -6,7 +6,7 @@ Legend: B batch, S positions, T real tokens of the batch, H hidden size.
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -49,11 +49,9 @@ class BertModel(OriginalInitialization, transformers.BertModel):
 
     @classmethod
     def from_stock(cls, model: transformers.BertModel) -> BertModel:
-        """The same modules and weights, shared, under this class."""
-        with torch.device("meta"):
-            own = cls(model.config, add_pooling_layer=model.pooler is not None)
-        own.embeddings, own.encoder, own.pooler = model.embeddings, model.encoder, model.pooler
-        return own.train(model.training)
+        """Put a stock model under this class: the same object, with all that it has."""
+        model.__class__ = cls
+        return cast(BertModel, model)
 
     def use_fast_layers(self, name: str) -> bool:
         """Compute layers on packed rows with fused kernels, where model and machine allow it.
@@ -84,8 +82,10 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         kwargs: dict[str, Any],
     ) -> tuple[torch.Tensor, PackedLayout] | None:
         """Last hidden states of the real tokens (T, H) and where they are; None where the stock encoder has to do it."""
+        if self._fast_layers == "off" or input_ids is None or torch.compiler.is_compiling():
+            return None
         kernels = self.fast_kernels
-        if kernels is None or input_ids is None or not serves_batch(self, attention_mask, kwargs):
+        if kernels is None or not serves_batch(self, attention_mask, kwargs):
             return None
         return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids)
 

@@ -19,6 +19,9 @@ from bert_recipes.models.padding_free import PackedLayout, make_layout
 
 # hidden_act -> whether it is the GELU by the error function; the other one is the tanh formula of the original.
 GELU_IS_EXACT = {"gelu": True, "gelu_new": False, "gelu_pytorch_tanh": False}
+# Keywords that change no hidden states.
+_HARMLESS = ("num_items_in_batch", "return_dict")
+_LAYERS = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Embedding, torch.nn.Dropout)
 _EMBEDDINGS = 0  # stream of the embeddings' dropout
 
 
@@ -35,18 +38,48 @@ def why_not_packed(model: transformers.BertModel) -> str | None:
 
 
 def serves_batch(model: Any, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> bool:
-    """Whether a call asks for nothing but the last hidden states, of sequences that begin with a token."""
+    """Whether a call asks for nothing but the last hidden states, of sequences that begin with a token, from plain modules."""
     config = model.config
-    if any(value for value in kwargs.values()) or config.output_attentions or config.output_hidden_states:
+    if config.output_attentions or config.output_hidden_states:
         return False
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    if any(value is not None and value is not False for name, value in kwargs.items() if name not in _HARMLESS):
+        return False
+    if torch._C._get_tracing_state() is not None or products_type(model) not in (torch.float32, torch.bfloat16):
+        return False
+    if not all(_is_plain(module) for part in (model.embeddings, model.encoder) for module in part.modules()):
+        return False
+    if not all(_is_even(layer) for layer in model.encoder.layer):
         return False
     if attention_mask is None:
         return True
-    if attention_mask.dim() != 2 or not bool((attention_mask[:, 0] == 1).all()):
+    if attention_mask.dim() != 2 or not bool((attention_mask[:, 0] != 0).all()):
         return False
     # Where pads are rows too, they have to follow the tokens.
-    return not model.computes_pads or bool((attention_mask[:, 1:] <= attention_mask[:, :-1]).all())
+    is_token = attention_mask != 0
+    return not model.computes_pads or bool((is_token[:, 1:] <= is_token[:, :-1]).all())
+
+
+def products_type(model: Any) -> torch.dtype:
+    """What products are computed in: autocast's type, or the weights'."""
+    device = model.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
+
+
+def _is_plain(module: torch.nn.Module) -> bool:
+    """Whether a module does what its class says: no hooks, no layer that somebody has put in the place of another."""
+    # What gradient checkpointing hangs on the embeddings changes no numbers.
+    after = [
+        hook for hook in module._forward_hooks.values() if getattr(hook, "__name__", "") != "make_inputs_require_grads"
+    ]
+    hooks = (after, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    replaced = isinstance(module, _LAYERS) and type(module) not in _LAYERS
+    return not replaced and not any(hooks) and "forward" not in module.__dict__
+
+
+def _is_even(layer: Any) -> bool:
+    """Whether both halves of a layer have the same dropout and the same epsilon."""
+    first, second = layer.attention.output, layer.output
+    return _rate(first.dropout) == _rate(second.dropout) and first.LayerNorm.eps == second.LayerNorm.eps
 
 
 def encode_packed(
@@ -70,39 +103,55 @@ def encode_packed(
     Returns:
         The last hidden states (T, H), in bfloat16 under such an autocast, and their layout.
     """
-    config, training = model.config, model.training
-    device = input_ids.device.type
-    dtype = model.dtype
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-    settings = LayerSettings(
-        heads=config.num_attention_heads,
-        epsilon=config.layer_norm_eps,
-        exact_gelu=GELU_IS_EXACT[config.hidden_act],
-        hidden_dropout=config.hidden_dropout_prob if training else 0.0,
-        attention_dropout=config.attention_probs_dropout_prob if training else 0.0,
-        dtype=dtype,
-    )
-    drops = settings.hidden_dropout > 0 or settings.attention_dropout > 0
-    # One draw from torch's generator decides all masks of the pass: its state is all that a resume needs.
+    config, dtype = model.config, products_type(model)
     layers: Any = model.encoder.layer
-    count = len(layers) + 1
-    seeds = torch.randint(-(2**63), 2**63 - 1, (count,)).tolist() if drops else [0] * count
+    settings = [_settings_of(layer, config, dtype) for layer in layers]
+    embeddings_dropout = _rate(model.embeddings.dropout)
+    rates = [rate for each in settings for rate in (each.hidden_dropout, each.attention_dropout)]
+    seeds = _draw_seeds(len(layers) + 1) if any([embeddings_dropout, *rates]) else [0] * (len(layers) + 1)
 
     shape = (input_ids.shape[0], input_ids.shape[1])
     layout = make_layout(
-        attention_mask, shape, input_ids.device, heads=settings.heads, computes_pads=model.computes_pads
+        attention_mask, shape, input_ids.device, heads=config.num_attention_heads, computes_pads=model.computes_pads
     )
     rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids).to(dtype)
-    if settings.hidden_dropout > 0:
-        rows = _Dropout.apply(rows, seeds[-1], settings.hidden_dropout, kernels)
-    for layer, seed in zip(layers, seeds, strict=False):
-        arguments = (rows, layout, settings, seed, kernels, layer_parameters(layer))
-        if training and layer.gradient_checkpointing:
+    if embeddings_dropout > 0:
+        rows = _Dropout.apply(rows, seeds[-1], embeddings_dropout, kernels)
+    for layer, own, seed in zip(layers, settings, seeds, strict=False):
+        arguments = (rows, layout, own, seed, kernels, layer_parameters(layer))
+        if layer.training and layer.gradient_checkpointing:
             rows = layer._gradient_checkpointing_func(encode_layer, *arguments)
         else:
             rows = encode_layer(*arguments)
     return rows, layout
+
+
+def _settings_of(layer: Any, config: Any, dtype: torch.dtype) -> LayerSettings:
+    """What a layer's own modules say."""
+    return LayerSettings(
+        heads=config.num_attention_heads,
+        epsilon=layer.output.LayerNorm.eps,
+        exact_gelu=GELU_IS_EXACT[config.hidden_act],
+        hidden_dropout=_rate(layer.output.dropout),
+        attention_dropout=_rate(layer.attention.self.dropout),
+        dtype=dtype,
+    )
+
+
+def _rate(dropout: torch.nn.Dropout) -> float:
+    return dropout.p if dropout.training else 0.0
+
+
+def _draw_seeds(count: int) -> list[int]:
+    """One draw from torch's generator decides all masks of a pass: its state is all that a resume needs.
+
+    Processes of a run have the same state: each makes seeds of its own of the draw.
+    """
+    seeds = torch.randint(-(2**63), 2**63 - 1, (count,)).tolist()
+    rank = (
+        torch.distributed.get_rank() if torch.distributed.is_available() and torch.distributed.is_initialized() else 0
+    )
+    return [(seed ^ (rank * 0x5851F42D4C957F2D) % 2**63) for seed in seeds]
 
 
 def _embed(
@@ -123,7 +172,9 @@ def _embed(
     if token_type_ids is None:
         total = total + embeddings.token_type_embeddings.weight[0]
     else:
-        total = total + F.embedding(layout.pack(token_type_ids), embeddings.token_type_embeddings.weight)
+        total = total + F.embedding(
+            layout.pack(token_type_ids.expand(batch, size)), embeddings.token_type_embeddings.weight
+        )
     norm = embeddings.LayerNorm
     with torch.autocast(total.device.type, enabled=False):
         return F.layer_norm(total, norm.normalized_shape, norm.weight, norm.bias, norm.eps)

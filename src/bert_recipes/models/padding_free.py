@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from bert_recipes.errors import InputError
+
 
 # Sequences of at least this share of a group's longest one are computed with it: at most (4/3)^2 of the attention is wasted.
 LIKE_LENGTH = 0.75
@@ -74,7 +76,7 @@ class PackedLayout:
         """int64: the rows of flat positions of real tokens.
 
         Raises:
-            ValueError: A position holds no token.
+            InputError: A position holds no token.
         """
         if self.places is None:
             return places
@@ -82,7 +84,7 @@ class PackedLayout:
         rows[self.places[: self.num_tokens]] = torch.arange(self.num_tokens, device=places.device)
         found = rows[places]
         if bool((found < 0).any()):
-            raise ValueError("a label stands where attention_mask is 0; labels of pads are -100")
+            raise InputError("a label stands where attention_mask is 0; labels of pads are -100")
         return found
 
 
@@ -97,22 +99,23 @@ def make_layout(
     """Plan the packing of one batch.
 
     Args:
-        attention_mask: int (B, S), 1 = token; None = no pads. Every sequence has a token.
+        attention_mask: (B, S) of any type, 0 = pad; None = no pads. Every sequence has a token.
         shape: (B, S).
         device: Of the batch.
         heads: Attention scores are computed so many times.
         computes_pads: Pads are rows too, which nobody attends to; they follow the tokens of their sequence.
     """
     batch, size = shape
-    lengths = None if attention_mask is None else attention_mask.sum(dim=1)
+    is_token = None if attention_mask is None else attention_mask != 0
+    lengths = None if is_token is None else is_token.sum(dim=1)
     if lengths is None or computes_pads or int(lengths.min()) == size:
         offsets = torch.arange(batch + 1, device=device) * size
         keys = torch.full((batch,), size, device=device) if lengths is None else lengths
         group = LengthGroup(0, batch * size, offsets, keys, size)
         return PackedLayout(shape, None, batch * size, offsets[:-1], (group,))
-    assert attention_mask is not None
+    assert is_token is not None
     lengths, order = lengths.sort(descending=True, stable=True)
-    places = attention_mask[order].flatten().nonzero()[:, 0]
+    places = is_token[order].flatten().nonzero()[:, 0]
     places = order[places // size] * size + places % size
     num_tokens = len(places)
     places = torch.cat([places, places[:1].expand(-num_tokens % ROW_STEP)])

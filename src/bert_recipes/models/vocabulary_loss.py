@@ -79,6 +79,8 @@ class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if ctx.gradients is None:
+            raise RuntimeError("this loss gives its gradients away: it can be differentiated once; compute it again")
         of_hidden, of_weight, of_bias = ctx.gradients
         weight, bias = ctx.like
         ctx.gradients = ctx.like = None

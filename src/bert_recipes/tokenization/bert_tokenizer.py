@@ -113,10 +113,11 @@ class OriginalBertTokenizer(BertTokenizer):
     @property
     def text_encoder(self) -> TextEncoder:
         """What `encode_ids` does, as an object of its own that other processes can take."""
-        if self._text_encoder is None:
+        encoder, settings = self._text_encoder, self._normalization
+        if encoder is None or encoder.settings != settings:
             vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=False)
-            self._text_encoder = TextEncoder(vocabulary, str(self.unk_token), **self._normalization)
-        return self._text_encoder
+            encoder = self._text_encoder = TextEncoder(vocabulary, str(self.unk_token), **settings)
+        return encoder
 
     @property
     def fingerprint(self) -> str:

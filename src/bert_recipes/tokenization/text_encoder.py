@@ -34,6 +34,11 @@ class TextEncoder:
         settings = (self.vocabulary, self.unk_token, self.lowercase, self.strip_accents, self.split_cjk)
         return type(self), settings
 
+    @property
+    def settings(self) -> dict[str, bool]:
+        """Those of `normalize_text`."""
+        return {"lowercase": self.lowercase, "strip_accents": self.strip_accents, "split_cjk": self.split_cjk}
+
     def normalize(self, text: str) -> str:
         """The string whose ``.split()`` are the words."""
         return normalize_text(

@@ -10,6 +10,7 @@ Tensor split_heads(const Tensor& packed, const std::optional<Tensor>& bias, cons
   const int64_t batch = offsets.size(0) - 1, width = packed.size(1), size = width / parts / heads;
   Tensor out = at::empty({parts, batch, heads, length, size}, packed.options());
   const auto* off = data<int64_t>(offsets);
+  TORCH_CHECK(packed.size(0) == off[batch], "rows of another number");
   const float* added = bias.has_value() ? data<float>(*bias) : nullptr;
   auto run = [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;

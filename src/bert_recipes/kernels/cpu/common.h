@@ -146,7 +146,15 @@ inline int64_t grain(int64_t columns) { return std::max<int64_t>(1, 16384 / std:
   }
 
 template <typename T>
+constexpr at::ScalarType kType = at::kLong;
+template <>
+constexpr at::ScalarType kType<float> = at::kFloat;
+template <>
+constexpr at::ScalarType kType<bf16> = at::kBFloat16;
+
+template <typename T>
 T* data(const Tensor& tensor) {
+  TORCH_CHECK(tensor.scalar_type() == kType<T>, "a tensor of type ", kType<T>, " is expected, not ", tensor.scalar_type());
   TORCH_CHECK(tensor.is_contiguous(), "contiguous tensors only");
   return reinterpret_cast<T*>(tensor.data_ptr());
 }
