@@ -1,6 +1,6 @@
 import numpy as np
 
-from bert_recipes.data.keyed_random import hash_keys, keyed_uniforms
+from bert_recipes.data.keyed_random import hash_keys, keyed_uniforms, keyed_uniforms_at
 
 
 def test_numbers_depend_on_the_key_alone_not_on_the_batch_around_it():
@@ -33,3 +33,11 @@ def test_seed_epoch_and_index_all_change_the_key():
     assert hash_keys(1, np.array([1]), np.array([0])) != hash_keys(1, np.array([0]), np.array([1]))
     grid = np.indices((300, 300)).reshape(2, -1)
     assert len(np.unique(hash_keys(3, grid[0], grid[1]))) == 90_000
+
+
+def test_single_numbers_are_those_of_the_row():
+    keys, places = hash_keys(3, np.arange(5)), np.array([0, 7, 99])
+    rows = np.array([4, 0, 2])
+    assert np.array_equal(
+        keyed_uniforms_at(keys[rows], 2, places), keyed_uniforms(keys, 2, 100)[rows, places]
+    )

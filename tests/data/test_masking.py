@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bert_recipes.data import masking
 from bert_recipes.data.keyed_random import hash_keys
 from bert_recipes.data.masking import IGNORE_INDEX, MaskingRates, mask_tokens
 from bert_recipes.errors import InputError
@@ -157,3 +158,17 @@ def test_bernoulli_predicts_each_token_with_the_given_probability():
 def test_wrong_rates_are_refused_in_words(settings, words):
     with pytest.raises(InputError, match=words):
         MaskingRates(**settings)
+
+
+def test_units_of_one_token_are_taken_as_larger_ones_are():
+    """Without whole words there is a shorter way to the same choice."""
+    rng = np.random.default_rng(0)
+    scores, real = rng.random((50, 40)), np.arange(40) < rng.integers(1, 41, (50, 1))
+    wanted = rng.integers(1, 20, 50)
+    taken = masking._take_in_order(scores, real, real.astype(np.int64), wanted)
+    order = np.argsort(np.where(real, scores, 2.0), axis=1, kind="stable")
+    expected = np.zeros_like(real)
+    sizes = np.take_along_axis(real, order, axis=1).astype(np.int64)
+    np.put_along_axis(expected, order, masking._fill(sizes, wanted), axis=1)
+    assert np.array_equal(taken, expected)
+    assert np.array_equal(taken.sum(axis=1), np.minimum(wanted, real.sum(axis=1)))

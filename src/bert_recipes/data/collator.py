@@ -109,10 +109,12 @@ class DataCollatorForPreTraining:
         if "labels" in features[0]:
             batch["labels"] = self._pad(features, "labels", size, IGNORE_INDEX)
         else:
-            special = (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id, self.tokenizer.pad_token_id)
+            is_word = attention_mask.copy()
+            for special in (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id, self.tokenizer.pad_token_id):
+                is_word &= input_ids != special
             batch["input_ids"], batch["labels"] = mask_tokens(
                 input_ids,
-                attention_mask & ~np.isin(input_ids, special),
+                is_word,
                 lengths,
                 self._keys(features),
                 rates=self.rates,

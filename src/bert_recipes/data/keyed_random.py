@@ -51,7 +51,20 @@ def keyed_uniforms(keys: np.ndarray, stream: int, count: int) -> np.ndarray:
     Returns:
         float64 (B, count) in [0, 1); number i of a key does not depend on `count` or on the other keys.
     """
+    return keyed_uniforms_at(keys[:, None], stream, np.arange(count)[None, :])
+
+
+def keyed_uniforms_at(keys: np.ndarray, stream: int, places: np.ndarray) -> np.ndarray:
+    """Single numbers of `keyed_uniforms`.
+
+    Args:
+        keys: uint64, of any shape.
+        stream: As there.
+        places: int, which number of its key, from 0; of a shape that goes with that of the keys.
+
+    Returns:
+        float64, in [0, 1), of the shape of both together.
+    """
     base = _mix(keys ^ _mix(np.array([stream + 1], dtype=np.uint64) * _GOLDEN_GAMMA))
-    counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN_GAMMA
-    bits = _mix(base[:, None] + counters[None, :])
-    return (bits >> np.uint64(11)).astype(np.float64) * _TO_UNIT
+    counters = (places.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
+    return (_mix(base + counters) >> np.uint64(11)).astype(np.float64) * _TO_UNIT

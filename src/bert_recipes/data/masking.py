@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_recipes.data.keyed_random import keyed_uniforms
+from bert_recipes.data.keyed_random import keyed_uniforms, keyed_uniforms_at
 from bert_recipes.errors import InputError
 
 
@@ -145,18 +145,27 @@ def _take_in_order(scores: np.ndarray, real: np.ndarray, sizes: np.ndarray, want
     """
     order = np.argsort(np.where(real, scores, 2.0), axis=1, kind="stable")
     ordered_sizes = np.where(np.take_along_axis(real, order, axis=1), np.take_along_axis(sizes, order, axis=1), 0)
-    picked = np.zeros_like(real)
-    total = np.zeros(len(real), dtype=np.int64)
-    for column in range(real.shape[1]):
+    if ordered_sizes.max() <= 1:  # every unit fits until there are enough
+        picked = (ordered_sizes > 0) & (np.arange(real.shape[1]) < wanted[:, None])
+    else:
+        picked = _fill(ordered_sizes, wanted)
+    taken = np.zeros_like(real)
+    np.put_along_axis(taken, order, picked, axis=1)
+    return taken
+
+
+def _fill(ordered_sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """bool (B, S): which units of these sizes, 0 for none, are taken from the left until `wanted` tokens are full."""
+    picked = np.zeros(ordered_sizes.shape, dtype=bool)
+    total = np.zeros(len(wanted), dtype=np.int64)
+    for column in range(ordered_sizes.shape[1]):
         size = ordered_sizes[:, column]
         fits = (size > 0) & (total + size <= wanted)
         picked[:, column] = fits
         total += np.where(fits, size, 0)
         if not (total < wanted).any():
             break
-    taken = np.zeros_like(real)
-    np.put_along_axis(taken, order, picked, axis=1)
-    return taken
+    return picked
 
 
 def _replace(
@@ -168,7 +177,12 @@ def _replace(
     vocab_size: int,
 ) -> np.ndarray:
     """int64 (B, S): [MASK], the token itself or a random word; drawn for each piece, under whole_word too."""
-    draws = keyed_uniforms(keys, _STREAM_REPLACE, input_ids.shape[1])
-    words = (keyed_uniforms(keys, _STREAM_WORD, input_ids.shape[1]) * vocab_size).astype(np.int64)
-    masked = np.where(chosen & (draws < rates.mask_rate), mask_token_id, input_ids)
-    return np.where(chosen & (draws >= rates.mask_rate + rates.keep_rate), words, masked)
+    rows, columns = np.nonzero(chosen)
+    draws = keyed_uniforms_at(keys[rows], _STREAM_REPLACE, columns)
+    words = (keyed_uniforms_at(keys[rows], _STREAM_WORD, columns) * vocab_size).astype(np.int64)
+    kept = input_ids[rows, columns]
+    masked = input_ids.copy()
+    masked[rows, columns] = np.where(
+        draws < rates.mask_rate, mask_token_id, np.where(draws >= rates.mask_rate + rates.keep_rate, words, kept)
+    )
+    return masked
