@@ -203,3 +203,11 @@ def test_each_step_on_the_way_to_ours_is_ours_with_other_settings(spec: SampleSp
     assert chosen["ours_fp32"] == (False, "off")
     assert chosen["ours_bf16"] == (True, "off")
     assert chosen[OURS][1] == "auto"
+
+
+def test_mixed_documents_give_inputs_of_256_tokens_on_average(spec: SampleSpec):
+    spec = replace(spec, documents="mixed", length=512, tokens_per_step=200_000)
+    _, settings, _ = pretraining_sides.our_settings(spec)
+    lengths = pretraining_sides.make_data(spec, settings).train.lengths(0)
+    assert 240 < lengths.mean() < 272
+    assert lengths.max() <= 512

@@ -43,6 +43,8 @@ class Row:
         mfu: Side -> share (0 to 1) of the machine's own matmul rate in the side's precision.
         of_peak: Side -> share of the vendor's dense bf16 peak; only on known GPUs.
         pads: Share of the positions that stock's defaults pad.
+        wait: Share of its time for which ours waits for data.
+        sequences: Inputs a second of ours.
         errors: Side -> what went wrong, where it has no sample.
         switches: Of stock at its best, where they differ from its defaults.
     """
@@ -55,6 +57,8 @@ class Row:
     mfu: dict[str, float] = field(default_factory=dict)
     of_peak: dict[str, float] = field(default_factory=dict)
     pads: float | None = None
+    wait: float | None = None
+    sequences: float | None = None
     errors: dict[str, str] = field(default_factory=dict)
     switches: dict[str, Any] = field(default_factory=dict)
 
@@ -101,9 +105,16 @@ def summarise(suite: str, case: str, records: Sequence[Mapping[str, Any]]) -> Ro
         mfu=mfu,
         of_peak=of_peak,
         pads=first["pads"] / first["positions"] if first.get("positions") else None,
+        wait=_median(by_side.get(OURS, []), "data_wait_share"),
+        sequences=_median(by_side.get(OURS, []), "examples_per_second"),
         errors={side: error for side, error in errors.items() if side not in by_side},
         switches=_changed_switches(records),
     )
+
+
+def _median(results: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    found = [result[name] for result in results if result.get(name) is not None]
+    return statistics.median(found) if found else None
 
 
 def ratio_of(rounds: Iterable[Mapping[str, Mapping[str, Any]]], side: str, rate: str) -> Ratio | None:

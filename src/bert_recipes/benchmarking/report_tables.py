@@ -31,6 +31,7 @@ def _compared(rows: Sequence[Row]) -> list[str]:
     has_peak = any(row.of_peak for row in rows)
     head = ["case", f"stock defaults, {unit}", "stock at its best", "ours", "ours / defaults", "ours / best"]
     head += ["memory: defaults, best, ours (MB)", "MFU: defaults, best, ours", "pads of defaults"]
+    head += ["ours, inputs/s", "ours waits for data"]
     head += ["of the vendor's peak: ours"] if has_peak else []
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     for row in rows:
@@ -39,6 +40,10 @@ def _compared(rows: Sequence[Row]) -> list[str]:
         cells.append(", ".join(f"{row.memory[s]:,.0f}" if s in row.memory else "-" for s in _ALL))
         cells.append(", ".join(f"{row.mfu[s]:.0%}" if s in row.mfu else "-" for s in _ALL) if row.mfu else "-")
         cells.append("-" if row.pads is None else f"{row.pads:.1%}")
+        cells += [
+            "-" if row.sequences is None else f"{row.sequences:,.1f}",
+            "-" if row.wait is None else f"{row.wait:.1%}",
+        ]
         cells += [f"{row.of_peak[OURS]:.0%}" if OURS in row.of_peak else "-"] if has_peak else []
         lines.append(f"| {' | '.join(cells)} |")
     notes = [f"{row.case}: {_switches(row)}" for row in rows if row.switches]

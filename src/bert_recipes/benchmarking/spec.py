@@ -39,7 +39,7 @@ class SampleSpec:
         tokens_per_step: Positions of a pre-training step.
         batch_size: Examples of a fine-tuning step or a prediction batch.
         vocab_size: Entries of the vocabulary.
-        documents: "long" or "paragraphs".
+        documents: "long", "paragraphs" or "mixed".
         store: A real store instead of generated ids.
         task: Whose lengths are drawn.
         lengths: int counts of the lengths 0, 1, ... of that task.

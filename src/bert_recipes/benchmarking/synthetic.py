@@ -17,8 +17,9 @@ PAD_ID, CLS_ID, SEP_ID = 0, 101, 102
 ZIPF_EXPONENT = 1.05
 # Log-normal lengths: mean exp(mu + sigma^2 / 2) = 22 pieces, the mean of English prose.
 MEAN_SENTENCE, SIGMA_SENTENCE = 22.0, 0.6
-# Sentences of a document, least and most.
-DOCUMENTS = {"long": (40, 80), "paragraphs": (1, 6)}
+# Sentences of a document, least and most. Pairs of "mixed" documents have lengths drawn evenly (MIXED).
+MIXED = "mixed"
+DOCUMENTS = {"long": (40, 80), "paragraphs": (1, 6), MIXED: (40, 80)}
 
 
 class SyntheticSplit:
@@ -27,7 +28,7 @@ class SyntheticSplit:
     Args:
         num_tokens: About so many token ids.
         vocab_size: Ids are drawn from 104 .. vocab_size - 1.
-        documents: "long": 40 to 80 sentences; "paragraphs": 1 to 6.
+        documents: "long" and "mixed": 40 to 80 sentences; "paragraphs": 1 to 6.
         seed: The same seed gives the same ids on every machine.
 
     Raises:
