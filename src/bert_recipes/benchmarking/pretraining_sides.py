@@ -14,7 +14,7 @@ from transformers import BertConfig, BertTokenizer, DataCollatorForLanguageModel
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.benchmarking.spec import SampleSpec
 from bert_recipes.benchmarking.stock_switches import StaticDataset, StockTrainer, stock_arguments, stock_defaults
-from bert_recipes.benchmarking.synthetic import CLS_ID, MIXED, SEP_ID, SyntheticSplit, write_vocabulary
+from bert_recipes.benchmarking.synthetic import CLS_ID, MIXED, MIXED_SHORT, SEP_ID, SyntheticSplit, write_vocabulary
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.sampler import epoch_order
@@ -80,8 +80,7 @@ def make_data(spec: SampleSpec, settings: DataArguments) -> PreTrainingData:
         sep_id=SEP_ID,
         store_fingerprint=f"generated-{spec.documents}-{spec.vocab_size}-{spec.seed}",
         max_seq_length=spec.length,
-        # Every pair draws its length from 2 .. max_seq_length - 3 tokens evenly: a mean of 256 for 512.
-        short_seq_prob=1.0 if spec.documents == MIXED else settings.short_seq_prob,
+        short_seq_prob=MIXED_SHORT if spec.documents == MIXED else settings.short_seq_prob,
         seed=spec.seed,
         cache_dir=folder / "pairs",
     )

@@ -17,8 +17,9 @@ PAD_ID, CLS_ID, SEP_ID = 0, 101, 102
 ZIPF_EXPONENT = 1.05
 # Log-normal lengths: mean exp(mu + sigma^2 / 2) = 22 pieces, the mean of English prose.
 MEAN_SENTENCE, SIGMA_SENTENCE = 22.0, 0.6
-# Sentences of a document, least and most. Pairs of "mixed" documents have lengths drawn evenly (MIXED).
-MIXED = "mixed"
+# Sentences of a document, least and most. Of "mixed" documents this share aims at a shorter length, each at one drawn evenly:
+# pairs of at most 512 tokens then have 256 on average.
+MIXED, MIXED_SHORT = "mixed", 0.46
 DOCUMENTS = {"long": (40, 80), "paragraphs": (1, 6), MIXED: (40, 80)}
 
 
