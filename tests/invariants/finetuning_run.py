@@ -3,6 +3,7 @@
 torchrun --nproc-per-node 2 tests/invariants/finetuning_run.py '{"output_dir": ..., "kinds": [...], ...}'
 """
 
+import gc
 import json
 import os
 import sys
@@ -173,5 +174,10 @@ if __name__ == "__main__":
             save_file(flat, folder / kind / "gradients.safetensors")
             logs = [result["history"], result["metrics"], result["predictions"]]
             (folder / kind / "logs.json").write_text(json.dumps(logs))
+    # The wrapped model and its Trainer hold on to each other and to the process group: they go before it, and all processes
+    # together, or a thread of gloo may still want the interpreter's lock when that is going down (SIGABRT).
+    del result
+    gc.collect()
     if torch.distributed.is_initialized():
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
