@@ -38,20 +38,15 @@ def spec(tmp_path: Path) -> SampleSpec:
 
 
 @pytest.fixture
-def task_spec(tmp_path: Path) -> SampleSpec:
-    return SampleSpec(
+def task_spec(spec: SampleSpec) -> SampleSpec:
+    return replace(
+        spec,
         kind="finetuning",
-        side=OURS,
-        work_dir=str(tmp_path),
         config=str(CONFIGS / "finetune" / "glue.yaml"),
         length=128,
         task="sst2",
         lengths=(0, 0, 0, 0, 5, 3, 2, 0, 0, 4),
         batch_size=4,
-        vocab_size=200,
-        use_cpu=True,
-        warmup_steps=1,
-        max_steps=3,
         whole_pass=True,
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from bert_recipes.benchmarking.synthetic import ZIPF_EXPONENT
+from bert_recipes.whole_files import written_aside
 
 
 NUM_WORDS = 50_000
@@ -38,8 +39,7 @@ def write_text(path: Path, megabytes: float, seed: int = 12345) -> Path:
     rng = np.random.default_rng(seed)
     words = make_words(rng, NUM_WORDS)
     cumulative = np.cumsum(np.arange(1, NUM_WORDS + 1, dtype=np.float64) ** -ZIPF_EXPONENT)
-    partial = path.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
+    with written_aside(path) as aside, aside.open("w", encoding="utf-8") as file:
         while file.tell() < megabytes * 1e6:
             lines = []
             for _ in range(int(rng.integers(*PARAGRAPHS))):
@@ -48,5 +48,4 @@ def write_text(path: Path, megabytes: float, seed: int = 12345) -> Path:
                 cut = np.split(words[numbers], np.cumsum(sizes)[:-1])
                 lines.append(" ".join(f"{' '.join(part).capitalize()}." for part in cut))
             file.write("\n".join(lines) + "\n\n")
-    partial.rename(path)
     return path

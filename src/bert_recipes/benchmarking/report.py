@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.benchmarking.results import read_folder, write_atomically
+from bert_recipes.benchmarking.results import read_folder
 from bert_recipes.benchmarking.spec import OURS, SIDES, STOCK_BEST, STOCK_DEFAULTS
+from bert_recipes.whole_files import written_aside
 
 
 TABLE_FILE, PLOT_FILE = "benchmarks.md", "benchmarks.png"
@@ -176,5 +177,6 @@ def write_report(folder: Path) -> str:
             if plot_quality(found, file):
                 parts += [f"![held-out figures over time]({file.name})", ""]
     text = "\n".join(parts)
-    write_atomically(folder / TABLE_FILE, text)
+    with written_aside(folder / TABLE_FILE) as aside:
+        aside.write_text(text, encoding="utf-8")
     return text

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bert_recipes.errors import InputError, saving
+from bert_recipes.whole_files import written_aside
 
 
 FORMAT, FORMAT_VERSION = "bert-recipes benchmark", 1
@@ -51,9 +50,8 @@ class ResultsFile:
         """Add one record."""
         lines = [json.dumps(item, allow_nan=False) for item in (*self.records(), without_nan(record))]
         head = f'{{"format": {json.dumps(FORMAT)}, "format_version": {FORMAT_VERSION}, "records": [\n'
-        with saving(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path, head + ",\n".join(lines) + "\n]}\n")
+        with saving(self.path), written_aside(self.path) as aside:
+            aside.write_text(head + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
 
 
 def without_nan(value: Any) -> Any:
@@ -65,21 +63,6 @@ def without_nan(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_nan(item) for item in value]
     return value
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file as a whole or not at all."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def machine_name(machine: Mapping[str, Any]) -> str:

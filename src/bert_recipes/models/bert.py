@@ -19,7 +19,9 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.errors import InputError
+from bert_recipes.kernels import Kernels
 from bert_recipes.models.bert_model import BertModel, OriginalInitialization
+from bert_recipes.models.packed_encoder import is_plain
 from bert_recipes.models.padding_free import make_layout
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
@@ -113,9 +115,9 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             BertForPreTrainingOutput.
         """
         hidden_states = attentions = None
-        encoded = None
-        if inputs_embeds is None:
-            encoded = self.bert.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, kwargs)
+        encoded = self.bert.encode_rows(
+            input_ids, attention_mask, token_type_ids, position_ids, {"inputs_embeds": inputs_embeds, **kwargs}
+        )
         if encoded is not None:
             rows, layout = encoded
             pooled_output = self.bert.pool_rows(rows, layout)
@@ -140,7 +142,8 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             places = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
             targets = labels.flatten()[places].long()
             own_rows = layout.rows_of(places)
-            mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch)
+            kernels = None if encoded is None else self.bert.fast_kernels
+            mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, kernels)
         if labels is None or return_full_logits:
             prediction_logits = self.cls.predictions(layout.unpack(rows))
         if next_sentence_label is not None:
@@ -161,11 +164,17 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         )
 
     def _masked_lm(
-        self, rows: torch.Tensor, predicted: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None
+        self,
+        rows: torch.Tensor,
+        predicted: torch.Tensor,
+        targets: torch.Tensor,
+        count: torch.Tensor | int | None,
+        kernels: Kernels | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The masked-LM loss of rows (T, H) at `predicted` int64 (M,), and their logits (M, V) where they are held."""
-        kernels = self.bert.fast_kernels
-        if kernels is None or not (self.training and torch.is_grad_enabled()):
+        decoder = self.cls.predictions.decoder
+        learns = self.training and torch.is_grad_enabled()
+        if kernels is None or not learns or not is_plain(decoder):
             logits = self.cls.predictions(rows[predicted])
             return _mean_cross_entropy(logits, targets, count), logits
         divisor = float(max(targets.numel(), 1) if count is None else count)
@@ -175,7 +184,6 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         hidden = self.cls.predictions.transform(rows.index_select(0, predicted))
         if torch.is_autocast_enabled(hidden.device.type):
             hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-        decoder = self.cls.predictions.decoder
         return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels), None
 
 

@@ -70,8 +70,8 @@ class BertModel(OriginalInitialization, transformers.BertModel):
 
     @property
     def fast_kernels(self) -> Kernels | None:
-        """What the layers are computed with; None = stock layers."""
-        return load_kernels(self._fast_layers, self.device)
+        """What the layers are computed with; None = stock layers, which torch.compile gets, too."""
+        return None if torch.compiler.is_compiling() else load_kernels(self._fast_layers, self.device)
 
     def encode_rows(
         self,
@@ -82,10 +82,8 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         kwargs: dict[str, Any],
     ) -> tuple[torch.Tensor, PackedLayout] | None:
         """Last hidden states of the real tokens (T, H) and where they are; None where the stock encoder has to do it."""
-        if self._fast_layers == "off" or input_ids is None or torch.compiler.is_compiling():
-            return None
         kernels = self.fast_kernels
-        if kernels is None or not serves_batch(self, attention_mask, kwargs):
+        if kernels is None or input_ids is None or not serves_batch(self, attention_mask, kwargs):
             return None
         return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids)
 
@@ -104,9 +102,9 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         **kwargs: Any,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
         """As stock; with kernels the hidden states of pads are 0, unless `computes_pads`."""
-        encoded = None
-        if inputs_embeds is None:
-            encoded = self.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, kwargs)
+        encoded = self.encode_rows(
+            input_ids, attention_mask, token_type_ids, position_ids, {"inputs_embeds": inputs_embeds, **kwargs}
+        )
         if encoded is None:
             return super().forward(
                 input_ids=input_ids,

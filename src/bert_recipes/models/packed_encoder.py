@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 import transformers
+from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from transformers.activations import ACT2FN
+from transformers.models.bert import modeling_bert as stock
 
 from bert_recipes.kernels import Kernels
 from bert_recipes.models.encoder_layer import LayerSettings, encode_layer, layer_parameters
@@ -21,7 +24,13 @@ from bert_recipes.models.padding_free import PackedLayout, make_layout
 GELU_IS_EXACT = {"gelu": True, "gelu_new": False, "gelu_pytorch_tanh": False}
 # Keywords that change no hidden states.
 _HARMLESS = ("num_items_in_batch", "return_dict")
-_LAYERS = (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Embedding, torch.nn.Dropout)
+# What an encoder consists of; anything else in it (adapters, another attention) is somebody's own.
+_KNOWN_TYPES = {
+    *(stock.BertEmbeddings, stock.BertEncoder, stock.BertLayer, stock.BertAttention, stock.BertSelfAttention),
+    *(stock.BertSelfOutput, stock.BertIntermediate, stock.BertOutput),
+    *(nn.ModuleList, nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.GELU),
+    *(type(ACT2FN[name]) for name in GELU_IS_EXACT),
+}
 _EMBEDDINGS = 0  # stream of the embeddings' dropout
 
 
@@ -46,7 +55,7 @@ def serves_batch(model: Any, attention_mask: torch.Tensor | None, kwargs: dict[s
         return False
     if torch._C._get_tracing_state() is not None or products_type(model) not in (torch.float32, torch.bfloat16):
         return False
-    if not all(_is_plain(module) for part in (model.embeddings, model.encoder) for module in part.modules()):
+    if not all(is_plain(module) for part in (model.embeddings, model.encoder) for module in part.modules()):
         return False
     if not all(_is_even(layer) for layer in model.encoder.layer):
         return False
@@ -65,15 +74,14 @@ def products_type(model: Any) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
 
 
-def _is_plain(module: torch.nn.Module) -> bool:
-    """Whether a module does what its class says: no hooks, no layer that somebody has put in the place of another."""
+def is_plain(module: nn.Module) -> bool:
+    """Whether a module does what stock BERT's does: of a known type, without hooks or a forward of its own."""
     # What gradient checkpointing hangs on the embeddings changes no numbers.
     after = [
         hook for hook in module._forward_hooks.values() if getattr(hook, "__name__", "") != "make_inputs_require_grads"
     ]
     hooks = (after, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    replaced = isinstance(module, _LAYERS) and type(module) not in _LAYERS
-    return not replaced and not any(hooks) and "forward" not in module.__dict__
+    return type(module) in _KNOWN_TYPES and not any(hooks) and "forward" not in module.__dict__
 
 
 def _is_even(layer: Any) -> bool:
@@ -96,8 +104,8 @@ def encode_packed(
         model: A `bert_recipes.models.bert_model.BertModel`; its weights are used, its modules' own forwards are not.
         kernels: How to compute.
         input_ids: int64 (B, S).
-        attention_mask: int (B, S) or None.
-        token_type_ids: int64 (B, S) or None.
+        attention_mask: (B, S) of any type, 0 = pad, or None.
+        token_type_ids: int64 (B, S), (1, S) or None.
         position_ids: int64 (B, S), (1, S) or None.
 
     Returns:
@@ -138,7 +146,7 @@ def _settings_of(layer: Any, config: Any, dtype: torch.dtype) -> LayerSettings:
     )
 
 
-def _rate(dropout: torch.nn.Dropout) -> float:
+def _rate(dropout: nn.Dropout) -> float:
     return dropout.p if dropout.training else 0.0
 
 
@@ -148,10 +156,9 @@ def _draw_seeds(count: int) -> list[int]:
     Processes of a run have the same state: each makes seeds of its own of the draw.
     """
     seeds = torch.randint(-(2**63), 2**63 - 1, (count,)).tolist()
-    rank = (
-        torch.distributed.get_rank() if torch.distributed.is_available() and torch.distributed.is_initialized() else 0
-    )
-    return [(seed ^ (rank * 0x5851F42D4C957F2D) % 2**63) for seed in seeds]
+    is_shared = torch.distributed.is_available() and torch.distributed.is_initialized()
+    own = (torch.distributed.get_rank() if is_shared else 0) * 0x5851F42D4C957F2D % 2**63
+    return [seed ^ own for seed in seeds]
 
 
 def _embed(

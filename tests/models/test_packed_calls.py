@@ -1,0 +1,160 @@
+"""Which models, modules and calls the packed rows serve; stock layers serve the others."""
+
+import pytest
+import torch
+from packed_models import LENGTHS, assert_gradients_alike, count_packed_calls, make_batch, make_model, run
+from transformers.models.bert.modeling_bert import BertSelfAttention
+
+from bert_recipes.errors import InputError
+from bert_recipes.models.bert_model import BertModel
+
+
+def test_dropout_is_what_the_modules_say(kernels, monkeypatch):
+    calls = count_packed_calls(monkeypatch)
+    model, batch = make_model(BertModel, dropout=0.3), make_batch(LENGTHS["ragged"])
+    inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")}
+    model.use_fast_layers(kernels)
+    outputs = [model(**inputs).last_hidden_state for _ in range(2)]
+    assert not torch.equal(*outputs)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    assert torch.equal(model(**inputs).last_hidden_state, model.eval()(**inputs).last_hidden_state)
+    model.encoder.layer[0].output.dropout.p = 0.5
+    model.encoder.layer[0].train()
+    assert len(calls) == 4
+    model(**inputs)
+    assert len(calls) == 4  # two rates in one layer: stock
+
+
+@pytest.mark.parametrize(
+    "change", ["hook", "pre_hook", "subclass", "wrapper", "attention", "forward", "half", "double"]
+)
+def test_modules_that_are_not_what_they_were_are_called_as_they_are(kernels, monkeypatch, change):
+    """Adapters, pruning, noise on the embeddings, other types of numbers."""
+    calls = count_packed_calls(monkeypatch)
+    model, batch = make_model(BertModel).eval(), make_batch(LENGTHS["ragged"])
+    inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    linear = model.encoder.layer[1].intermediate.dense
+
+    class Doubled(torch.nn.Linear):
+        def forward(self, values):
+            return 2 * super().forward(values)
+
+    class Wrapped(torch.nn.Module):
+        """As adapters do it: no Linear, but with its weight and bias."""
+
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.weight, self.bias = inner, inner.weight, inner.bias
+
+        def forward(self, values):
+            return 2 * self.inner(values)
+
+    class OtherAttention(BertSelfAttention):
+        def forward(self, *args, **kwargs):
+            output, *rest = super().forward(*args, **kwargs)
+            return (2 * output, *rest)
+
+    if change == "hook":
+        model.embeddings.word_embeddings.register_forward_hook(lambda module, args, output: 2 * output)
+    elif change == "pre_hook":
+        linear.register_forward_pre_hook(lambda module, args: (2 * args[0],))
+    elif change == "subclass":
+        linear.__class__ = Doubled
+    elif change == "wrapper":
+        model.encoder.layer[1].intermediate.dense = Wrapped(linear)
+    elif change == "attention":
+        model.encoder.layer[1].attention.self.__class__ = OtherAttention
+    elif change == "forward":
+        linear.forward = lambda values: 2 * torch.nn.functional.linear(values, linear.weight, linear.bias)
+    else:
+        model = getattr(model, change)()
+    expected = model(**inputs).last_hidden_state
+    model.use_fast_layers(kernels)
+    assert torch.equal(model(**inputs).last_hidden_state, expected)
+    assert not calls
+
+
+def test_counts_of_the_stock_trainer_do_not_turn_the_layers_off(kernels, monkeypatch):
+    calls = count_packed_calls(monkeypatch)
+    model, batch = make_model(BertModel), make_batch(LENGTHS["ragged"])
+    model.use_fast_layers(kernels)
+    model(batch["input_ids"], num_items_in_batch=torch.tensor([7, 8]), use_cache=False)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"output_hidden_states": True}, {"output_attentions": True}, {"mask": "left"}, {"inputs_embeds": True}],
+    ids=str,
+)
+def test_what_the_packed_rows_cannot_give_comes_from_stock_layers(kernels, change):
+    change = dict(change)
+    model = make_model(BertModel, attn_implementation="eager").eval()
+    model.use_fast_layers(kernels)
+    batch = make_batch(LENGTHS["ragged"])
+    inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")}
+    if change.pop("mask", None):
+        inputs = {key: value.flip(1) for key, value in inputs.items()}
+    if change.pop("inputs_embeds", None):
+        inputs["inputs_embeds"] = model.embeddings.word_embeddings(inputs.pop("input_ids"))
+    ours = model(**inputs, **change)
+    model.use_fast_layers("off")
+    expected = model(**inputs, **change)
+    assert torch.equal(ours.last_hidden_state, expected.last_hidden_state)
+    assert (ours.hidden_states is None) == ("output_hidden_states" not in change)
+    assert (ours.attentions is None) == ("output_attentions" not in change)
+
+
+def test_models_that_it_does_not_serve_say_why(caplog):
+    model = make_model(BertModel, hidden_act="relu")
+    with caplog.at_level("INFO"):
+        assert not model.use_fast_layers("plain")
+    assert "hidden_act is relu" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bool, torch.int32])
+def test_masks_of_any_type_say_where_the_tokens_are(kernels, dtype):
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    expected, gradients = run(model, batch, kernels)
+    for computes_pads in (False, True):
+        model.bert.computes_pads = computes_pads
+        ours, found = run(model, batch | {"attention_mask": batch["attention_mask"].to(dtype)}, kernels)
+        torch.testing.assert_close(ours.loss, expected.loss, rtol=1e-5, atol=1e-6)
+        assert_gradients_alike(found, gradients, 1e-5)
+    larger, _ = run(model, batch | {"attention_mask": 3 * batch["attention_mask"]}, kernels)
+    torch.testing.assert_close(larger.loss, expected.loss, rtol=1e-5, atol=1e-6)
+
+
+def test_token_types_may_be_one_row_for_all_and_labels_of_any_integer_type(kernels):
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    batch["token_type_ids"] = torch.ones_like(batch["token_type_ids"])
+    expected, _ = run(model, batch, kernels)
+    one_row = batch | {"token_type_ids": batch["token_type_ids"][:1], "labels": batch["labels"].int()}
+    assert torch.equal(run(model, one_row, kernels)[0].loss, expected.loss)
+
+
+def test_a_label_at_a_pad_is_refused(kernels):
+    """It has no row: another token's would be taken."""
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    batch["labels"][3, 5] = 7
+    with pytest.raises(InputError, match="where attention_mask is 0"):
+        run(model, batch, kernels)
+
+
+@pytest.mark.parametrize("change", ["hook", "double", "hidden_states"])
+def test_the_head_is_stocks_where_the_vocabulary_loss_does_not_serve(kernels, change):
+    """In training, where the packed rows would never hold the logits."""
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    if change == "hook":
+        model.cls.predictions.decoder.register_forward_hook(lambda module, args, output: 2 * output)
+    elif change == "double":
+        model = model.double()
+    else:
+        batch |= {"output_hidden_states": True}
+    expected, stock_gradients = run(model, batch, "off")
+    ours, gradients = run(model, batch, kernels)
+    assert ours.prediction_logits is not None
+    torch.testing.assert_close(ours.loss, expected.loss, rtol=1e-5, atol=1e-6)
+    assert_gradients_alike(gradients, stock_gradients, 1e-5)
