@@ -113,22 +113,34 @@ def _choose(
 ) -> np.ndarray:
     """bool (B, S): the tokens to predict. A unit (a token, or a word's pieces) is taken whole or not at all."""
     size = starts.shape[1]
-    unit = np.where(candidates, np.cumsum(starts, axis=1) - 1, 0)  # (B, S), unit number of each candidate
-    num_units = starts.sum(axis=1)
+    unit = np.cumsum(starts, axis=1)  # (B, S), number of each candidate's unit, from 1
+    num_units = unit[:, -1:].copy()
+    unit -= 1
+    unit[~candidates] = 0
     scores = keyed_uniforms(keys, _STREAM_SELECT, size)
-    real = np.arange(size) < num_units[:, None]
+    real = np.arange(size) < num_units
+    limit = rates.max_predictions_per_seq
     if rates.selection == "bernoulli":
         taken = real & (scores < rates.mlm_probability)
-        limit = rates.max_predictions_per_seq
-        if limit is not None:
-            taken &= _take_in_order(scores, taken, _unit_sizes(unit, candidates, size), np.full(len(keys), limit))
+        wanted = None if limit is None else np.full(len(keys), limit)
     else:
+        taken = real
         # np.rint rounds half to even, as Python 3's round in the original.
         wanted = np.maximum(1, np.rint(lengths * rates.mlm_probability)).astype(np.int64)
-        if rates.max_predictions_per_seq is not None:
-            wanted = np.minimum(wanted, rates.max_predictions_per_seq)
-        taken = _take_in_order(scores, real, _unit_sizes(unit, candidates, size), wanted)
+        if limit is not None:
+            wanted = np.minimum(wanted, limit)
+    if wanted is not None and rates.whole_word:
+        taken = _take_in_order(scores, taken, _unit_sizes(unit, candidates, size), wanted)
+    elif wanted is not None:
+        taken = _take_lowest(scores, taken, wanted)
     return np.take_along_axis(taken, unit, axis=1) & candidates
+
+
+def _take_lowest(scores: np.ndarray, real: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """bool (B, S): the `wanted` lowest scores of each row among the real ones: units of one token, the usual case."""
+    among = np.where(real, scores, 2.0)
+    highest = np.take_along_axis(np.sort(among, axis=1), np.minimum(wanted, scores.shape[1])[:, None] - 1, axis=1)
+    return real & (among <= highest)
 
 
 def _unit_sizes(unit: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:
@@ -145,10 +157,7 @@ def _take_in_order(scores: np.ndarray, real: np.ndarray, sizes: np.ndarray, want
     """
     order = np.argsort(np.where(real, scores, 2.0), axis=1, kind="stable")
     ordered_sizes = np.where(np.take_along_axis(real, order, axis=1), np.take_along_axis(sizes, order, axis=1), 0)
-    if ordered_sizes.max() <= 1:  # every unit fits until there are enough
-        picked = (ordered_sizes > 0) & (np.arange(real.shape[1]) < wanted[:, None])
-    else:
-        picked = _fill(ordered_sizes, wanted)
+    picked = _fill(ordered_sizes, wanted)
     taken = np.zeros_like(real)
     np.put_along_axis(taken, order, picked, axis=1)
     return taken
