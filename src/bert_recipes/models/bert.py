@@ -23,6 +23,7 @@ from bert_recipes.kernels import Kernels
 from bert_recipes.models.bert_model import BertModel, OriginalInitialization
 from bert_recipes.models.packed_encoder import is_plain
 from bert_recipes.models.padding_free import make_layout
+from bert_recipes.models.tied_embedding import SharedGradient
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
 
@@ -119,7 +120,7 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             input_ids, attention_mask, token_type_ids, position_ids, {"inputs_embeds": inputs_embeds, **kwargs}
         )
         if encoded is not None:
-            rows, layout = encoded
+            rows, layout = encoded.rows, encoded.layout
             pooled_output = self.bert.pool_rows(rows, layout)
         else:
             outputs = self.bert(
@@ -142,8 +143,9 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             places = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
             targets = labels.flatten()[places].long()
             own_rows = layout.rows_of(places)
+            shared = None if encoded is None else encoded.shared
             kernels = None if encoded is None else self.bert.fast_kernels
-            mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, kernels)
+            mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, kernels, shared)
         if labels is None or return_full_logits:
             prediction_logits = self.cls.predictions(layout.unpack(rows))
         if next_sentence_label is not None:
@@ -170,6 +172,7 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         targets: torch.Tensor,
         count: torch.Tensor | int | None,
         kernels: Kernels | None,
+        shared: SharedGradient | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The masked-LM loss of rows (T, H) at `predicted` int64 (M,), and their logits (M, V) where they are held."""
         decoder = self.cls.predictions.decoder
@@ -184,7 +187,9 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         hidden = self.cls.predictions.transform(rows.index_select(0, predicted))
         if torch.is_autocast_enabled(hidden.device.type):
             hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-        return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels), None
+        if decoder.weight is not self.bert.embeddings.word_embeddings.weight:
+            shared = None
+        return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels, shared), None
 
 
 def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining, list[str]]:

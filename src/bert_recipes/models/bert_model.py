@@ -17,7 +17,7 @@ from transformers.models.bert.modeling_bert import BertPreTrainedModel
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.kernels import Kernels, load_kernels
-from bert_recipes.models.packed_encoder import encode_packed, serves_batch, why_not_packed
+from bert_recipes.models.packed_encoder import Encoded, encode_packed, serves_batch, why_not_packed
 from bert_recipes.models.padding_free import PackedLayout
 
 
@@ -80,8 +80,8 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         token_type_ids: torch.Tensor | None,
         position_ids: torch.Tensor | None,
         kwargs: dict[str, Any],
-    ) -> tuple[torch.Tensor, PackedLayout] | None:
-        """Last hidden states of the real tokens (T, H) and where they are; None where the stock encoder has to do it."""
+    ) -> Encoded | None:
+        """Last hidden states of the real tokens and where they are; None where the stock encoder has to do it."""
         kernels = self.fast_kernels
         if kernels is None or input_ids is None or not serves_batch(self, attention_mask, kwargs):
             return None
@@ -115,7 +115,7 @@ class BertModel(OriginalInitialization, transformers.BertModel):
                 return_dict=True,
                 **kwargs,
             )
-        rows, layout = encoded
+        rows, layout = encoded.rows, encoded.layout
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=layout.unpack(rows), pooler_output=self.pool_rows(rows, layout)
         )

@@ -5,6 +5,7 @@ Legend: B sequences, S positions, T rows (real tokens), H hidden size.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from transformers.models.bert import modeling_bert as stock
 from bert_recipes.kernels import Kernels
 from bert_recipes.models.encoder_layer import LayerSettings, encode_layer, layer_parameters
 from bert_recipes.models.padding_free import PackedLayout, make_layout
+from bert_recipes.models.tied_embedding import SharedGradient, look_up
 
 
 # hidden_act -> whether it is the GELU by the error function; the other one is the tanh formula of the original.
@@ -32,6 +34,21 @@ _KNOWN_TYPES = {
     *(type(ACT2FN[name]) for name in GELU_IS_EXACT),
 }
 _EMBEDDINGS = 0  # stream of the embeddings' dropout
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The last hidden states of the real tokens of a batch.
+
+    Attributes:
+        rows: (T, H), in bfloat16 under such an autocast.
+        layout: Where they lie.
+        shared: Where an output layer that shares the word embeddings' weight may leave its gradient; None if they learn nothing.
+    """
+
+    rows: torch.Tensor
+    layout: PackedLayout
+    shared: SharedGradient | None
 
 
 def why_not_packed(model: transformers.BertModel) -> str | None:
@@ -97,7 +114,7 @@ def encode_packed(
     attention_mask: torch.Tensor | None,
     token_type_ids: torch.Tensor | None,
     position_ids: torch.Tensor | None,
-) -> tuple[torch.Tensor, PackedLayout]:
+) -> Encoded:
     """Run embeddings and layers on the real tokens of a batch.
 
     Args:
@@ -107,9 +124,6 @@ def encode_packed(
         attention_mask: (B, S) of any type, 0 = pad, or None.
         token_type_ids: int64 (B, S), (1, S) or None.
         position_ids: int64 (B, S), (1, S) or None.
-
-    Returns:
-        The last hidden states (T, H), in bfloat16 under such an autocast, and their layout.
     """
     config, dtype = model.config, products_type(model)
     layers: Any = model.encoder.layer
@@ -122,7 +136,8 @@ def encode_packed(
     layout = make_layout(
         attention_mask, shape, input_ids.device, heads=config.num_attention_heads, computes_pads=model.computes_pads
     )
-    rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids).to(dtype)
+    shared = SharedGradient()
+    rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids, shared).to(dtype)
     if embeddings_dropout > 0:
         rows = _Dropout.apply(rows, seeds[-1], embeddings_dropout, kernels)
     for layer, own, seed in zip(layers, settings, seeds, strict=False):
@@ -131,7 +146,8 @@ def encode_packed(
             rows = layer._gradient_checkpointing_func(encode_layer, *arguments)
         else:
             rows = encode_layer(*arguments)
-    return rows, layout
+    learns = torch.is_grad_enabled() and model.embeddings.word_embeddings.weight.requires_grad
+    return Encoded(rows, layout, shared if learns else None)
 
 
 def _settings_of(layer: Any, config: Any, dtype: torch.dtype) -> LayerSettings:
@@ -167,6 +183,7 @@ def _embed(
     input_ids: torch.Tensor,
     token_type_ids: torch.Tensor | None,
     position_ids: torch.Tensor | None,
+    shared: SharedGradient,
 ) -> torch.Tensor:
     """The normalised sum of the three embeddings, (T, H) in the type of the weights."""
     batch, size = layout.shape
@@ -174,7 +191,7 @@ def _embed(
         position_ids = torch.arange(size, device=input_ids.device)[None]
     positions = layout.pack(position_ids.expand(batch, size))
     word = embeddings.word_embeddings
-    total = F.embedding(layout.pack(input_ids), word.weight, padding_idx=word.padding_idx)
+    total = look_up(word.weight, layout.pack(input_ids), word.padding_idx, shared)
     total = total + F.embedding(positions, embeddings.position_embeddings.weight)
     if token_type_ids is None:
         total = total + embeddings.token_type_embeddings.weight[0]

@@ -11,6 +11,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from bert_recipes.kernels import Kernels
+from bert_recipes.models.tied_embedding import SharedGradient
 
 
 # Predicted tokens whose logits are held at the same time: 63 MB of bfloat16 for a vocabulary of 30,522.
@@ -26,6 +27,7 @@ def vocabulary_loss(
     targets: torch.Tensor,
     count: float,
     kernels: Kernels,
+    shared: SharedGradient | None = None,
 ) -> torch.Tensor:
     """Summed cross-entropy of `hidden @ weight.T + bias` divided by `count`.
 
@@ -38,11 +40,14 @@ def vocabulary_loss(
         targets: int64 (M,); a row with a negative target counts for nothing.
         count: What the sum is divided by.
         kernels: How to compute.
+        shared: Takes the gradient of `weight`, for the embedding of the same weight that `hidden` comes from.
 
     Returns:
         float32 (); 0 where M = 0.
     """
-    return _VocabularyLoss.apply(hidden, weight, bias, targets, count, kernels)
+    return _VocabularyLoss.apply(
+        hidden, weight if shared is None else weight.detach(), bias, targets, count, kernels, shared
+    )
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -55,6 +60,7 @@ class _VocabularyLoss(torch.autograd.Function):
         targets: torch.Tensor,
         count: float,
         kernels: Kernels,
+        shared: SharedGradient | None,
     ) -> torch.Tensor:
         needs_gradient = any(ctx.needs_input_grad[:3])
         wide, own = bias.float(), _rounded_up(weight, hidden.dtype)
@@ -73,7 +79,7 @@ class _VocabularyLoss(torch.autograd.Function):
                 of_bias = part_bias if of_bias is None else of_bias.add_(part_bias)
         # No saved tensors: what is handed over once can become a parameter's gradient without a copy.
         ctx.gradients = of_hidden, of_weight, of_bias
-        ctx.like = weight, bias
+        ctx.like, ctx.shared = (weight, bias), shared
         return total / count
 
     @staticmethod
@@ -84,12 +90,17 @@ class _VocabularyLoss(torch.autograd.Function):
         of_hidden, of_weight, of_bias = ctx.gradients
         weight, bias = ctx.like
         ctx.gradients = ctx.like = None
+        nothing = (None,) * 4
         if of_weight is None:  # no token is predicted
-            return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias), None, None, None
+            return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias), *nothing
         # Nearly always 1: then nothing of the size of the vocabulary is touched again.
         if grad.item() != 1.0:
             of_hidden, of_weight, of_bias = of_hidden * grad.to(of_hidden.dtype), of_weight * grad, of_bias * grad
-        return of_hidden, of_weight.to(weight.dtype), of_bias.to(bias.dtype), None, None, None
+        of_weight, of_bias = of_weight.to(weight.dtype), of_bias.to(bias.dtype)
+        if ctx.shared is not None:
+            ctx.shared.leave(of_weight)
+            of_weight = None
+        return of_hidden, of_weight, of_bias, *nothing
 
 
 def _rounded_up(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
