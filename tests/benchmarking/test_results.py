@@ -1,6 +1,7 @@
 """The results file and what is read off it."""
 
 import json
+import multiprocessing
 import os
 
 import pytest
@@ -38,6 +39,24 @@ def test_records_are_added_and_none_is_changed(tmp_path):
     assert [record["round"] for record in file.records()] == [0, 1, 2]
     assert json.loads(file.path.read_text(encoding="utf-8"))["format_version"] == 1
     assert [path.name for path in file.path.parent.iterdir()] == ["machine.json"]
+
+
+def add_records(path, side):
+    for number in range(20):
+        ResultsFile(path).append(sample(side, number, 1.0))
+
+
+def test_two_runs_may_add_to_one_file(tmp_path):
+    """Two `make benchmark` at once: no record is lost."""
+    path = tmp_path / "machine.json"
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=add_records, args=(path, side)) for side in ("ours", "stock_best")]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    found = [(record["side"], record["round"]) for record in ResultsFile(path).records()]
+    assert sorted(found) == sorted((side, number) for side in ("ours", "stock_best") for number in range(20))
 
 
 def test_an_interrupted_write_leaves_the_old_file_whole(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from bert_recipes.benchmarking.lengths import TASK_LIMITS, read_tables
 from bert_recipes.benchmarking.measuring import measure
 from bert_recipes.benchmarking.results import ResultsFile
 from bert_recipes.benchmarking.runner import SampleRunner, describe_failure
-from bert_recipes.benchmarking.spec import OURS, STEPS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
+from bert_recipes.benchmarking.spec import MAX_WARMUP_STEPS, OURS, STEPS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
 
 
 CONFIGS = Path(__file__).resolve().parents[2] / "recipes" / "configs"
@@ -117,6 +117,17 @@ def test_pads_are_counted_apart_and_take_no_part_in_the_rate(spec: SampleSpec, s
 def test_the_time_ends_a_sample_but_not_before_its_least_steps(spec: SampleSpec):
     result = measure(replace(spec, budget_seconds=1e-9, max_steps=40))
     assert len(result["step_seconds"]) == 2
+
+
+def test_a_warm_up_ends_with_its_time_or_after_some_steps(spec: SampleSpec):
+    """Steps after it are counted, wherever it ends."""
+    long = measure(replace(spec, warmup_seconds=60.0))
+    assert long["warmup_steps"] == MAX_WARMUP_STEPS
+    assert len(long["step_seconds"]) == len(long["losses"]) == 3
+    batches = pretraining_sides.make_ours(replace(spec, warmup_seconds=60.0)).get_train_dataloader()
+    measured = itertools.islice(batches, MAX_WARMUP_STEPS, MAX_WARMUP_STEPS + 3)
+    assert long["tokens"] == sum(int(batch["attention_mask"].sum()) for batch in measured)
+    assert measure(replace(spec, warmup_seconds=1e-9))["warmup_steps"] == 1
 
 
 @pytest.mark.parametrize("task", sorted(TASK_LIMITS))

@@ -15,6 +15,8 @@ from bert_recipes.models.sizes import SIZES
 
 # Tokens of a pre-training step.
 TOKENS_PER_STEP = {size: 2048 if size in ("base", "large") else 4096 for size in SIZES}
+# Of a pre-training sample, at most: the memory of base's step settles in about eight steps.
+WARMUP_SECONDS = 10.0
 DATA_MEASURES = ("store_1", "store_2", "apart", "pairs", "masks", "dropin_1", "dropin_10", "tokenizer")
 
 
@@ -100,6 +102,7 @@ def pretraining_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -
                 tokens_per_step=args.tokens_per_step or TOKENS_PER_STEP[size],
                 documents=args.documents,
                 store=args.store,
+                warmup_seconds=min(WARMUP_SECONDS, args.budget_seconds),
             )
             matmul = replace(spec, kind="matmul", what="pretraining", config="", store=None)
             searched = _switches(args, _on_gpu(args))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import subprocess
 import sys
 import time
 from importlib import import_module
@@ -77,12 +78,13 @@ def measure_training(spec: SampleSpec) -> dict[str, Any]:
     trainer.train()
     warmup, seconds = timer.read()
     used = memory.read()
-    works, positions, losses = counter.read(spec.warmup_steps, len(seconds))
+    works, positions, losses = counter.read(timer.warmup_steps, len(seconds))
     work, config = add_up(works), trainer.model.config
     total = sum(seconds)
     flops = training_flops(config, work, nsp=spec.kind == "pretraining")
     result: dict[str, Any] = {
         "setup_seconds": round(setup, 3),
+        "warmup_steps": timer.warmup_steps,
         "warmup_seconds": round(warmup, 3),
         "step_seconds": [round(value, 6) for value in seconds],
         "seconds": round(total, 6),
@@ -146,4 +148,21 @@ def describe_here() -> dict[str, Any]:
 
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     system = f"{platform.system()} {platform.release()}"
-    return {**describe_machine(), "accelerate": accelerate_version, "system": system, "environment": environment}
+    return {
+        **describe_machine(),
+        "accelerate": accelerate_version,
+        "revision": source_revision(),
+        "system": system,
+        "environment": environment,
+    }
+
+
+def source_revision() -> str | None:
+    """The commit of a checkout, with "+" where files of it were changed; None where there is none."""
+    folder = Path(__file__).resolve().parent
+    ask = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

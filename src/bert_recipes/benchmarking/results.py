@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +51,26 @@ class ResultsFile:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record."""
+        with saving(self.path), _locked(self.path):
+            self._add(record)
+
+    def _add(self, record: Mapping[str, Any]) -> None:
         lines = [json.dumps(item, allow_nan=False) for item in (*self.records(), without_nan(record))]
         head = f'{{"format": {json.dumps(FORMAT)}, "format_version": {FORMAT_VERSION}, "records": [\n'
-        with saving(self.path), written_aside(self.path) as aside:
+        with written_aside(self.path) as aside:
             aside.write_text(head + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time adds to the files of a folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def without_nan(value: Any) -> Any:

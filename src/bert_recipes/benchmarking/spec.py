@@ -21,6 +21,7 @@ STEPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ours_bf16": ("bfloat16 products", {"precision": "bf16", "fast_layers": "off"}),
     OURS: ("layers on packed rows with fused kernels, logits never held", {}),
 }
+MAX_WARMUP_STEPS = 12
 # Where things lie is no part of what is measured.
 _PLACES = ("work_dir", "config")
 
@@ -49,7 +50,8 @@ class SampleSpec:
         switches: What stock is given on top of its defaults, ours on top of its configuration.
         precision: Of an inference sample.
         use_cpu: Even where there is a GPU.
-        warmup_steps: Steps that are not counted.
+        warmup_steps, warmup_seconds: Steps that are not counted: at least so many, and until so much time has gone by or
+            `MAX_WARMUP_STEPS` are done.
         min_steps, max_steps: Measured steps, at least and at most.
         budget_seconds: Measured steps end at the first that reaches it.
         whole_pass: Always measure max_steps: where batches hold examples of like length, a part of them is not like all.
@@ -77,6 +79,7 @@ class SampleSpec:
     precision: str = "fp32"
     use_cpu: bool = False
     warmup_steps: int = 2
+    warmup_seconds: float = 0.0
     min_steps: int = 3
     max_steps: int = 200
     budget_seconds: float = 10.0
@@ -97,7 +100,7 @@ class SampleSpec:
     @property
     def total_steps(self) -> int:
         """Steps of the schedule; the same whether or not the time is over before."""
-        return self.warmup_steps + self.max_steps
+        return max(self.warmup_steps, MAX_WARMUP_STEPS if self.warmup_seconds else 0) + self.max_steps
 
     def describe(self) -> dict[str, Any]:
         """What the results file keeps of it: fields that differ from their defaults, no folders, no histogram."""

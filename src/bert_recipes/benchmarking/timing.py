@@ -9,7 +9,7 @@ import torch
 from transformers import TrainerCallback
 
 from bert_recipes.benchmarking.flops import Work
-from bert_recipes.benchmarking.spec import SampleSpec
+from bert_recipes.benchmarking.spec import MAX_WARMUP_STEPS, SampleSpec
 
 
 IGNORE_INDEX = -100
@@ -23,7 +23,7 @@ class StepTimer(TrainerCallback):
     synchronised before the first and after the last one.
 
     Args:
-        spec: Warm-up, least and most steps, seconds.
+        spec: Warm-up, least and most steps, seconds; `warmup_steps` is what the warm-up took in the end.
         on_gpu: Whether the model is on a CUDA device.
     """
 
@@ -35,6 +35,7 @@ class StepTimer(TrainerCallback):
         self._begin = 0.0
         self._warm = 0.0
         self._steps = 0
+        self.warmup_steps = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remember when it began, for the time of the warm-up."""
@@ -43,16 +44,23 @@ class StepTimer(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Mark the end of a step."""
         self._steps += 1
-        if self._steps < self.spec.warmup_steps:
-            return
-        if self._steps == self.spec.warmup_steps:
+        if not self._marks:
+            if self._is_warming():
+                return
+            self.warmup_steps = self._steps
             self._synchronise()
             self._warm = time.perf_counter()
         self._mark()
-        measured = self._steps - self.spec.warmup_steps
+        measured = self._steps - self.warmup_steps
         is_over = not self.spec.whole_pass and time.perf_counter() - self._warm >= self.spec.budget_seconds
         if measured >= self.spec.max_steps or (measured >= self.spec.min_steps and is_over):
             control.should_training_stop = True
+
+    def _is_warming(self) -> bool:
+        """A large model's memory takes some steps to find its places; that is a matter of steps, and of time where they are long."""
+        if self._steps < self.spec.warmup_steps:
+            return True
+        return self._steps < MAX_WARMUP_STEPS and time.perf_counter() - self._begin < self.spec.warmup_seconds
 
     def _mark(self) -> None:
         if not self.on_gpu:
