@@ -89,12 +89,12 @@ def test_stock_is_stock(spec: SampleSpec):
     assert type(trainer.data_collator).__module__.startswith("transformers.")
     assert trainer.model.config.hidden_act == "gelu"
     assert trainer.model.config._attn_implementation == "sdpa"
-    assert not trainer.args.bf16
+    assert trainer.accelerator.mixed_precision == "no"
     best = pretraining_sides.make_stock(
         replace(spec, side=STOCK_BEST, switches={"attn": "eager", "precision": "bf16"})
     )
     assert best.model.config._attn_implementation == "eager"
-    assert best.args.bf16
+    assert best.accelerator.mixed_precision == "bf16"
 
 
 @pytest.mark.parametrize("side", [STOCK_DEFAULTS, OURS])
@@ -112,6 +112,23 @@ def test_pads_are_counted_apart_and_take_no_part_in_the_rate(spec: SampleSpec, s
     assert result["tokens_per_second"] == pytest.approx(result["tokens"] / sum(result["step_seconds"]), rel=1e-3)
     assert result["flops"] > 0
     assert result["peak_memory_mb"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("side", "switches", "precision"),
+    [
+        (OURS, {"precision": "bf16"}, "bf16"),
+        (OURS, {"precision": "fp32"}, "fp32"),
+        (STOCK_DEFAULTS, {}, "fp32"),
+        (STOCK_BEST, {"precision": "bf16"}, "bf16"),
+    ],
+)
+def test_the_precision_is_that_of_the_side_alone(
+    spec: SampleSpec, monkeypatch: pytest.MonkeyPatch, side: str, switches: dict, precision: str
+):
+    """Our settings are read for the data of both sides, and leave their precision in the environment."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert measure(replace(spec, side=side, switches=switches))["precision"] == precision
 
 
 def test_the_time_ends_a_sample_but_not_before_its_least_steps(spec: SampleSpec):

@@ -11,7 +11,7 @@ from transformers import BertTokenizer, DataCollatorWithPadding, Trainer, Traini
 
 from bert_recipes.benchmarking.finetuning_sides import encode, make_features, make_model, our_trainer, vocabulary_of
 from bert_recipes.benchmarking.spec import OURS, SampleSpec
-from bert_recipes.benchmarking.stock_switches import StaticDataset
+from bert_recipes.benchmarking.stock_switches import StaticDataset, forget_precision
 
 
 # Examples of one pass: long enough that ours can put like lengths together as it does for a real split.
@@ -50,6 +50,7 @@ def _ours(spec: SampleSpec, features: list[dict[str, Any]]) -> Callable[[int], A
 
 
 def _stock(spec: SampleSpec, features: list[dict[str, Any]]) -> Callable[[int], Any]:
+    forget_precision()
     args = TrainingArguments(
         output_dir=f"{spec.work_dir}/stock",
         per_device_eval_batch_size=spec.batch_size,

@@ -77,7 +77,7 @@ def measure_training(spec: SampleSpec) -> dict[str, Any]:
     setup = time.perf_counter() - start
     trainer.train()
     warmup, seconds = timer.read()
-    used = memory.read()
+    peak = memory.read()
     works, positions, losses = counter.read(timer.warmup_steps, len(seconds))
     work, config = add_up(works), trainer.model.config
     total = sum(seconds)
@@ -95,11 +95,12 @@ def measure_training(spec: SampleSpec) -> dict[str, Any]:
         "masked": work.masked,
         "tokens_per_second": round(work.tokens / total, 2),
         "examples_per_second": round(work.sequences / total, 3),
-        "precision": "bf16" if trainer.args.bf16 else "fp16" if trainer.args.fp16 else "fp32",
+        # What it was computed with, whatever the arguments say.
+        "precision": "fp32" if (used := trainer.accelerator.mixed_precision) == "no" else used,
         "flops": flops,
         "gflops_per_second": round(flops / total / 1e9, 2),
         "losses": [round(loss, 4) for loss in losses],
-        **used,
+        **peak,
     }
     waits = [line["data_wait_share"] for line in trainer.state.log_history if "data_wait_share" in line]
     if hasattr(trainer, "meter") and not waits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import fields
 from types import MappingProxyType
@@ -83,6 +84,11 @@ class StockTrainer(Trainer):
         return LengthGroupedSampler(self.args.train_batch_size, lengths=self.lengths)
 
 
+def forget_precision() -> None:
+    """Stock arguments take the precision of the environment where they are given none; ours leave theirs there."""
+    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
+
+
 def stock_arguments(spec: SampleSpec, switches: Mapping[str, Any], batch_size: int) -> TrainingArguments:
     """`TrainingArguments` with the switches; everything else is the default, but nothing is saved.
 
@@ -94,6 +100,7 @@ def stock_arguments(spec: SampleSpec, switches: Mapping[str, Any], batch_size: i
         switches: Switch -> value for all of `CHOICES`.
         batch_size: Examples of a step.
     """
+    forget_precision()
     if switches["glibc"] and (spec.use_cpu or not torch.cuda.is_available()):
         keep_freed_memory()
     return TrainingArguments(
