@@ -13,6 +13,7 @@ from bert_recipes.benchmarking.measuring import measure
 from bert_recipes.benchmarking.results import ResultsFile
 from bert_recipes.benchmarking.runner import SampleRunner, describe_failure
 from bert_recipes.benchmarking.spec import MAX_WARMUP_STEPS, OURS, STEPS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
+from bert_recipes.benchmarking.stock_switches import GroupedBatches
 
 
 CONFIGS = Path(__file__).resolve().parents[2] / "recipes" / "configs"
@@ -75,6 +76,22 @@ def test_like_lengths_are_the_same_pairs_in_another_order(spec: SampleSpec):
     order = list(grouped._get_train_sampler())
     assert sorted(order) == list(range(len(plain.train_dataset)))
     assert order != sorted(order)
+
+
+def test_few_batches_of_like_length_are_like_all_of_them():
+    """Stock serves each fifty batches from the longest to the shortest; any few of ours hold both."""
+    lengths = torch.randint(5, 128, (4 * 64,), generator=torch.Generator().manual_seed(0)).tolist()
+    order = list(GroupedBatches(lengths, 4, seed=1))
+    assert sorted(order) == list(range(len(lengths)))
+    means = [sum(lengths[number] for number in order[start : start + 4]) / 4 for start in range(0, 200, 4)]
+    # Like lengths within a batch, and unlike ones in those that follow each other.
+    for start in range(0, 200, 4):
+        own = [lengths[number] for number in order[start : start + 4]]
+        assert max(own) - min(own) <= 12
+    whole = sum(means) / len(means)
+    for begin in range(0, 42, 5):
+        assert abs(sum(means[begin : begin + 8]) / 8 - whole) < 0.15 * whole
+    assert abs(means[0] - means[1]) > 30
 
 
 def test_padding_to_the_maximum_is_a_switch(spec: SampleSpec):

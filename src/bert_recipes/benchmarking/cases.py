@@ -135,8 +135,9 @@ def finetuning_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) ->
                 max_steps=_pass_steps(args, task, size),
             )
             sides = _sides(spec)
-            # Batches of like length come in any order: all of them are measured, or the mean is not that of the task.
-            sides[OURS] = replace(sides[OURS], whole_pass=True)
+            # Batches of like length come in any order: all of them are measured, or the mean is not that of the task. They are
+            # measured in the second epoch: products are prepared once for each of their shapes.
+            sides[OURS] = replace(sides[OURS], whole_pass=True, warmup_steps=sides[OURS].max_steps)
             tokens = args.batch_size * limit.max_length
             matmul = replace(spec, kind="matmul", what="finetuning", config="", tokens_per_step=tokens, lengths=())
             start = stock_defaults(limit.stock_padding)

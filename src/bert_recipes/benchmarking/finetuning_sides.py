@@ -179,5 +179,7 @@ def _pad(feature: dict[str, Any], size: int) -> dict[str, Any]:
 
 def make_side(spec: SampleSpec) -> Any:
     """The Trainer of the side that the sample names, on features for every step."""
-    features = make_features(spec, spec.batch_size * spec.total_steps)
+    # A whole pass is measured after one that is not: both are over the same examples.
+    steps = spec.max_steps if spec.whole_pass else spec.total_steps
+    features = make_features(spec, spec.batch_size * steps)
     return make_ours(spec, features) if spec.side == OURS else make_stock(spec, features)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 from transformers import Trainer, TrainingArguments
-from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from bert_recipes.benchmarking.spec import SampleSpec
 from bert_recipes.memory import keep_freed_memory
 
 
+# Batches that stock sorts by length at a time.
+GROUPED = 50
 # Switch -> its values; `defaults` says from which of them a search starts.
 CHOICES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
@@ -81,7 +83,48 @@ class StockTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
-        return LengthGroupedSampler(self.args.train_batch_size, lengths=self.lengths)
+        return GroupedBatches(self.lengths, self.args.train_batch_size, self.args.seed)
+
+
+class GroupedBatches(Sampler[int]):
+    """Stock's batches of like length, in an order in which a few of them are like all.
+
+    Stock sorts fifty batches at a time, the longest first (fewer in a small data set, which a sample is; here always up to
+    fifty): the first steps would hold long rows alone. The batches are stock's; each fifty come in the order of van der Corput's
+    sequence, of which any part is spread over the whole.
+
+    Args:
+        lengths: Positions of each training example.
+        batch_size: Examples of a batch.
+        seed: Of the permutation.
+    """
+
+    def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:
+        """Keep them."""
+        self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
+
+    def __len__(self) -> int:
+        """Examples."""
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the examples' numbers, batch after batch."""
+        mult = max(1, min(GROUPED, len(self.lengths) // self.batch_size))
+        generator = torch.Generator().manual_seed(self.seed)
+        numbers = get_length_grouped_indices(self.lengths, self.batch_size, mega_batch_mult=mult, generator=generator)
+        size = mult * self.batch_size
+        for start in range(0, len(numbers), size):
+            part = numbers[start : start + size]
+            batches = [part[place : place + self.batch_size] for place in range(0, len(part), self.batch_size)]
+            whole = [batch for batch in batches if len(batch) == self.batch_size]
+            for place in sorted(range(len(whole)), key=_van_der_corput):
+                yield from whole[place]
+            yield from (number for batch in batches[len(whole) :] for number in batch)
+
+
+def _van_der_corput(number: int) -> int:
+    """The bits of a number below 64 in reverse."""
+    return int(f"{number:06b}"[::-1], 2)
 
 
 def forget_precision() -> None:
