@@ -41,7 +41,7 @@ else
 LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate compare benchmark test test-slow lint format clean
+.PHONY: help install check-names no-sweep pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate compare benchmark compare-launches test test-slow lint format clean
 
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -143,6 +143,9 @@ compare: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [T
 
 benchmark: $(READY)  ## beside stock transformers, under 8 minutes: ARGS="--suite finetuning", pretraining, data, inference, time_to_quality, all
 	$(PYTHON) recipes/benchmark.py $(ARGS)
+
+compare-launches: $(READY)  ## one run under several launches, and interrupted: STORE=my_store
+	$(PYTHON) recipes/compare_launches.py --store $(STORE) $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)

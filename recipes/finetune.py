@@ -25,18 +25,17 @@ def main() -> None:
     if not args.has_output_dir:
         args.output_dir = f"runs/{task.name}"
     # Imported only now, for it takes seconds: what is out of reach has been said before.
-    from bert_recipes.finetuning.run import describe_data, lasting_settings, prepare_run, read_by, write_predictions
+    from bert_recipes.finetuning.run import describe_data, prepare_run, read_by, write_predictions
     from bert_recipes.reporting import format_figures
-    from bert_recipes.training import check_launch, claim_output_dir, run_training, start_logging
+    from bert_recipes.run_folder import claim_output_dir
+    from bert_recipes.training import check_launch, run_training, start_logging
 
     start_logging(args)
     check_launch(args)
 
     # 1. Data, checkpoint, head; every mistake is found here
     run = prepare_run(settings, args)
-    resume_from = claim_output_dir(
-        args, overwrite=args.overwrite_run, sources=read_by(settings), lasting=lasting_settings(settings, args)
-    )
+    resume_from = claim_output_dir(args, (settings, args), sources=read_by(settings))
     facts = describe_data(run)
     logger.info("run: %s, %s", run.checkpoint, facts["splits"])
     logger.info("%d steps of %d examples", args.max_steps, run.trainer.global_batch_size)

@@ -17,21 +17,14 @@ from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.run import TASK_FILE, describe_data, prepare_run
 from bert_recipes.memory import peak_memory_mb
 from bert_recipes.reporting import format_figures
+from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir
 from bert_recipes.stock_comparison.stock_trainer import (
     StockArguments,
     evaluate_stock,
     make_stock_trainer,
     train_stock,
 )
-from bert_recipes.training import (
-    CONFIG_FILE,
-    RESULTS_FILE,
-    check_launch,
-    claim_output_dir,
-    describe_machine,
-    results_text,
-    start_logging,
-)
+from bert_recipes.training import check_launch, describe_machine, results_text, start_logging
 
 
 def main() -> None:
@@ -45,7 +38,8 @@ def main() -> None:
     # 1. Task, data, checkpoint and head as for recipes/finetune.py
     max_steps = args.max_steps
     run = prepare_run(settings, args)
-    claim_output_dir(args, overwrite=args.overwrite_run)
+    args.resume = "no"  # stock checkpoints are not ours to go on from
+    claim_output_dir(args, (settings, args, own))
     trainer = make_stock_trainer(run, args, max_steps=max_steps, same_batches=own.same_batches)
     folder = Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,8 @@ def main() -> None:
     # Here and not above: every process that encodes imports this file anew, and needs none of it.
     from bert_recipes.config import parse_arguments
     from bert_recipes.data.corpus_arguments import CorpusArguments
-    from bert_recipes.data.preparation import format_report, prepare_store
+    from bert_recipes.data.preparation import prepare_store
+    from bert_recipes.data.preparation_report import format_report
     from bert_recipes.tokenization import load_tokenizer
 
     (arguments,) = parse_arguments(CorpusArguments)

@@ -17,9 +17,11 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.inspection import fill_masks, judge_next_sentences, knows_words
 from bert_recipes.monitoring import describe_progress
-from bert_recipes.pretraining import load_data, load_model, make_trainer
+from bert_recipes.phases import PhaseArguments, plan_phases
+from bert_recipes.pretraining import load_model, load_phases, make_trainer
 from bert_recipes.reporting import describe_run, format_guesses, write_report
-from bert_recipes.training import check_launch, claim_output_dir, run_training, start_logging
+from bert_recipes.run_folder import claim_output_dir
+from bert_recipes.training import check_launch, run_training, start_logging
 
 
 QUICKSTART = Path(__file__).parent / "configs" / "pretrain" / "quickstart.yaml"
@@ -49,19 +51,22 @@ def known_examples(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[
 
 def main() -> None:
     """Parse, check, train, report."""
-    model_args, data_args, args = parse_arguments(
-        ModelArguments, DataArguments, PreTrainingArguments, default_config=QUICKSTART
+    model_args, data_args, args, phase_args = parse_arguments(
+        ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments, default_config=QUICKSTART
     )
     start_logging(args)
     check_launch(args)
-    data = load_data(data_args, args.seed)
-    model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed)
-    trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
-    resume_from = claim_output_dir(args, overwrite=args.overwrite_run)
+    phases = plan_phases(args, data_args, phase_args)
+    parts = load_phases(data_args, args.seed, phases)
+    data, longest = parts[0], max(part.max_seq_length for part in parts)
+    model = load_model(model_args, data.tokenizer, longest, args.seed)
+    trainer = make_trainer(model, args, parts, data_args.max_eval_pairs, phases)
+    configs = (model_args, data_args, args, phase_args)
+    resume_from = claim_output_dir(args, configs)
     description = describe_run(trainer, data)
     logger.info("run: %s", description)
 
-    results = run_training(trainer, (model_args, data_args, args), resume_from)
+    results = run_training(trainer, configs, resume_from)
 
     if trainer.is_world_process_zero():
         sentences, pairs = known_examples(data.tokenizer)

@@ -1,5 +1,7 @@
 """Each launch configuration starts as many processes as it says, and they find each other."""
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from accelerate.commands.launch import launch_command_parser
 from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError
@@ -26,6 +29,9 @@ if args.world_size > 1:
     torch.distributed.all_reduce(total)
 if args.process_index == 0:
     print("processes", args.world_size, "sum", int(total), "device", args.device.type, flush=True)
+if args.world_size > 1:
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
 """
 
 
@@ -47,13 +53,53 @@ def launch(config: Path, tmp_path: Path, *flags: str) -> subprocess.CompletedPro
     )
 
 
+KINDS = {"cpu": "NO", "single_gpu": "NO", "fsdp": "FSDP"}
+# What DeepSpeed takes at the first level and this project uses; DeepSpeed itself lets unknown names pass.
+DEEPSPEED_KEYS = {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "bf16", "fp16"}
+DEEPSPEED_KEYS |= {"zero_optimization", "zero_allow_untested_optimizer"}
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_configuration_parses_and_avoids_the_silent_single_process(config: Path):
     values = yaml.safe_load(config.read_text())
+    kind = "DEEPSPEED" if config.stem.startswith("deepspeed") else KINDS.get(config.stem, "MULTI_GPU")
     # Without an MPI host file MULTI_CPU starts one process and does not say so.
-    assert values["distributed_type"] in ("NO", "MULTI_GPU")
-    assert (values["num_processes"] > 1) == (values["distributed_type"] == "MULTI_GPU")
+    assert values["distributed_type"] == kind
+    assert (values["num_processes"] > 1) == (kind != "NO")
     assert values["use_cpu"] == ("cpu" in config.stem)
+    assert values.keys() <= set(vars(launch_command_parser().parse_args(["x.py"]))) | OF_THE_FILE
+
+
+# Names that stand in a configuration file and are no flags of the launcher.
+OF_THE_FILE = {"compute_environment", "distributed_type", "deepspeed_config", "fsdp_config", "use_cpu"}
+
+
+@pytest.mark.parametrize("stage", ["1", "2", "3", "3_offload"])
+def test_deepspeed_has_no_optimiser_and_no_schedule_of_its_own(repository: Path, stage: str):
+    """Its AdamW decays LayerNorm and bias too, and it shifts the schedule by a step."""
+    values = yaml.safe_load((repository / f"accelerate_configs/deepspeed_zero{stage}.yaml").read_text())
+    file = repository / values["deepspeed_config"]["deepspeed_config_file"]
+    content = json.loads(file.read_text())
+    assert content.keys() <= DEEPSPEED_KEYS
+    assert content["zero_optimization"]["stage"] == int(stage[0])
+    assert content["zero_allow_untested_optimizer"] is True
+    # Otherwise a checkpoint of stage 3 has no model.safetensors.
+    assert content["zero_optimization"].get("stage3_gather_16bit_weights_on_model_save", False) == (stage[0] == "3")
+    deepspeed = pytest.importorskip("deepspeed", reason="deepspeed is an extra")
+    plain = {name: value for name, value in content.items() if value != "auto"}
+    plain |= {"train_micro_batch_size_per_gpu": 8, "bf16": {"enabled": False}, "fp16": {"enabled": False}}
+    deepspeed.DeepSpeedConfig(plain)
+
+
+def test_fsdp_names_what_accelerate_knows(repository: Path):
+    from accelerate import FullyShardedDataParallelPlugin
+
+    values = yaml.safe_load((repository / "accelerate_configs/fsdp.yaml").read_text())["fsdp_config"]
+    known = {field.name for field in dataclasses.fields(FullyShardedDataParallelPlugin)}
+    names = {name.removeprefix("fsdp_") for name in values} - {"version", "transformer_layer_cls_to_wrap"}
+    assert names <= known | {"offload_params"}
+    assert values["fsdp_version"] == 2
+    assert values["fsdp_transformer_layer_cls_to_wrap"] == "BertLayer"
 
 
 @pytest.mark.parametrize(("name", "processes"), [("cpu", 1), ("ddp_cpu", 2)])

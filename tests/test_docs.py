@@ -226,7 +226,7 @@ def problems_of_make(words: list[str], flags_of: Flags) -> Iterator[str]:
 def problems(words: list[str], flags_of: Flags) -> Iterator[str]:
     if words[0] == "make":
         yield from problems_of_make(words[1:], flags_of)
-    elif words[0] == "accelerate":
+    elif words[0] == "accelerate" or words[1:2] == ["recipes/launch.py"]:  # the same flags
         yield from problems_of_launch(words[2:], flags_of)
     elif words[1:2] and words[1].endswith(".py"):
         yield from problems_of_script(words[1:], flags_of)

@@ -1,6 +1,6 @@
 import pytest
 
-from bert_recipes.monitoring import describe_progress
+from bert_recipes.monitoring import describe_progress, describe_spike
 
 
 STUCK = {"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76}
@@ -24,3 +24,28 @@ def test_a_loss_at_the_unigram_level_is_said_in_words_with_advice():
 )
 def test_otherwise_nothing_is_said(metrics, step):
     assert describe_progress(metrics, step=step, max_steps=10_000, warmup_steps=1000) is None
+
+
+FLAT = [3.0 + 0.01 * (-1) ** number for number in range(60)]
+
+
+def test_a_loss_that_jumps_is_said_in_words_with_advice():
+    message = describe_spike([*FLAT, 4.0], step=700)
+    assert "at step 700 the training loss is 4.00" in message
+    assert "3.00 on average" in message
+    assert "learning rate" in message
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        FLAT,  # as before
+        [*FLAT, 3.3],  # far in deviations, but small
+        [number % 3 + 3.0 for number in range(60)],  # it always jumps
+        [3.0, 9.0],  # too early to tell
+        [9.0 - 0.1 * number for number in range(60)],  # it falls
+        [*FLAT, float("nan")],  # said elsewhere
+    ],
+)
+def test_otherwise_no_spike_is_seen(losses):
+    assert describe_spike(losses, step=1) is None

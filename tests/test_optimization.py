@@ -7,7 +7,15 @@ from torch import nn
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
-from bert_recipes.optimization import BertAdam, bert_linear, create_bert_schedule, create_optimizer, decay_groups
+from bert_recipes.optimization import (
+    BertAdam,
+    Schedule,
+    bert_linear,
+    create_bert_schedule,
+    create_optimizer,
+    decay_groups,
+    set_peak_rate,
+)
 
 
 def plain_bert_adam(weights, gradients, rates, betas=(0.9, 0.999), eps=1e-6, decay=0.01):
@@ -91,7 +99,7 @@ def test_schedule_starts_at_zero_warms_up_and_decays_from_step_zero():
 def test_schedule_drives_the_optimiser():
     parameter = nn.Parameter(torch.ones(1))
     optimizer = BertAdam([parameter], lr=2.0)
-    schedule = create_bert_schedule(optimizer, 4, 10)
+    schedule = create_bert_schedule(optimizer, Schedule(0, 10, 4, 2.0))
     seen = []
     for _ in range(10):
         seen.append(optimizer.param_groups[0]["lr"])
@@ -99,6 +107,52 @@ def test_schedule_drives_the_optimiser():
         optimizer.step()
         schedule.step()
     assert seen == pytest.approx([2.0 * x for x in (0, 0.25, 0.5, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)])
+
+
+def test_the_decay_may_have_another_power():
+    """NVIDIA DeepLearningExamples, BERT, schedulers.py, PolyWarmUpScheduler: warm-up to the peak, then (1 - progress) ** 0.5."""
+    schedule = Schedule(0, 7038, round(0.2843 * 7038), 6e-3, power=0.5)
+    assert schedule.factor(1000) == 1000 / 2001
+    for step in (2001, 5000, 7037):
+        assert schedule.factor(step) == pytest.approx((1 - step / 7038) ** 0.5)
+    assert schedule.factor(7038) == 0.0
+
+
+def test_a_phase_may_have_a_schedule_of_its_own():
+    """It begins where the one before has ended, with its own peak; what was loaded from the checkpoint is the other's."""
+    optimizer = BertAdam([nn.Parameter(torch.ones(1))], lr=2.0)
+    first = create_bert_schedule(optimizer, Schedule(0, 10, 4, 2.0))
+    for _ in range(10):
+        first.step()
+    second = create_bert_schedule(optimizer, Schedule(10, 5, 2, 0.5))
+    second.load_state_dict(first.state_dict())
+    set_peak_rate(second, 0.5)
+    seen = []
+    for _ in range(5):
+        seen.append(optimizer.param_groups[0]["lr"])
+        second.step()
+    assert seen == pytest.approx([0.5 * x for x in (0, 0.5, 0.6, 0.4, 0.2)])
+
+
+@pytest.mark.parametrize("name", ["bert_adam", "adamw", "lamb"])
+def test_a_step_without_gradients_changes_nothing(name):
+    """What is left of a step whose gradient was not finite."""
+    finals = []
+    for skips in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 1)
+        optimizer = create_optimizer(name, model, learning_rate=0.01)
+        for step in range(4):
+            if skips and step == 2:
+                before = [parameter.detach().clone() for parameter in model.parameters()]
+                optimizer.zero_grad()
+                optimizer.step()
+                assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        finals.append([parameter.detach().clone() for parameter in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*finals, strict=True))
 
 
 def test_decay_spares_layer_norms_and_biases_and_nothing_else():

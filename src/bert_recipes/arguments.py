@@ -95,10 +95,6 @@ class PreTrainingArguments(RunArguments):
 
     Defaults: learning rate, Adam and warm-up of Devlin et al. 2019, appendix A.2; epsilon of google-research/bert
     optimization.py.
-
-    Attributes:
-        schedule_total_steps: Steps of the whole schedule where the run is a part of it; default: the run's own.
-        schedule_start_step: Step of the schedule at which the run begins.
     """
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
@@ -110,16 +106,6 @@ class PreTrainingArguments(RunArguments):
     learning_rate: float = field(default=1e-4, metadata={"help": "peak learning rate (paper: 1e-4)"})
     warmup_steps: float = field(default=10_000, metadata={"help": "warm-up steps, or their share if below 1"})
     seed: int = field(default=12345, metadata={"help": "seed of weights, pairs, masks and order (original: 12345)"})
-    schedule_total_steps: int | None = field(default=None, metadata={"help": "steps of the whole schedule"})
-    schedule_start_step: int = field(default=0, metadata={"help": "step of the schedule at which the run begins"})
-
-    def _rules(self) -> tuple[tuple[str, bool, str], ...]:
-        total, start = self.schedule_total_steps, self.schedule_start_step
-        return (
-            *super()._rules(),
-            ("schedule_start_step", start >= 0, "0 or more"),
-            ("schedule_total_steps", total is None or total > start, f"above schedule_start_step, which is {start}"),
-        )
 
     def _check_without_effect(self) -> None:
         super()._check_without_effect()

@@ -8,20 +8,22 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer
+from transformers import PreTrainedModel
 
-from bert_recipes.errors import InputError, saving
 from bert_recipes.layer_choice import choose_layers
 from bert_recipes.memory import keep_freed_memory
 from bert_recipes.meter import StepMeter
-from bert_recipes.optimization import create_bert_schedule, create_optimizer
+from bert_recipes.optimization import Schedule, create_bert_schedule, create_optimizer, set_peak_rate
+from bert_recipes.resumable_trainer import ResumableTrainer
 from bert_recipes.run_arguments import RunArguments
+from bert_recipes.step_batches import Order, StepBatches
+from bert_recipes.stopping import ignore_signals
 
 
 logger = logging.getLogger(__name__)
 
 
-class GlobalBatchTrainer(Trainer):
+class GlobalBatchTrainer(ResumableTrainer):
     """`Trainer` whose losses are means over the *global* batch: all micro-batches of all processes.
 
     Stock BERT heads scale the loss with both. Step s trains on samples [s * G, (s + 1) * G) of one fixed order, however
@@ -29,8 +31,6 @@ class GlobalBatchTrainer(Trainer):
     (`count_items`), and computes its part of it (`compute_loss`).
     """
 
-    args: RunArguments
-    optimizer: Any
     lr_scheduler: Any
 
     def __init__(self, model: PreTrainedModel, args: RunArguments, **kwargs: Any) -> None:
@@ -43,6 +43,7 @@ class GlobalBatchTrainer(Trainer):
         self.model_accepts_loss_kwargs = True
         self.meter = StepMeter(self.args.device)
         self._flops_per_token: int | None = None
+        self.identity["global batch"] = self.global_batch_size
 
     # Data
 
@@ -51,21 +52,33 @@ class GlobalBatchTrainer(Trainer):
         """Examples of an optimiser step over all processes."""
         return self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
 
-    def one_pass_loader(self, sampler: Any) -> DataLoader:
-        """The whole run as one pass over a sampler whose length is a multiple of the global batch."""
+    def one_pass_loader(self, order: Order, first_step: int = 0) -> DataLoader:
+        """The micro-batches of this process as one pass over the whole run; those that are done are not read.
+
+        Args:
+            order: Samples of the steps from `first_step` on.
+            first_step: Steps of the run that are another order's.
+        """
         args = self.args
-        loader = DataLoader(
-            self.train_dataset,
+        a_step = args.gradient_accumulation_steps
+        batches = StepBatches(
+            order,
             batch_size=args.train_batch_size,
-            sampler=sampler,
+            num_processes=args.world_size,
+            process_index=args.process_index,
+            first=first_step * a_step,
+            skipped=self.steps_done * a_step,
+        )
+        return DataLoader(
+            self.train_dataset,
+            batch_sampler=batches,
             collate_fn=self.data_collator,
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
-            drop_last=True,
+            worker_init_fn=ignore_signals,
         )
-        return self.accelerator.prepare(loader)
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """As stock; the time in here is time that the model waits for data."""
@@ -85,17 +98,31 @@ class GlobalBatchTrainer(Trainer):
         if not batch_samples:
             return None
         start = time.perf_counter()
-        counts = torch.stack(
-            [
-                torch.cat([self.count_items(batch).to(device), batch["attention_mask"].sum().to(device)[None]])
-                for batch in batch_samples
-            ]
-        ).sum(dim=0, dtype=torch.float64)
+        parts = [
+            torch.cat([items := self.count_items(batch).to(device), self.count_work(batch, items).to(device)])
+            for batch in batch_samples
+        ]
+        counts = torch.stack(parts).sum(dim=0, dtype=torch.float64)
         if self.args.world_size > 1:
+            counts = torch.cat([counts, counts.new_tensor([self.stop_flag()])])
             counts = self.accelerator.reduce(counts, reduction="sum")
-        self.meter.count_step(counts[-1])
+            self.note_stop_flags(counts[-1])
+            counts = counts[:-1]
+        items, work = counts[:-4], counts[-4:]
+        self.meter.count_step(work)
         self.meter.count_wait(start - time.perf_counter())  # counting is called while fetching, and is no waiting
-        return counts[:-1].clamp(min=1.0)
+        return items.clamp(min=1.0)
+
+    def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
+        """int64 (4,): the fields of `Work` for a batch.
+
+        Args:
+            batch: What the collator made.
+            items: Of `count_items`.
+        """
+        lengths = batch["attention_mask"].sum(dim=-1).flatten()
+        zero = lengths.new_zeros(())
+        return torch.stack([lengths.sum(), (lengths**2).sum(), lengths.new_tensor(len(lengths)), zero])
 
     # Optimiser
 
@@ -119,27 +146,29 @@ class GlobalBatchTrainer(Trainer):
         if self.args.schedule == "trainer":
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
-            start, total = self._schedule_part(num_training_steps)
-            if start + num_training_steps > total:
-                raise InputError(
-                    f"schedule_start_step {start} + {num_training_steps} steps is more than schedule_total_steps {total}: the "
-                    "rest would be trained at rate 0; raise it or lower max_steps"
-                )
-            warmup = self.args.get_warmup_steps(total)
-            if warmup >= start + num_training_steps:
+            schedule = self.schedule_of(num_training_steps)
+            if schedule.warmup_steps >= schedule.steps:
                 logger.warning(
                     "warmup_steps %d is not shorter than the run of %d steps: the learning rate will not reach its peak; "
                     "a tenth of the steps is usual",
-                    warmup,
-                    num_training_steps,
+                    schedule.warmup_steps,
+                    schedule.steps,
                 )
-            self.lr_scheduler = create_bert_schedule(optimizer or self.optimizer, warmup, total, start)
+            self.lr_scheduler = create_bert_schedule(optimizer or self.optimizer, schedule)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
-    def _schedule_part(self, num_training_steps: int) -> tuple[int, int]:
-        """Step of the schedule at which the run begins, and steps of the whole schedule."""
-        return 0, num_training_steps
+    def schedule_of(self, num_training_steps: int) -> Schedule:
+        """The schedule of the steps that are trained now."""
+        args = self.args
+        warmup = args.get_warmup_steps(num_training_steps)
+        return Schedule(0, num_training_steps, warmup, args.learning_rate, args.schedule_power)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As stock; the peak of the learning rate is that of the schedule."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.args.schedule != "trainer":
+            set_peak_rate(self.lr_scheduler, self.schedule_of(self.state.max_steps).learning_rate)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """As stock, 6 x parameters x tokens; stock walks through all modules at every step to count the parameters."""
@@ -147,12 +176,16 @@ class GlobalBatchTrainer(Trainer):
             self._flops_per_token = 6 * self.model.num_parameters(exclude_embeddings=True)
         return self._flops_per_token * inputs[self.model.main_input_name].numel()
 
-    # Saving
+    # Resuming
 
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        """As stock; what cannot be written is said in one line."""
-        with saving(self.args.output_dir):
-            super()._save_checkpoint(*args, **kwargs)
+    def progress_of_process(self) -> dict[str, Any]:
+        """With the meter's sums."""
+        return {**super().progress_of_process(), "meter": self.meter.sums()}
+
+    def take_progress(self, progress: dict[str, Any]) -> None:
+        """With the meter's sums."""
+        super().take_progress(progress)
+        self.meter.take_sums(progress["meter"])
 
     # Logging
 

@@ -1,5 +1,6 @@
 """How users' mistakes are reported: one clear line, exit code not 0, no traceback."""
 
+import gc
 import os
 import sys
 import time
@@ -31,6 +32,20 @@ class InputError(ValueError):
     """
 
 
+class Interrupted(Exception):
+    """A signal asked a run to end, and it did so in good order.
+
+    Args:
+        message: What was done, and how to go on.
+        exit_code: 128 + the number of the signal.
+    """
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        """Keep both."""
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def run_cli(main: Callable[[], None]) -> NoReturn:
     """Run a script's ``main`` and end the process with its exit code.
 
@@ -40,6 +55,7 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
     returns                 0          nothing
     `InputError`            1          ``error: ...``, one line
     `OSError`               1          ``error: FILE: reason``, one line
+    `Interrupted`           143, 130   what it says, one line
     Ctrl-C                  130        ``interrupted``
     reader of stdout gone   141        nothing (``script | head`` is no mistake)
     any other exception     1          its traceback: that is a bug of ours
@@ -62,8 +78,14 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
         main()
         # A closed pipe shows only when the buffer is written: here, not in the interpreter's shutdown.
         sys.stdout.flush()
+        _leave_together()
     except InputError as error:
         _fail(_wait_for_main_process() + str(error))
+    except Interrupted as error:
+        _leave_together()
+        if os.environ.get("RANK", "0") == "0":
+            print(error, file=sys.stderr)  # noqa: T201
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)  # noqa: T201
         sys.exit(130)
@@ -74,6 +96,17 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
     except OSError as error:
         _fail(describe_os_error(error))
     sys.exit(0)
+
+
+def _leave_together() -> None:
+    """Processes of a run end their group before they end: a thread of it may abort the process in its last moments."""
+    distributed = sys.modules.get("torch.distributed")  # this module imports no heavy package
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    # What is wrapped holds on to the group.
+    gc.collect()
+    distributed.barrier()
+    distributed.destroy_process_group()
 
 
 def describe_os_error(error: OSError) -> str:

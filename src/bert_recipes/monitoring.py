@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
+import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -13,6 +16,30 @@ logger = logging.getLogger(__name__)
 # Our choices: how near to the yardstick counts as stuck, and after which share of the steps past warm-up it is said.
 STUCK_MARGIN_NATS = 0.1
 STUCK_AFTER_SHARE = 0.1
+
+
+# A training loss this far above the mean of the lines before, in their deviations and in nats, is a spike.
+SPIKE_DEVIATIONS, SPIKE_NATS = 6.0, 0.5
+SPIKE_MEMORY = 50
+
+
+def describe_spike(losses: Sequence[float], step: int) -> str | None:
+    """A sentence when the last loss jumps out of those before it, else None.
+
+    Args:
+        losses: Logged training losses, nats; `SPIKE_MEMORY` of them and the newest one are looked at.
+        step: Of the newest one.
+    """
+    *before, last = losses[-SPIKE_MEMORY - 1 :]
+    if len(before) < SPIKE_MEMORY // 5 or not math.isfinite(last):
+        return None
+    mean = statistics.fmean(before)
+    if last - mean < max(SPIKE_NATS, SPIKE_DEVIATIONS * statistics.pstdev(before)):
+        return None
+    return (
+        f"at step {step} the training loss is {last:.2f}; the {len(before)} lines of the log before have {mean:.2f} on average. If it "
+        "does not come down again: a lower learning rate, a longer warm-up, or go on from an earlier checkpoint (--resume FOLDER)"
+    )
 
 
 def describe_progress(metrics: dict[str, float], step: int, max_steps: int, warmup_steps: int) -> str | None:
@@ -40,7 +67,23 @@ def describe_progress(metrics: dict[str, float], step: int, max_steps: int, warm
 
 
 class ProgressWatch(TrainerCallback):
-    """Logs `describe_progress` after an evaluation."""
+    """Logs `describe_progress` after an evaluation, and `describe_spike` after a line of the training log."""
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Warn when the loss jumps."""
+        if not logs or "loss" not in logs or not state.is_world_process_zero:
+            return
+        recent = state.log_history[-2 * SPIKE_MEMORY - 2 :]
+        message = describe_spike([line["loss"] for line in recent if "loss" in line], state.global_step)
+        if message:
+            logger.warning(message)
 
     def on_evaluate(
         self,
@@ -51,9 +94,7 @@ class ProgressWatch(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Warn when the loss stays at the unigram level."""
-        start = getattr(args, "schedule_start_step", 0)
-        total = getattr(args, "schedule_total_steps", None) or start + state.max_steps
-        warmup = max(0, args.get_warmup_steps(total) - start)
+        warmup = args.get_warmup_steps(state.max_steps)
         message = describe_progress(metrics or {}, state.global_step, state.max_steps, warmup)
         if message and state.is_world_process_zero:
             logger.warning(message)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,13 +51,22 @@ class BertAdam(torch.optim.AdamW):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
         # A loss scaler must skip a step from outside: the steps are counted here, without asking the device.
         self._step_supports_amp_scaling = False
+        # id of a parameter -> its steps up to now; read off its state when it is first met.
+        self._counts: dict[int, int] = {}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As torch; the steps are those of the state."""
+        super().load_state_dict(state_dict)
+        self._counts = {}
 
     def step(self, closure: Any = None) -> Any:
-        """One update of all parameters that have a gradient.
+        """One update of all parameters that have a gradient; nothing where none has one.
 
         Raises:
             RuntimeError: The parameters with a gradient are not those of the steps before.
         """
+        if not has_gradients(self):
+            return None
         with self._uncorrected():
             return super().step(closure)
 
@@ -65,7 +76,9 @@ class BertAdam(torch.optim.AdamW):
         plain = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
         try:
             for group in self.param_groups:
-                step = self._count_step(group)
+                step = self._count_step(group["params"])
+                if step == 0:
+                    continue
                 beta1, beta2 = group["betas"]
                 root = (1 - beta2**step) ** 0.5
                 scale = (1 - beta1**step) / root
@@ -76,28 +89,39 @@ class BertAdam(torch.optim.AdamW):
             for group, (lr, eps, weight_decay) in zip(self.param_groups, plain, strict=True):
                 group["lr"], group["eps"], group["weight_decay"] = lr, eps, weight_decay
 
-    @staticmethod
-    def _count_step(group: dict[str, Any]) -> int:
-        """Number of the coming step; the counters are part of the group and so of the state dict."""
-        with_gradient = sum(parameter.grad is not None for parameter in group["params"])
-        if group.setdefault("num_with_gradient", with_gradient) != with_gradient:
+    def _count_step(self, parameters: Iterable[torch.Tensor]) -> int:
+        """Number of the coming step of those with a gradient, from 1; 0 where none has one."""
+        stepped = [parameter for parameter in parameters if parameter.grad is not None]
+        for parameter in stepped:
+            if id(parameter) not in self._counts:
+                self._counts[id(parameter)] = (
+                    int(self.state[parameter].get("step", 0)) if parameter in self.state else 0
+                )
+            self._counts[id(parameter)] += 1
+        numbers = {self._counts[id(parameter)] for parameter in stepped}
+        if len(numbers) > 1:
             raise RuntimeError(
-                f"{with_gradient} parameters have a gradient, {group['num_with_gradient']} had one before; "
-                "put parameters that are trained at other times into a group of their own"
+                "parameters of one group have had a gradient in different numbers of steps; put those that are trained at other "
+                "times into a group of their own"
             )
-        group["num_steps"] = group.get("num_steps", 0) + 1
-        return group["num_steps"]
+        return numbers.pop() if numbers else 0
 
 
-def bert_linear(step: int, *, num_warmup_steps: int, num_training_steps: int) -> float:
+def has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether any parameter has a gradient; a step whose gradient was not finite has lost it."""
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+
+
+def bert_linear(step: int, *, num_warmup_steps: int, num_training_steps: int, power: float = 1.0) -> float:
     """Factor of the learning rate at optimiser step `step` (from 0).
 
-    step / warmup while step < warmup, then 1 - step / total: the first update has rate 0, the decay counts from step 0,
-    so the peak is 1 - warmup / total. Source: google-research/bert optimization.py, `create_optimizer`.
+    step / warmup while step < warmup, then (1 - step / total) ^ power: the first update has rate 0, the decay counts from step
+    0, so the peak is (1 - warmup / total) ^ power. Source: google-research/bert optimization.py, `create_optimizer`, with power 1;
+    NVIDIA DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5.
     """
     if step < num_warmup_steps:
         return step / num_warmup_steps
-    return max(0.0, 1.0 - step / num_training_steps)
+    return max(0.0, 1.0 - step / num_training_steps) ** power
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -144,25 +168,58 @@ def create_optimizer(
             groups, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay, fused=True
         )
     if name == "lamb":
-        from pytorch_optimizer import Lamb  # heavy import, needed by few runs
-
-        return Lamb(groups, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay)
+        return _lamb_class()(groups, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay)
     raise InputError(f"optimizer is '{name}'; allowed: {', '.join(OPTIMIZERS)}")
 
 
-def create_bert_schedule(
-    optimizer: torch.optim.Optimizer, num_warmup_steps: int, num_training_steps: int, start_step: int = 0
-) -> LambdaLR:
-    """The paper's schedule as a torch scheduler; step it after every optimiser step.
+@functools.cache
+def _lamb_class() -> Any:
+    """LAMB that counts no step without gradients."""
+    from pytorch_optimizer import Lamb  # heavy import, needed by few runs
 
-    Args:
-        optimizer: Its groups' learning rates are the peak.
-        num_warmup_steps: Steps of the warm-up.
-        num_training_steps: Steps of the whole schedule.
-        start_step: Where in the schedule this run begins.
+    class SkippingLamb(Lamb):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure) if has_gradients(self) else None
+
+    return SkippingLamb
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A warm-up and a decay, and where in a run they lie.
+
+    Attributes:
+        start: Step of the run that is step 0 of the schedule.
+        steps: Steps of the whole schedule.
+        warmup_steps: Steps of the warm-up.
+        learning_rate: What the factor is multiplied with.
+        power: Of the decay.
     """
 
-    def factor(step: int) -> float:
-        return bert_linear(start_step + step, num_warmup_steps=num_warmup_steps, num_training_steps=num_training_steps)
+    start: int
+    steps: int
+    warmup_steps: int
+    learning_rate: float
+    power: float = 1.0
 
-    return LambdaLR(optimizer, factor)
+    def factor(self, step: int) -> float:
+        """Factor of the learning rate at a step of the run; see `bert_linear`."""
+        return bert_linear(
+            step - self.start, num_warmup_steps=self.warmup_steps, num_training_steps=self.steps, power=self.power
+        )
+
+
+def create_bert_schedule(optimizer: torch.optim.Optimizer, schedule: Schedule) -> LambdaLR:
+    """A schedule as a torch scheduler; step it after every optimiser step."""
+    return LambdaLR(optimizer, schedule.factor)
+
+
+def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:
+    """Give a scheduler that was loaded from a checkpoint another peak: that of the phase which begins."""
+    if all(rate == learning_rate for rate in scheduler.base_lrs):
+        return
+    scheduler.base_lrs = [learning_rate] * len(scheduler.base_lrs)
+    for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+        group["initial_lr"] = learning_rate
+        group["lr"] = learning_rate * factor(scheduler.last_epoch)
+    scheduler._last_lr = [group["lr"] for group in scheduler.optimizer.param_groups]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,15 @@ from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.instances import InstanceDataset
 from bert_recipes.data.masking import IGNORE_INDEX
-from bert_recipes.data.store import Store, TokenStore, open_store
+from bert_recipes.data.store import Split, Store, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.evaluation import EVALUATION_SEED
 from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.monitoring import ProgressWatch
+from bert_recipes.phases import Phase
 from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
-from bert_recipes.trainer import BertTrainer
+from bert_recipes.trainer import BertTrainer, TrainingPhase
 
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class PreTrainingData:
         validation: Held-out pairs, or None.
         collator: Pads and masks.
         count_tokens: Gives int64 (V,), how often each token stands in the training data.
+        identity: Name -> fingerprint, of what must be the same where a run goes on.
     """
 
     tokenizer: OriginalBertTokenizer
@@ -57,6 +59,7 @@ class PreTrainingData:
     validation: PreTrainingDataset | InstanceDataset | None
     collator: DataCollatorForPreTraining
     count_tokens: Callable[[], np.ndarray]
+    identity: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def max_seq_length(self) -> int:
@@ -89,10 +92,11 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
     train = _pairs(store, store.train, data, seed)
     validation = None if store.validation is None else _pairs(store, store.validation, data, EVALUATION_SEED)
     collator = make_collator(data, tokenizer, seed)
-    return PreTrainingData(tokenizer, train, validation, collator, lambda: store.train.unigram_counts)
+    identity = {"store": store.fingerprint, "tokenizer": tokenizer.fingerprint}
+    return PreTrainingData(tokenizer, train, validation, collator, lambda: store.train.unigram_counts, identity)
 
 
-def _pairs(store: Store, split: TokenStore, data: DataArguments, seed: int) -> PreTrainingDataset:
+def _pairs(store: Store, split: Split, data: DataArguments, seed: int) -> PreTrainingDataset:
     ids = store.metadata["special_ids"]
     return PreTrainingDataset(
         split,
@@ -118,7 +122,8 @@ def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
         validation = InstanceDataset(data.validation_file, cache_dir=data.data_cache_dir, vocab_size=size)
     _warn_of_ignored(data, INSTANCE_FIELDS, "the instance files were made with their own pairs and masks")
     collator = make_collator(data, tokenizer, seed)
-    return PreTrainingData(tokenizer, train, validation, collator, lambda: count_tokens(train, size))
+    identity = {"instances": len(train), "tokenizer": tokenizer.fingerprint}
+    return PreTrainingData(tokenizer, train, validation, collator, lambda: count_tokens(train, size), identity)
 
 
 def count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
@@ -231,10 +236,24 @@ def _from_checkpoint(name: str) -> BertForPreTraining:
 
 
 def make_trainer(
-    model: BertForPreTraining, args: PreTrainingArguments, data: PreTrainingData, max_eval_pairs: int
+    model: BertForPreTraining,
+    args: PreTrainingArguments,
+    data: PreTrainingData | Sequence[PreTrainingData],
+    max_eval_pairs: int,
+    phases: Sequence[Phase] | None = None,
 ) -> BertTrainer:
-    """Join the parts."""
-    if data.validation is None and args.eval_strategy != "no":
+    """Join the parts.
+
+    Args:
+        model: What is trained.
+        args: How.
+        data: Of the run, or of each phase.
+        max_eval_pairs: Held-out pairs an evaluation uses.
+        phases: Of the run; None: one.
+    """
+    parts = [data] if isinstance(data, PreTrainingData) else list(data)
+    first = parts[0]
+    if first.validation is None and args.eval_strategy != "no":
         raise InputError(
             f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; make the store with "
             "--validation_files or --validation_fraction, or give --eval_strategy no"
@@ -242,14 +261,36 @@ def make_trainer(
     trainer = BertTrainer(
         model,
         args,
-        data.collator,
-        train_dataset=data.train,
-        eval_dataset=data.validation,
-        processing_class=data.tokenizer,
-        unigram_counts=None if data.validation is None else data.unigram_counts,
+        first.collator,
+        train_dataset=first.train,
+        eval_dataset=first.validation,
+        processing_class=first.tokenizer,
+        unigram_counts=None if first.validation is None else first.unigram_counts,
         max_eval_pairs=max_eval_pairs,
+        phases=None
+        if phases is None
+        else [
+            TrainingPhase(phase, each.train, each.validation, each.collator)
+            for phase, each in zip(phases, parts, strict=True)
+        ],
         callbacks=[ProgressWatch()],
     )
+    trainer.identity |= first.identity
     name = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
     logger.info("precision %s: %s", name, args.precision_reason)
     return trainer
+
+
+def load_phases(data: DataArguments, seed: int, phases: Sequence[Phase]) -> list[PreTrainingData]:
+    """The data of each phase, of the same store.
+
+    Raises:
+        InputError: Several phases of instance files, which have one length.
+    """
+    if len(phases) > 1 and data.store is None:
+        raise InputError("phase2_steps: instance files have one length; two phases need a --store")
+    settings = [
+        replace(data, max_seq_length=phase.max_seq_length, max_predictions_per_seq=phase.max_predictions_per_seq)
+        for phase in phases
+    ]
+    return [load_data(each, seed) for each in settings]

@@ -29,18 +29,23 @@ class RunArguments(TrainingArguments):
     Attributes:
         optimizer: bert_adam, adamw, lamb, or trainer (then `optim` decides).
         schedule: bert_linear, or trainer (then `lr_scheduler_type` decides).
+        schedule_power: Exponent of bert_linear's decay: 1 is linear.
         precision: auto, fp32, bf16, fp16.
         fast_layers: auto (layers on packed rows with fused kernels where this CPU can have them), plain (the same with
             torch operations, slow), off (stock layers).
         global_train_batch_size: Examples of an optimiser step over all processes. It is cut into micro-batches of at
             most per_device_train_batch_size and decides gradient_accumulation_steps, so that one configuration serves any
             number of processes that divides it.
+        resume: auto (an unfinished run in output_dir goes on from its newest complete checkpoint), last (the same, also for
+            a finished one; an error where there is none), no, or a checkpoint folder.
+        allow_changes: A run may go on though its settings or data are not those of the checkpoint.
         overwrite_run: Start anew in an output_dir that holds a run.
+        max_skipped_steps: Steps in a row whose gradient may be not finite before the run ends.
     """
 
     # What belongs to one launch or follows from the machine: never saved, so that run.yaml can be run elsewhere.
     LAUNCH_FIELDS: ClassVar[frozenset[str]] = frozenset(
-        {"bf16", "fp16", "overwrite_run", "resume_from_checkpoint", "use_cpu"}
+        {"allow_changes", "bf16", "fp16", "overwrite_run", "resume", "resume_from_checkpoint", "use_cpu"}
     )
     # Settings of the Trainer that would be ignored -> why.
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
@@ -57,17 +62,24 @@ class RunArguments(TrainingArguments):
     use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
     bf16: bool = field(default=False, metadata={"help": "the same as precision: bf16"})
     fp16: bool = field(default=False, metadata={"help": "the same as precision: fp16"})
-    resume_from_checkpoint: str | None = field(
-        default=None, metadata={"help": "checkpoint folder, or last: the newest one in output_dir"}
-    )
+    # A loss that is not finite ends the run soon, and is not hidden in a mean before that.
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "must stay false"})
     optimizer: str = field(default="bert_adam", metadata={"help": f"one of {', '.join(OPTIMIZERS)}"})
     schedule: str = field(default="bert_linear", metadata={"help": f"one of {', '.join(SCHEDULES)}"})
+    schedule_power: float = field(default=1.0, metadata={"help": "exponent of bert_linear's decay (original: 1)"})
     precision: str = field(default="auto", metadata={"help": f"one of {', '.join(PRECISIONS)}"})
     fast_layers: str = field(default="auto", metadata={"help": f"fused CPU kernels: {', '.join(FAST_LAYERS)}"})
     global_train_batch_size: int | None = field(
         default=None, metadata={"help": "examples of a step over all processes; decides the accumulation"}
     )
+    resume: str = field(
+        default="auto", metadata={"help": "auto (an unfinished run goes on), last, no, or a checkpoint folder"}
+    )
+    allow_changes: bool = field(default=False, metadata={"help": "resume although settings or data have changed"})
     overwrite_run: bool = field(default=False, metadata={"help": "start anew in an output_dir that holds a run"})
+    max_skipped_steps: int = field(
+        default=10, metadata={"help": "steps in a row with a gradient that is not finite before the run ends"}
+    )
 
     def __post_init__(self) -> None:
         """Choose device, precision and accumulation, then let the Trainer's own checks run.
@@ -119,7 +131,9 @@ class RunArguments(TrainingArguments):
             ("weight_decay", 0 <= self.weight_decay < math.inf, "0 or more"),
             ("max_grad_norm", self.max_grad_norm >= 0, "0 (no clipping) or more"),
             ("warmup_steps", self.warmup_steps >= 0, "0 or more"),
+            ("schedule_power", self.schedule_power > 0, "above 0"),
             ("seed", 0 <= self.seed < 2**32, "0 to 4294967295"),
+            ("max_skipped_steps", self.max_skipped_steps >= 1, "1 or more"),
             ("dataloader_num_workers", self.dataloader_num_workers >= 0, "0 or more"),
         )
 
@@ -134,6 +148,12 @@ class RunArguments(TrainingArguments):
         for name, reason in reasons.items():
             if getattr(self, name) != defaults[name]:
                 raise InputError(f"{name} has no effect here: {reason}")
+        if self.resume_from_checkpoint is not None:
+            raise InputError("resume_from_checkpoint has no effect here: give --resume last, or --resume FOLDER")
+        if self.logging_nan_inf_filter:
+            raise InputError("logging_nan_inf_filter is true; it would hide what is wrong in the log: leave it false")
+        if self.overwrite_run and self.resume not in ("auto", "no"):
+            raise InputError(f"resume is '{self.resume}' and overwrite_run true; give one of them")
         if self.remove_unused_columns:
             raise InputError("remove_unused_columns is true; the batches hold what the recipe needs: leave it false")
 
@@ -166,18 +186,14 @@ class RunArguments(TrainingArguments):
         if total is None:
             return
         processes = self._num_processes()
-        if total < 1 or total % processes:
-            raise InputError(
-                f"global_train_batch_size {total} cannot be shared by {processes} processes; give a multiple of their number"
-            )
-        share = total // processes
-        micro = next(size for size in range(min(self.per_device_train_batch_size, share), 0, -1) if share % size == 0)
+        micro, accumulation = self.split_batch(total, self.per_device_train_batch_size)
+        share = micro * accumulation
         wanted, most = self.gradient_accumulation_steps, self.per_device_train_batch_size
-        if wanted not in (1, share // micro):
+        if wanted not in (1, accumulation):
             _warn(
                 "gradient_accumulation_steps %d has no effect, it is %d: --global_train_batch_size %d decides how many "
                 "examples a step takes",
-                *(wanted, share // micro, total),
+                *(wanted, accumulation, total),
             )
         if most > share and most != type(self).per_device_train_batch_size:
             _warn(
@@ -188,7 +204,23 @@ class RunArguments(TrainingArguments):
         elif micro != most:
             logger.info("micro-batches of %d instead of %d: %d examples a process and step", micro, most, share)
         self.per_device_train_batch_size = micro
-        self.gradient_accumulation_steps = share // micro
+        self.gradient_accumulation_steps = accumulation
+
+    def split_batch(self, total: int, most: int) -> tuple[int, int]:
+        """Cut a global batch into the largest micro-batches of at most `most` examples: their size, and their number a process.
+
+        Raises:
+            InputError: The processes cannot share it.
+        """
+        processes = self._num_processes()
+        if total < 1 or total % processes:
+            raise InputError(
+                f"a global batch of {total} cannot be shared by {processes} processes; give --global_train_batch_size as a "
+                "multiple of their number"
+            )
+        share = total // processes
+        micro = next(size for size in range(min(most, share), 0, -1) if share % size == 0)
+        return micro, share // micro
 
 
 def _warn(message: str, *values: int) -> None:

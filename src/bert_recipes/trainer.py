@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 from tqdm import tqdm
-from transformers.trainer_utils import EvalLoopOutput
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from bert_recipes.arguments import PreTrainingArguments
 from bert_recipes.base_trainer import GlobalBatchTrainer
+from bert_recipes.checkpointing import read_step
 from bert_recipes.data.collator import DataCollatorForPreTraining
-from bert_recipes.data.sampler import PreTrainingSampler
+from bert_recipes.data.dataset import PreTrainingDataset
+from bert_recipes.data.sampler import PreTrainingOrder
+from bert_recipes.errors import InputError
 from bert_recipes.evaluation import EVALUATION_SEED, EvaluationSampler, PreTrainingSums, unigram_log_probs
+from bert_recipes.flops import Work, training_flops
+from bert_recipes.matmul_rate import best_rate
 from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTraining
+from bert_recipes.optimization import Schedule
+from bert_recipes.phases import Phase
+
+
+@dataclass(frozen=True)
+class TrainingPhase:
+    """A phase and its data.
+
+    Attributes:
+        phase: Its steps, batches and schedule.
+        train_dataset, eval_dataset, data_collator: As `Trainer` takes them.
+    """
+
+    phase: Phase
+    train_dataset: Any
+    eval_dataset: Any
+    data_collator: DataCollatorForPreTraining
 
 
 class BertTrainer(GlobalBatchTrainer):
@@ -35,6 +59,7 @@ class BertTrainer(GlobalBatchTrainer):
         data_collator: Pads and masks.
         unigram_counts: int64 (V,), token counts of the training split, for the unigram yardstick.
         max_eval_pairs: Held-out pairs an evaluation uses.
+        phases: The phases of the run, with their data; None: one, with the data given.
         kwargs: Everything else that `Trainer` takes.
     """
 
@@ -48,25 +73,93 @@ class BertTrainer(GlobalBatchTrainer):
         *,
         unigram_counts: np.ndarray | None = None,
         max_eval_pairs: int = 2000,
+        phases: Sequence[TrainingPhase] | None = None,
         **kwargs: Any,
     ) -> None:
         """Set the Trainer up."""
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
-        self.eval_collator = replace(data_collator, seed=EVALUATION_SEED)
+        if phases is None:
+            phase = Phase(0, args.max_steps, None, args.per_device_train_batch_size, 0, None)
+            phases = [TrainingPhase(phase, self.train_dataset, self.eval_dataset, data_collator)]
+        self.phases = list(phases)
+        self.identity["global batch"] = ", then ".join(
+            str(part.phase.global_batch or self.global_batch_size) for part in self.phases
+        )
+        self._enter(self.phases[0])
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.max_eval_pairs = max_eval_pairs
+        # FLOP/s of matrix products of a process; found when it is first asked for.
+        self._peak: float | None = None
+
+    # Phases
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
+        """As stock, one phase after the other: each goes on from the last checkpoint of the one before."""
+        resumed = resume_from_checkpoint if isinstance(resume_from_checkpoint, str) else None
+        done = 0 if resumed is None else read_step(Path(resumed))
+        *before, last = self.phases
+        for part in before:
+            if done < part.phase.end_step:
+                self._enter(part)
+                super().train(resume_from_checkpoint=resumed, **kwargs)
+                resumed = str(self._checkpoint_folder())
+        self._enter(last)
+        return super().train(resume_from_checkpoint=resumed, **kwargs)
+
+    def _enter(self, part: TrainingPhase) -> None:
+        """Take a phase's data and batches."""
+        self._part, phase = part, part.phase
+        self.train_dataset, self.eval_dataset = part.train_dataset, part.eval_dataset
+        self.data_collator = part.data_collator
+        self.eval_collator = replace(part.data_collator, seed=EVALUATION_SEED)
+        if phase.global_batch is not None:
+            micro, accumulation = self.args.split_batch(phase.global_batch, phase.micro_batch)
+            if self.is_deepspeed_enabled and accumulation != self.args.gradient_accumulation_steps:
+                raise InputError(
+                    f"phase2_per_device_train_batch_size: DeepSpeed takes {self.args.gradient_accumulation_steps} micro-batches a "
+                    f"step in both phases, the second would have {accumulation}; give sizes that make them equal"
+                )
+            self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps = micro, accumulation
+            self._train_batch_size = self.args.train_batch_size
+
+    def _ends_here(self) -> bool:
+        """A phase ends with a checkpoint, the next one begins with it."""
+        return self._part is not self.phases[-1] and self.state.global_step == self._part.phase.end_step
+
+    def schedule_of(self, num_training_steps: int) -> Schedule:
+        """The run's schedule, or the phase's own."""
+        phase, args = self._part.phase, self.args
+        if phase.own_schedule is not None:
+            warmup, rate = phase.own_schedule
+            steps, start = phase.end_step - phase.first_step, phase.first_step
+        else:
+            others = [part.phase for part in self.phases if part.phase.own_schedule is not None]
+            steps = others[0].first_step if others else num_training_steps
+            warmup, rate, start = args.warmup_steps, args.learning_rate, 0
+        return Schedule(
+            start, steps, int(warmup if warmup >= 1 else math.ceil(warmup * steps)), rate, args.schedule_power
+        )
 
     # Data
 
     def get_train_dataloader(self) -> DataLoader:
-        """The whole run as one pass over `PreTrainingSampler`."""
-        args = self.args
+        """The micro-batches of the phase, as one pass over its `PreTrainingOrder`."""
+        args, phase = self.args, self._part.phase
+        if isinstance(self.train_dataset, PreTrainingDataset):
+            self.train_dataset.remember_num_pairs(
+                self._progress.get("pairs_of_epochs", {}).get(str(phase.first_step), ())
+            )
         self._pairs_an_epoch = self.train_dataset.num_pairs(0)
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(args.num_train_epochs)
-        return self.one_pass_loader(
-            PreTrainingSampler(self.train_dataset, args.max_steps * self.global_batch_size, args.seed)
-        )
+        steps = args.max_steps - phase.first_step
+        self._order = PreTrainingOrder(self.train_dataset, steps * self.global_batch_size, args.seed)
+        return self.one_pass_loader(self._order, first_step=phase.first_step)
+
+    def progress_of_run(self) -> dict[str, Any]:
+        """With the number of pairs of each epoch up to now, which a run that goes on elsewhere would have to count anew."""
+        counts = [self.train_dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)]
+        return {**super().progress_of_run(), "pairs_of_epochs": {str(self._part.phase.first_step): counts}}
 
     def _steps_of_epochs(self, num_epochs: float) -> int:
         """Whole optimiser steps in the pairs of that many epochs; at least one."""
@@ -90,6 +183,10 @@ class BertTrainer(GlobalBatchTrainer):
         """int64 (2,): predicted tokens and pairs."""
         masked = (batch["labels"] != IGNORE_INDEX).sum()
         return torch.stack([masked, masked.new_tensor(len(batch["input_ids"]))])
+
+    def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
+        """With the predicted tokens."""
+        return torch.cat([super().count_work(batch, items)[:3], items[:1]])
 
     def compute_loss(
         self,
@@ -117,22 +214,30 @@ class BertTrainer(GlobalBatchTrainer):
         loss = output.loss * scale
         return (loss, output) if return_outputs else loss
 
-    # Schedule
-
-    def _schedule_part(self, num_training_steps: int) -> tuple[int, int]:
-        start = self.args.schedule_start_step
-        return start, self.args.schedule_total_steps or start + num_training_steps
-
     # Logging
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add both losses and the rate of real tokens (no padding, all processes) to the training log."""
+        """Add both losses, the rate of real tokens (no padding, all processes), MFU and the hours left to the training log."""
         if "loss" in logs:
             logs.update(self.meter.read(self.accelerator))
+            if self.meter.interval is not None:
+                logs.update(self._describe_pace(*self.meter.interval))
         if hasattr(self, "_pairs_an_epoch"):
-            # One pass of the loader is the whole run; what a reader wants to know is the pass over the data.
-            self.state.epoch = self.state.global_step * self.global_batch_size / self._pairs_an_epoch
+            # One pass of the loader is the whole run; what a reader wants to know is the pass over the data of the phase.
+            steps = self.state.global_step - self._part.phase.first_step
+            self.state.epoch = steps * self.global_batch_size / self._pairs_an_epoch
         super().log(logs, start_time)
+
+    def _describe_pace(self, work: Work, seconds: float, steps: int) -> dict[str, float]:
+        """Share of the machine's rate of matrix products, and the time to the end at this pace."""
+        args = self.args
+        if self._peak is None:
+            precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
+            tokens = round(work.tokens / steps / args.gradient_accumulation_steps / args.world_size)
+            self._peak = best_rate(self.model.config, max(tokens, 1), precision, args.device)
+        rate = training_flops(self.model.config, work) / seconds
+        left = (self.state.max_steps - self.state.global_step) * seconds / steps
+        return {"mfu": rate / (self._peak * args.world_size), "hours_left": left / 3600}
 
     # Evaluation
 

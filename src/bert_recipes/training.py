@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import platform
-import shutil
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -17,36 +16,17 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import Trainer, TrainerState
+from transformers import Trainer
 from transformers.training_args import ParallelMode, TrainingArguments
 
 from bert_recipes.config import save_config
-from bert_recipes.config_file import read_tree
 from bert_recipes.errors import InputError, saving
 from bert_recipes.memory import peak_memory_mb
+from bert_recipes.resumable_trainer import ResumableTrainer
+from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE
 
 
 logger = logging.getLogger(__name__)
-
-CONFIG_FILE = "run.yaml"
-RESULTS_FILE = "all_results.json"
-# What a checkpoint must have to be resumed from; the last one is written last.
-CHECKPOINT_FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
-# What a run may leave in its folder; nothing else is ever deleted.
-RUN_FILES = (
-    *(
-        "run.yaml",
-        "task.yaml",
-        "*.json",
-        "predictions_*",
-        "*.safetensors",
-        "vocab.txt",
-        "training_args.bin",
-        "report.md",
-        "losses.png",
-    ),
-    *("checkpoint-*", "runs", "README.md", ".gitattributes"),
-)
 
 
 def check_launch(args: TrainingArguments) -> None:
@@ -68,129 +48,6 @@ def check_launch(args: TrainingArguments) -> None:
             f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
             "CUDA_VISIBLE_DEVICES=0 for one GPU"
         )
-
-
-def claim_output_dir(
-    args: TrainingArguments,
-    *,
-    overwrite: bool,
-    sources: Mapping[str, str | None] = MappingProxyType({}),
-    lasting: Mapping[str, Any] = MappingProxyType({}),
-) -> str | None:
-    """Make the output folder this run's own.
-
-    Args:
-        args: Its output_dir and resume_from_checkpoint ("last" or a checkpoint folder) decide.
-        overwrite: Delete the run that lies there.
-        sources: Setting -> file or folder that the run reads, which is not deleted with an old run.
-        lasting: Setting -> value that must be that of the run that is resumed.
-
-    Returns:
-        The checkpoint folder to resume from, or None.
-
-    Raises:
-        InputError: The folder holds another run, foreign files or what this run reads, or there is nothing to resume
-            from, or it was trained with other settings.
-    """
-    folder = Path(args.output_dir)
-    try:
-        resume_from = _find_checkpoint(args.resume_from_checkpoint, folder)
-        goes_on = resume_from is not None and resume_from.parent.resolve() == folder.resolve()
-        if resume_from is not None:
-            _check_same_settings(resume_from.parent / CONFIG_FILE, lasting)
-        if not goes_on:
-            _check_free(folder, overwrite=overwrite)
-            _check_sources(folder, sources)
-    finally:
-        # No process writes before all have looked.
-        args.distributed_state.wait_for_everyone()
-    if not goes_on and overwrite and args.process_index == 0 and folder.is_dir():
-        shutil.rmtree(folder)
-    args.distributed_state.wait_for_everyone()
-    return None if resume_from is None else str(resume_from)
-
-
-def _find_checkpoint(wanted: str | bool | None, folder: Path) -> Path | None:
-    """The checkpoint that resume_from_checkpoint names; None when the run starts anew."""
-    name = str(wanted or "").lower()
-    if name in ("", "false", "no"):
-        return None
-    if name not in ("last", "true"):
-        missing = _what_is_missing(Path(str(wanted)))
-        if missing:
-            raise InputError(f"resume_from_checkpoint: {wanted} is no complete checkpoint ({missing})")
-        return Path(str(wanted))
-    steps = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*") if _has_step(path)}
-    for _, path in sorted(steps.items(), reverse=True):
-        missing = _what_is_missing(path)
-        if not missing:
-            return path
-        logger.warning("%s is passed over: %s", path, missing)
-    raise InputError(f"{folder} holds no complete checkpoint to resume from; start anew with --overwrite_run true")
-
-
-def _has_step(path: Path) -> bool:
-    return path.is_dir() and path.name.rpartition("-")[2].isdigit()
-
-
-def _what_is_missing(checkpoint: Path) -> str | None:
-    """Why a folder is no complete checkpoint, or None. The Trainer writes trainer_state.json last."""
-    missing = [name for name in CHECKPOINT_FILES if not any(checkpoint.glob(name))]
-    if missing:
-        return f"it has no {', '.join(missing)}"
-    try:
-        json.loads((checkpoint / CHECKPOINT_FILES[-1]).read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        return f"{CHECKPOINT_FILES[-1]} is cut short"
-    return None
-
-
-def _check_free(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that holds something that may not be deleted."""
-    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
-        return
-    if not (folder / CONFIG_FILE).is_file():
-        raise InputError(f"output_dir {folder} holds files that are no run of this project; give another --output_dir")
-    if not overwrite:
-        can_go_on = any(_what_is_missing(path) is None for path in folder.glob("checkpoint-*"))
-        go_on = "; continue it with --resume_from_checkpoint last," if can_go_on else " without a checkpoint;"
-        raise InputError(
-            f"output_dir {folder} holds another run{go_on} replace it with --overwrite_run true, or give another --output_dir"
-        )
-    foreign = sorted(path.name for path in folder.iterdir() if not any(path.match(name) for name in RUN_FILES))
-    if foreign:
-        raise InputError(
-            f"output_dir {folder} holds more than a run ({', '.join(foreign[:3])}), so it is not replaced; move that away "
-            "or give another --output_dir"
-        )
-
-
-def _check_same_settings(file: Path, lasting: Mapping[str, Any]) -> None:
-    """Refuse to go on with settings that change which examples the remaining steps see."""
-    if not lasting or not file.is_file():
-        return
-    values, _ = read_tree(file)
-    for name, value in lasting.items():
-        was = values.get(name)  # what is None is not written
-        if was != (None if value is None else str(value)):
-            mend = f"leave --{name} out" if was is None else f"give --{name} {was}"
-            raise InputError(
-                f"resume_from_checkpoint: {name} is {value}, but in {file} {was or 'not given'}; a resumed run goes on with "
-                f"the same data: {mend}, or start anew without --resume_from_checkpoint"
-            )
-
-
-def _check_sources(folder: Path, sources: Mapping[str, str | None]) -> None:
-    """Refuse to replace a folder out of which the run reads."""
-    if not folder.is_dir():
-        return
-    for name, path in sources.items():
-        # A Hub name is no path that is there.
-        if path is not None and Path(path).exists() and Path(path).resolve().is_relative_to(folder.resolve()):
-            raise InputError(
-                f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would delete; give another "
-                "--output_dir"
-            )
 
 
 def start_logging(args: TrainingArguments) -> None:
@@ -221,7 +78,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def run_training(
-    trainer: Trainer,
+    trainer: ResumableTrainer,
     configs: Sequence[Any],
     resume_from: str | None = None,
     facts: Mapping[str, Any] = MappingProxyType({}),
@@ -247,12 +104,13 @@ def run_training(
         save_config(folder / CONFIG_FILE, *configs)
     trainer.accelerator.wait_for_everyone()
     start = time.perf_counter()
-    output = trainer.train(resume_from_checkpoint=resume_from)
-    results: dict[str, Any] = {**facts, "train_loss": _mean_over_processes(trainer, output.training_loss)}
-    results["train_steps"] = trainer.state.global_step
-    if resume_from is not None:  # the mean is over the steps since then
-        resumed = TrainerState.load_from_json(str(Path(resume_from) / CHECKPOINT_FILES[-1]))
-        results["train_loss_since_step"] = resumed.global_step
+    trainer.checkpoint_files[CONFIG_FILE] = lambda path: save_config(path, *configs)
+    trainer.train(resume_from_checkpoint=resume_from)
+    results: dict[str, Any] = {**facts, "train_loss": trainer.mean_loss, "train_steps": trainer.state.global_step}
+    if trainer.skipped_steps:
+        results["skipped_steps"] = trainer.skipped_steps
+    if resume_from is not None:  # train_seconds and the rates are those since then
+        results["resumed_at_step"] = trainer.steps_done
     results["train_seconds"] = round(time.perf_counter() - start, 1)
     if trainer.eval_dataset is not None:
         results |= trainer.evaluate()
@@ -266,12 +124,6 @@ def run_training(
     results["date"] = time.strftime("%Y-%m-%d")
     save_run(trainer, results)
     return results
-
-
-def _mean_over_processes(trainer: Trainer, value: float) -> float:
-    """The mean of a number; the Trainer's loss after the last line of its log is that of each process alone."""
-    own = torch.tensor([value], dtype=torch.float64, device=trainer.args.device)
-    return trainer.accelerator.gather(own).mean().item()
 
 
 def results_text(results: Mapping[str, Any]) -> str:

@@ -239,9 +239,10 @@ def test_missing_and_foreign_folders_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ({"format_version": 2}, "update bert-recipes"),
+        ({"format_version": 3}, "update bert-recipes"),
+        ({"format_version": 2}, "damaged: 'shards' missing"),
         ({"vocab_size": 101}, "changed by hand or damaged"),
-        ({"splits": {}}, "split train missing"),
+        ({"splits": {}}, "changed by hand or damaged"),
         ({"splits": {"train": {"files": {}}}}, "damaged"),
         ({"splits": {"train": None}}, "damaged"),
         ({"fingerprint": None}, "changed by hand or damaged"),

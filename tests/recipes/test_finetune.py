@@ -118,7 +118,7 @@ def test_a_second_run_does_not_overwrite_the_first(repository, finished):
     common = finished[2]
     again = finetune(repository, *common, "--max_seq_length", "64")
     assert again.returncode == 1
-    assert "holds another run" in again.stderr.splitlines()[-1]
+    assert "holds a finished run" in again.stderr.splitlines()[-1]
     assert "Traceback" not in again.stderr
 
 
@@ -134,7 +134,7 @@ def test_resumed_equals_uninterrupted(repository, tiny_checkpoint, mrpc, tmp_pat
         *common,
         "--output_dir",
         tmp_path / "b",
-        "--resume_from_checkpoint",
+        "--resume",
         tmp_path / "a" / "checkpoint-5",
     )
     assert resumed.returncode == 0, resumed.stderr[-2000:]
@@ -142,12 +142,12 @@ def test_resumed_equals_uninterrupted(repository, tiny_checkpoint, mrpc, tmp_pat
     same = [(tmp_path / name / "predictions_validation.jsonl").read_text() for name in "ab"]
     assert same[0] == same[1]
     first, second = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in "ab")
-    assert "train_loss_since_step" not in first
-    assert second["train_loss_since_step"] == 5
+    assert "resumed_at_step" not in first
+    assert second["resumed_at_step"] == 5
     history = json.loads((tmp_path / "a" / "trainer_state.json").read_text())["log_history"]
     losses = [line["loss"] for line in history if "loss" in line]
     assert first["train_loss"] == pytest.approx(sum(losses) / len(losses))
-    assert second["train_loss"] == pytest.approx(sum(losses[5:]) / len(losses[5:]))
+    assert second["train_loss"] == first["train_loss"]
 
 
 def prepare(tiny_checkpoint, output_dir, *flags):

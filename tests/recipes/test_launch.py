@@ -73,7 +73,7 @@ def test_two_processes_have_the_losses_of_one(one_process: Path, two_processes: 
 def test_a_mistake_under_two_processes_is_told_and_ends_them(repository, small_store, two_processes: Path):
     before = sorted(path.name for path in two_processes.iterdir())
     done = run(repository, small_store, two_processes, launch="ddp_cpu", ok=False)
-    errors = [line for line in done.stderr.splitlines() if "error: " in line and "holds another run" in line]
+    errors = [line for line in done.stderr.splitlines() if "error: " in line and "holds a finished run" in line]
     assert errors, done.stderr
     assert sorted(path.name for path in two_processes.iterdir()) == before
 
@@ -87,7 +87,7 @@ def test_a_stopped_run_goes_on_to_the_weights_of_one_that_was_not(
     shutil.copy(one_process / "run.yaml", stopped)
     shutil.copytree(one_process / "checkpoint-2", stopped / "checkpoint-2")
     written = (stopped / "checkpoint-2" / "trainer_state.json").stat().st_mtime_ns
-    run(repository, small_store, stopped, *SAVING, "--resume_from_checkpoint", "last")
+    run(repository, small_store, stopped, *SAVING)
     # A run from the start would have written the checkpoint again.
     assert (stopped / "checkpoint-2" / "trainer_state.json").stat().st_mtime_ns == written
     assert read(stopped / "all_results.json")["train_steps"] == 4

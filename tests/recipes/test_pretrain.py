@@ -108,7 +108,8 @@ def test_count_parameters_prints_the_components(repository):
         (["--lr_scheduler_type", "cosine"], "--schedule trainer"),
         (["--eval_strategy", "epoch"], "give steps or no"),
         (["--precision", "fp32", "--bf16", "true"], "give one of them"),
-        (["--resume_from_checkpoint", "last"], "holds no complete checkpoint"),
+        (["--resume", "last"], "holds no complete checkpoint"),
+        (["--resume_from_checkpoint", "last"], "give --resume last"),
     ],
 )
 def test_mistakes_give_one_line_and_no_traceback(repository, small_store, tmp_path, arguments, words):
@@ -124,7 +125,7 @@ def test_a_folder_that_holds_another_run_is_left_alone(repository, small_store, 
     folder, _ = finished
     before = sorted(path.name for path in folder.iterdir())
     done = run(repository, "--store", small_store, "--output_dir", folder, *SMALL, ok=False)
-    assert "holds another run" in done.stderr
+    assert "holds a finished run" in done.stderr
     assert "--overwrite_run true" in done.stderr
     assert sorted(path.name for path in folder.iterdir()) == before
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from bert_recipes.benchmarking.flops import DENSE_PEAK_TFLOPS, training_flops
-from bert_recipes.benchmarking.matmul_rate import measure_rates, model_shapes
 from bert_recipes.benchmarking.spec import SampleSpec
 from bert_recipes.benchmarking.timing import BatchCounter, StepTimer, add_up
+from bert_recipes.flops import DENSE_PEAK_TFLOPS, training_flops
+from bert_recipes.matmul_rate import measure_rates, model_shapes
 from bert_recipes.training import describe_machine
 
 

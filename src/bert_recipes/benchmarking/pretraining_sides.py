@@ -20,6 +20,7 @@ from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.sampler import epoch_order
 from bert_recipes.data.store import open_store
 from bert_recipes.models.sizes import SIZES, pretraining_config
+from bert_recipes.phases import PhaseArguments
 from bert_recipes.pretraining import PreTrainingData, load_data, load_model, make_collator, make_trainer
 from bert_recipes.tokenization import load_tokenizer
 
@@ -41,6 +42,7 @@ def our_settings(spec: SampleSpec) -> tuple[ModelArguments, DataArguments, PreTr
         "global_train_batch_size": spec.pairs_per_step,
         "per_device_train_batch_size": spec.pairs_per_step,
         "max_steps": spec.total_steps,
+        "phase2_steps": 0,
         "seed": spec.seed,
         "eval_strategy": "no",
         "save_strategy": "no",
@@ -54,7 +56,9 @@ def our_settings(spec: SampleSpec) -> tuple[ModelArguments, DataArguments, PreTr
         flags |= spec.switches
     argv = ["--config", spec.config] if spec.config else []
     argv += [str(part) for name, value in flags.items() for part in (f"--{name}", value)]
-    model, data, args = parse_arguments(ModelArguments, DataArguments, PreTrainingArguments, argv=argv)
+    model, data, args, _ = parse_arguments(
+        ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments, argv=argv
+    )
     return model, data, args
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from bert_recipes.benchmarking.flops import Work
 from bert_recipes.benchmarking.spec import MAX_WARMUP_STEPS, SampleSpec
+from bert_recipes.flops import Work
 
 
 IGNORE_INDEX = -100

@@ -112,6 +112,13 @@ class Column:
         """Number of rows."""
         return self._num_rows
 
+    def sha256(self) -> str:
+        """The hash of the values, as `ColumnWriter.close` gives it; reads all of them."""
+        digest = hashlib.sha256()
+        for chunk in self._chunks:
+            digest.update(np.ascontiguousarray(chunk).data)
+        return digest.hexdigest()
+
     def slice(self, begin: int, end: int) -> np.ndarray:
         """Return rows ``begin`` to ``end`` (excluded), shape (end - begin,): a read-only view, or a copy across batches.
 

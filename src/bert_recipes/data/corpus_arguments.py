@@ -51,6 +51,9 @@ class CorpusArguments:
     )
     max_line_bytes: int = field(default=MAX_LINE_BYTES, metadata={"help": "longest line that is taken for text"})
     seed: int = field(default=12345, metadata={"help": "decides which documents validation_fraction holds out"})
+    shard_gigabytes: float = field(
+        default=1.0, metadata={"help": "a larger corpus is prepared in shards of about so much text, each kept once done"}
+    )
     num_processes: int | None = field(default=None, metadata={"help": "default: all cores; the store is the same"})
     overwrite: bool = field(default=False, metadata={"help": "replace a store that is in output_dir already"})
 
@@ -69,6 +72,8 @@ class CorpusArguments:
             )
         if self.num_processes is not None and self.num_processes < 1:
             raise InputError(f"num_processes is {self.num_processes}: 1 or more is allowed")
+        if self.shard_gigabytes <= 0:
+            raise InputError(f"shard_gigabytes is {self.shard_gigabytes}: more than 0 is allowed")
         if self.max_line_bytes < 1:
             raise InputError(f"max_line_bytes is {self.max_line_bytes}: 1 or more is allowed")
         if self.wrapped_lines and self.sentences == "lines":

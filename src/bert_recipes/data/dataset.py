@@ -1,5 +1,6 @@
 """The training data as the model meets it: pair ``index`` of epoch ``epoch``, by random access."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -103,6 +104,10 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
     def num_pairs(self, epoch: int) -> int:
         """Return the number of pairs of an epoch."""
         return self._indexes.num_pairs(epoch)
+
+    def remember_num_pairs(self, counts: Sequence[int]) -> None:
+        """Take the numbers of pairs of the epochs 0, 1, ... from where they were counted before."""
+        self._indexes.remember_num_pairs(counts)
 
     def lengths(self, epoch: int) -> np.ndarray:
         """Return int32 (num_pairs(epoch),): tokens of each input, special tokens included."""

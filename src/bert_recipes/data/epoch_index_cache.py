@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ class EpochIndexCache:
             cache_dir = usable_cache_dir(None if store_path is None else Path(store_path).parent / ".cache")
         self._folder = Path(cache_dir)
         self._open: dict[int, np.ndarray] = {}
+        self._counts: dict[int, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Memory maps do not travel."""
@@ -62,7 +63,16 @@ class EpochIndexCache:
         return self._folder / f"{self._name}-epoch-{epoch}.npy"
 
     def num_pairs(self, epoch: int) -> int:
-        """Return the number of pairs of an epoch; builds its table unless it was ever built here."""
+        """Return the number of pairs of an epoch; builds its table unless it was ever built here, or is remembered."""
+        if epoch not in self._counts:
+            self._counts[epoch] = self._read_count(epoch)
+        return self._counts[epoch]
+
+    def remember_num_pairs(self, counts: Sequence[int]) -> None:
+        """Take the numbers of pairs of the first epochs from a checkpoint: their tables need not be built to be counted."""
+        self._counts |= dict(enumerate(counts))
+
+    def _read_count(self, epoch: int) -> int:
         if epoch not in self._open:
             try:
                 return int(self._count_path(epoch).read_text(encoding="ascii"))

@@ -1,26 +1,23 @@
 """Text -> token-id store: what ``recipes/prepare_corpus.py`` does, from its settings to a finished folder."""
 
-import hashlib
 import logging
-import os
 import platform
-import resource
-import sys
 import time
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 from tqdm import tqdm
 
-from bert_recipes.data.corpus import CorpusCounts, iter_documents, iter_hub_documents
 from bert_recipes.data.corpus_arguments import CorpusArguments
+from bert_recipes.data.corpus_sources import CorpusSources, describe_sources, find_sources
 from bert_recipes.data.encoding import DocumentEncoder, batch_documents, encode_in_order
-from bert_recipes.data.files import describe_files, find_files
+from bert_recipes.data.preparation_report import PreparationReport, add_counts
+from bert_recipes.data.sharding import Shard, ShardFolder, plan_shards
 from bert_recipes.data.store_writer import StoreWriter
 from bert_recipes.errors import InputError
 
@@ -30,6 +27,7 @@ logger = logging.getLogger(__name__)
 # What changes neither documents nor token ids stays out of the store, so that the same text gives the same bytes.
 _NOT_IN_STORE = ("files", "validation_files", "tokenizer", "output_dir", "overwrite", "num_processes")
 MIN_DOCUMENTS = 2
+_SPECIAL = ("pad", "unk", "cls", "sep", "mask")
 
 
 class CorpusTokenizer(Protocol):
@@ -53,235 +51,194 @@ class CorpusTokenizer(Protocol):
         """Return the number of vocabulary entries."""
 
 
-@dataclass(kw_only=True)
-class PreparationReport:
-    """What was done.
-
-    Attributes:
-        path: The store.
-        splits: Per split: documents, sentences, tokens, documents_of_one_sentence.
-        dropped: Per split and reason: how many were left out.
-        repaired: Per split and kind: what was changed in the text.
-        text_bytes: Bytes of text read.
-        store_bytes: Size of the store.
-        seconds: Wall-clock time.
-        main_peak_bytes, worker_peak_bytes: Largest resident memory of this process and of any worker process (0: none).
-    """
-
-    path: Path
-    splits: dict[str, Counter[str]] = field(default_factory=dict)
-    dropped: dict[str, Counter[str]] = field(default_factory=dict)
-    repaired: dict[str, Counter[str]] = field(default_factory=dict)
-    text_bytes: int = 0
-    store_bytes: int = 0
-    seconds: float = 0.0
-    main_peak_bytes: int = 0
-    worker_peak_bytes: int = 0
-
-
-class _Sources:
-    """The documents of all splits, and what was read."""
-
-    def __init__(self, arguments: CorpusArguments) -> None:
-        self._arguments = arguments
-        validation = find_files(arguments.validation_files) if arguments.validation_files else []
-        held_out = {os.path.realpath(path) for path in validation}
-        found = find_files(arguments.files) if arguments.files else []
-        train = [path for path in found if os.path.realpath(path) not in held_out]
-        if len(train) < len(found):
-            logger.info("%d files of --files are held out: they are in --validation_files", len(found) - len(train))
-        if arguments.files and not train:
-            raise InputError("every file of --files is in --validation_files too: nothing is left to train on")
-        self.files = {"train": train, "validation": validation}
-        self.counts = {"train": CorpusCounts(), "validation": CorpusCounts()}
-
-    @property
-    def num_bytes(self) -> int | None:
-        """Bytes of all files; None where a data set of the Hub does not tell."""
-        if self._arguments.dataset_name:
-            return None
-        return sum(path.stat().st_size for files in self.files.values() for path in files)
-
-    @property
-    def source_bytes(self) -> int:
-        return sum(counts.source_bytes for counts in self.counts.values())
-
-    def describe(self) -> dict[str, list[dict[str, Any]]]:
-        """Return name and size of every source, by split."""
-        sources: dict[str, list[dict[str, Any]]] = {
-            split: list(describe_files(files)) for split, files in self.files.items() if files
-        }
-        arguments = self._arguments
-        if arguments.dataset_name:
-            hub = {"name": arguments.dataset_name, "config": arguments.dataset_config_name}
-            sources["train"] = [{**hub, "split": arguments.dataset_split}]
-        return sources
-
-    def documents(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield (split, document): first those of ``files`` or the Hub, then those of ``validation_files``."""
-        arguments = self._arguments
-        for number, document in enumerate(self._read("train")):
-            is_held_out = (
-                arguments.validation_fraction and _draw(arguments.seed, number) < arguments.validation_fraction
-            )
-            yield "validation" if is_held_out else "train", document
-        if self.files["validation"]:
-            for document in self._read("validation"):
-                yield "validation", document
-
-    def _read(self, split: str) -> Iterator[list[str]]:
-        arguments, counts = self._arguments, self.counts[split]
-        if split == "train" and arguments.dataset_name:
-            return iter_hub_documents(
-                arguments.dataset_name,
-                arguments.dataset_config_name,
-                arguments.dataset_split,
-                text_column=arguments.text_column,
-                encoding_errors=arguments.encoding_errors,
-                wrapped_lines=arguments.wrapped_lines,
-                counts=counts,
-            )
-        return iter_documents(
-            self.files[split],
-            document_boundary=arguments.document_boundary,
-            text_column=arguments.text_column,
-            encoding_errors=arguments.encoding_errors,
-            wrapped_lines=arguments.wrapped_lines,
-            max_line_bytes=arguments.max_line_bytes,
-            counts=counts,
-        )
-
-
-def _draw(seed: int, number: int) -> float:
-    """Return a number in [0, 1) that depends on seed and document number only."""
-    digest = hashlib.blake2b(f"{seed}:{number}".encode("ascii"), digest_size=8).digest()
-    return int.from_bytes(digest, "little") / 2**64
-
-
 def prepare_store(arguments: CorpusArguments, tokenizer: CorpusTokenizer) -> PreparationReport:
     """Read the text, cut it into documents and sentences, encode them, and write the store as a whole or not at all.
 
-    The store's bytes depend on text, settings and tokenizer only, not on ``num_processes``.
+    The store's bytes depend on text, settings and tokenizer only, not on ``num_processes``. A corpus of more than
+    ``shard_gigabytes`` is prepared shard by shard; a preparation that was cut off goes on with the first that is not done.
 
     Raises:
         InputError: For whatever is wrong with the text or the output folder; fewer than two usable documents in a split.
     """
     started = time.perf_counter()
-    sources = _Sources(arguments)
-    report = PreparationReport(path=Path(arguments.output_dir))
-    special_ids = {
-        name: tokenizer.convert_tokens_to_ids(f"[{name.upper()}]") for name in ("pad", "unk", "cls", "sep", "mask")
-    }
-    with StoreWriter(
-        arguments.output_dir,
-        vocab_size=len(tokenizer),
-        special_ids=special_ids,
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        overwrite=arguments.overwrite,
-    ) as writer:
-        tokenizer.save_pretrained(writer.tokenizer_folder)
-        _write_tokens(arguments, tokenizer, sources, writer, report)
-        for split, counts in sources.counts.items():
-            report.dropped.setdefault(split, Counter()).update(counts.dropped)
-            report.repaired[split] = counts.repaired
-        _check_documents(arguments, sources, report)
-        writer.finish(
-            sources=sources.describe(),
-            settings={name: value for name, value in asdict(arguments).items() if name not in _NOT_IN_STORE},
-            read={split: counts.as_dict() for split, counts in sources.counts.items() if counts.documents},
-            dropped={split: dict(dropped) for split, dropped in report.dropped.items() if dropped},
-            versions=_versions(),
-        )
-    report.text_bytes = sum(counts.text_bytes for counts in sources.counts.values())
-    report.store_bytes = sum(path.stat().st_size for path in report.path.rglob("*") if path.is_file())
-    report.seconds = time.perf_counter() - started
-    report.main_peak_bytes = _peak_bytes(resource.RUSAGE_SELF)
-    report.worker_peak_bytes = _peak_bytes(resource.RUSAGE_CHILDREN) if arguments.resolved_num_processes > 1 else 0
+    preparation = Preparation(arguments, tokenizer)
+    report = PreparationReport(path=Path(arguments.output_dir), num_shards=len(preparation.shards))
+    if len(preparation.shards) == 1:
+        preparation.write_store(report)
+    else:
+        with preparation.folder.claimed(preparation.plan()):
+            for shard in preparation.shards:
+                preparation.write_shard(shard, report)
+            preparation.join_shards(report)
+    report.measure(time.perf_counter() - started, has_workers=arguments.resolved_num_processes > 1)
     return report
 
 
-def _write_tokens(
-    arguments: CorpusArguments,
-    tokenizer: CorpusTokenizer,
-    sources: _Sources,
-    writer: StoreWriter,
-    report: PreparationReport,
-) -> None:
-    """Draw all documents through the encoder into the writer, with a progress bar over the bytes of the sources."""
-    encoder = DocumentEncoder(tokenizer.text_encoder, arguments.sentences, arguments.keep)
-    batches = batch_documents(sources.documents())
-    with tqdm(total=sources.num_bytes, unit="B", unit_scale=True, desc="prepare corpus") as progress:
-        for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):
-            writer.add_batch(batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths)
-            report.dropped.setdefault(batch.split, Counter()).update(batch.dropped)
-            report.splits.setdefault(batch.split, Counter()).update(
-                documents=len(batch.document_lengths),
-                sentences=len(batch.sentence_lengths),
-                tokens=len(batch.tokens),
-                documents_of_one_sentence=int((batch.document_lengths == 1).sum()),
+class Preparation:
+    """A corpus that becomes a store, in one go or in shards.
+
+    Args:
+        arguments: Settings.
+        tokenizer: Encodes.
+    """
+
+    def __init__(self, arguments: CorpusArguments, tokenizer: CorpusTokenizer) -> None:
+        """Find the files and plan the shards."""
+        self.arguments, self.tokenizer = arguments, tokenizer
+        self.files = find_sources(arguments)
+        self.shards = plan_shards(self.files, arguments.shard_gigabytes * 1e9) or [Shard(0, ())]
+
+    @property
+    def folder(self) -> ShardFolder:
+        """Where shards are made."""
+        return ShardFolder(self.arguments.output_dir, overwrite=self.arguments.overwrite)
+
+    def settings(self) -> dict[str, Any]:
+        """What decides about the token ids."""
+        return {name: value for name, value in asdict(self.arguments).items() if name not in _NOT_IN_STORE}
+
+    def plan(self) -> dict[str, Any]:
+        """What must be the same for shards of two runs to become one store."""
+        return {
+            "settings": self.settings(),
+            "tokenizer": self.tokenizer.fingerprint,
+            "versions": _versions(),
+            "shards": [[[split, str(path), path.stat().st_size] for split, path in shard.files] for shard in self.shards],
+        }
+
+    def write_store(self, report: PreparationReport) -> None:
+        """All of it as one store."""
+        self._write(self.arguments.output_dir, self.shards[0], report, is_whole=True)
+        report.new_bytes = report.text_bytes
+
+    def write_shard(self, shard: Shard, report: PreparationReport | None = None) -> None:
+        """One shard, unless it is done."""
+        folder = self.folder
+        report = report or PreparationReport(path=folder.place(shard))
+        if folder.is_done(shard):
+            report.kept_shards += 1
+            logger.info("shard %d of %d: done before", shard.number + 1, len(self.shards))
+            return
+        logger.info("shard %d of %d: %d files", shard.number + 1, len(self.shards), len(shard.files))
+        folder.clear(shard)
+        self._write(folder.place(shard), shard, report, is_whole=False)
+
+    def join_shards(self, report: PreparationReport) -> None:
+        """All shards, which are done, as one store.
+
+        Raises:
+            InputError: A split has fewer than two usable documents.
+        """
+        folder = self.folder
+        parts = folder.metadata(self.shards)
+        new = report.new_bytes
+        for part in parts:
+            report.add(part)
+        report.new_bytes = new
+        self._check_documents(report)
+        self.tokenizer.save_pretrained(folder.path / "tokenizer")
+        folder.finish(
+            self.shards,
+            sources=describe_sources(self.arguments, self.files),
+            settings=self.settings(),
+            versions=_versions(),
+            **{name: add_counts([part[name] for part in parts]) for name in ("read", "dropped", "documents_of_one_sentence")},
+        )
+
+    def _write(self, path: str | Path, shard: Shard, report: PreparationReport, *, is_whole: bool) -> None:
+        arguments, tokenizer = self.arguments, self.tokenizer
+        sources = CorpusSources(arguments, shard.files, None if is_whole else shard.number)
+        with StoreWriter(
+            path,
+            vocab_size=len(tokenizer),
+            special_ids={name: tokenizer.convert_tokens_to_ids(f"[{name.upper()}]") for name in _SPECIAL},
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            # A shard that is there is damaged: it would not be made otherwise.
+            overwrite=arguments.overwrite if is_whole else True,
+            needs_training=is_whole,
+        ) as writer:
+            if is_whole:
+                tokenizer.save_pretrained(writer.tokenizer_folder)
+            dropped, alone = self._encode(sources, writer)
+            for split, counts in sources.counts.items():
+                dropped.setdefault(split, Counter()).update(counts.dropped)
+            description = {
+                "read": {split: counts.as_dict() for split, counts in sources.counts.items() if counts.files or counts.documents},
+                "dropped": {split: dict(counts) for split, counts in dropped.items() if counts},
+                "documents_of_one_sentence": dict(alone),
+            }
+            if is_whole:
+                report.add({"splits": writer.counts(), **description})
+                self._check_documents(report)
+            else:
+                report.new_bytes += sum(counts.text_bytes for counts in sources.counts.values())
+            writer.finish(
+                sources=describe_sources(arguments, shard.files),
+                settings=self.settings(),
+                versions=_versions(),
+                **description,
             )
-            progress.update(sources.source_bytes - progress.n)
+
+    def _encode(self, sources: CorpusSources, writer: StoreWriter) -> tuple[dict[str, Counter[str]], Counter[str]]:
+        """Draw all documents through the encoder into the writer, with a progress bar over the bytes of the sources.
+
+        Returns:
+            By split what was left out, and the number of documents of one sentence.
+        """
+        arguments = self.arguments
+        encoder = DocumentEncoder(self.tokenizer.text_encoder, arguments.sentences, arguments.keep)
+        dropped: dict[str, Counter[str]] = {}
+        alone: Counter[str] = Counter()
+        with tqdm(total=sources.num_bytes, unit="B", unit_scale=True, desc="prepare corpus") as progress:
+            batches = batch_documents(sources.documents())
+            for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):
+                writer.add_batch(batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths)
+                dropped.setdefault(batch.split, Counter()).update(batch.dropped)
+                alone[batch.split] += int((batch.document_lengths == 1).sum())
+                progress.update(sources.source_bytes - progress.n)
+        return dropped, alone
+
+    def _check_documents(self, report: PreparationReport) -> None:
+        """Refuse splits without enough documents for next sentence prediction; warn where it could learn nothing."""
+        arguments = self.arguments
+        advice = (
+            f"document_boundary is {arguments.document_boundary!r}: if every line, file or row is a document, or a blank line "
+            "ends one, set it to line, file, row or blank_line"
+        )
+        wanted = {"train": advice}
+        if arguments.validation_files:
+            wanted["validation"] = advice
+        elif arguments.validation_fraction:
+            wanted["validation"] = "raise validation_fraction, or name held-out files with validation_files"
+        for split, what_to_do in wanted.items():
+            _check_split(split, what_to_do, report)
+        train = report.splits["train"]
+        if train["documents_of_one_sentence"] > 0.9 * train["documents"]:
+            logger.warning(
+                "%d of %d documents hold one sentence only: nothing follows it, so nearly all pairs will be random ones and next "
+                "sentence prediction learns nothing; %s",
+                train["documents_of_one_sentence"],
+                train["documents"],
+                advice,
+            )
+        if "validation" not in wanted:
+            logger.info(
+                "no documents are held out: set validation_files or validation_fraction to evaluate while training"
+            )
 
 
-def _check_documents(arguments: CorpusArguments, sources: _Sources, report: PreparationReport) -> None:
-    """Refuse splits without enough documents for next sentence prediction; warn where it could learn nothing."""
-    advice = (
-        f"document_boundary is {arguments.document_boundary!r}: if every line, file or row is a document, or a blank line "
-        "ends one, set it to line, file, row or blank_line"
+def _check_split(split: str, what_to_do: str, report: PreparationReport) -> None:
+    found = report.splits.get(split, Counter())["documents"]
+    if found >= MIN_DOCUMENTS:
+        return
+    dropped = ", ".join(f"{reason} {count}" for reason, count in report.dropped.get(split, Counter()).items())
+    raise InputError(
+        f"{found} usable documents for {split} ({report.read_documents} read in all; dropped: {dropped or 'none'}): at least "
+        f"{MIN_DOCUMENTS} are needed, because a random next sentence comes from another document; {what_to_do}"
     )
-    wanted = {"train": advice}
-    if arguments.validation_files:
-        wanted["validation"] = advice
-    elif arguments.validation_fraction:
-        wanted["validation"] = "raise validation_fraction, or name held-out files with validation_files"
-    for split, what_to_do in wanted.items():
-        found = report.splits.get(split, Counter())["documents"]
-        if found < MIN_DOCUMENTS:
-            dropped = ", ".join(f"{reason} {count}" for reason, count in report.dropped.get(split, Counter()).items())
-            raise InputError(
-                f"{found} usable documents for {split} ({sum(c.documents for c in sources.counts.values())} read in all; "
-                f"dropped: {dropped or 'none'}): at least {MIN_DOCUMENTS} are needed, because a random next sentence comes "
-                f"from another document; {what_to_do}"
-            )
-    train = report.splits["train"]
-    if train["documents_of_one_sentence"] > 0.9 * train["documents"]:
-        logger.warning(
-            "%d of %d documents hold one sentence only: nothing follows it, so nearly all pairs will be random ones and next "
-            "sentence prediction learns nothing; %s",
-            train["documents_of_one_sentence"],
-            train["documents"],
-            advice,
-        )
-    if "validation" not in wanted:
-        logger.info(
-            "no documents are held out: set validation_files or validation_fraction to evaluate while training"
-        )
 
 
-def _versions() -> dict[str, str]:
+def _versions() -> Mapping[str, str]:
     """Return what else decides about the token ids: the libraries' and Unicode's versions."""
     packages = {name: version(name) for name in ("numpy", "pyarrow", "tokenizers", "transformers")}
     return {"python": platform.python_version(), "unicode": unicodedata.unidata_version, **packages}
-
-
-def _peak_bytes(who: int) -> int:
-    """Return the largest resident memory so far (of the largest child, for children); macOS counts in bytes."""
-    return resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-def format_report(report: PreparationReport) -> str:
-    """Return the report as a short text table."""
-    lines = [f"{'':24}" + "".join(f"{split:>16}" for split in report.splits)]
-    for name in ("documents", "sentences", "tokens"):
-        lines.append(f"{name:24}" + "".join(f"{counts[name]:>16,}" for counts in report.splits.values()))
-    for title, groups in (("dropped", report.dropped), ("repaired", report.repaired)):
-        for split, counts in groups.items():
-            lines += [f"{title} ({split}): {reason.replace('_', ' ')}: {count:,}" for reason, count in counts.items()]
-    speed = report.text_bytes / max(report.seconds, 1e-9)
-    lines += [
-        f"text {report.text_bytes / 1e6:,.1f} MB in {report.seconds:,.1f} s: {speed / 1e6:,.1f} MB/s",
-        f"peak memory: {report.main_peak_bytes / 1e6:,.0f} MB main process"
-        + (f", {report.worker_peak_bytes / 1e6:,.0f} MB largest worker" if report.worker_peak_bytes else ""),
-        f"store: {report.path} ({report.store_bytes / 1e6:,.1f} MB)",
-    ]
-    return "\n".join(lines)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-from torch.utils.data import Sampler
 
 from bert_recipes.errors import InputError
 
@@ -23,8 +21,8 @@ def epoch_order(seed: int, epoch: int, num_pairs: int) -> np.ndarray:
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(num_pairs)
 
 
-class PreTrainingSampler(Sampler[tuple[int, int]]):
-    """Yields the keys (epoch, index) of a whole training run, one after the other.
+class PreTrainingOrder:
+    """The keys (epoch, index) of a whole training run, one after the other.
 
     The run is one sequence of samples that does not know about batches: step s trains on samples [s * G, (s + 1) * G)
     for a global batch of G, however G is split over micro-batches and processes.
@@ -33,29 +31,46 @@ class PreTrainingSampler(Sampler[tuple[int, int]]):
         dataset: Says how many pairs each epoch has.
         num_samples: Samples of the run (steps x global batch).
         seed: Seed of the shuffling.
-
-    Raises:
-        InputError: The dataset has no pairs.
     """
 
     def __init__(self, dataset: EpochedDataset, num_samples: int, seed: int) -> None:
         self.dataset = dataset
         self.num_samples = num_samples
         self.seed = seed
+        #: The epoch that was read last.
+        self.epoch = 0
+        # The position of its first sample, and its order.
+        self._start = 0
+        self._order: np.ndarray | None = None
 
     def __len__(self) -> int:
-        """Samples that will be yielded."""
+        """Samples of the run."""
         return self.num_samples
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield (epoch, index) as Python integers."""
-        remaining, epoch = self.num_samples, 0
-        while remaining > 0:
-            num_pairs = self.dataset.num_pairs(epoch)
+    def keys(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """(epoch, index), Python integers, of the samples from position `begin` to `end` (excluded).
+
+        Any position can be asked for; those that follow each other are quick.
+
+        Raises:
+            InputError: The dataset has no pairs.
+        """
+        found: list[tuple[int, int]] = []
+        while begin < end:
+            order = self._epoch_of(begin)
+            part = order[begin - self._start : end - self._start].tolist()
+            found += [(self.epoch, index) for index in part]
+            begin += len(part)
+        return found
+
+    def _epoch_of(self, position: int) -> np.ndarray:
+        """The order of the epoch in which a sample lies."""
+        if position < self._start:
+            self.epoch, self._start, self._order = 0, 0, None
+        while position >= self._start + (num_pairs := self.dataset.num_pairs(self.epoch)):
             if num_pairs == 0:
                 raise InputError("the training data holds no pairs")
-            order = epoch_order(self.seed, epoch, num_pairs)[:remaining]
-            remaining -= len(order)
-            for index in order:
-                yield epoch, int(index)
-            epoch += 1
+            self.epoch, self._start, self._order = self.epoch + 1, self._start + num_pairs, None
+        if self._order is None:
+            self._order = epoch_order(self.seed, self.epoch, num_pairs)
+        return self._order

@@ -10,12 +10,16 @@ A store is a folder::
       documents.arrow column sentence_offset  int64, number of documents + 1 rows       document d = sentences[o[d]:o[d+1]]
       unigram.arrow   column count            int64, one row a vocabulary entry         how often each id occurs in the split
 
+A corpus of more than one shard (``sharding.py``) is a folder of such stores under ``shards/``, joined by a ``store.json`` that names
+them; they have no tokenizer of their own.
+
 ``store.json`` is written last and the folder gets its name only when all of it is on the disk (``store_writer.py``), so a
 folder that `open_store` accepts is whole.
 """
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +30,9 @@ from bert_recipes.errors import InputError
 
 
 FORMAT = "bert-recipes token store"
-FORMAT_VERSION = 1
+# Of a store that is one folder of files, and of one that joins several such stores.
+FORMAT_VERSION, SHARDED_FORMAT_VERSION = 1, 2
+SHARDS_FOLDER = "shards"
 METADATA_FILE = "store.json"
 SPLITS = ("train", "validation")
 COLUMN_OF_FILE = {
@@ -95,6 +101,64 @@ class TokenStore:
         return self._unigram.slice(0, len(self._unigram))
 
 
+class ShardedTokens:
+    """A split whose documents lie in several stores; the same methods as `TokenStore`.
+
+    Args:
+        path: What it is called in messages and in the names of cached files.
+        parts: The split in each shard, in order.
+    """
+
+    def __init__(self, path: Path, parts: Sequence[TokenStore]) -> None:
+        """Count what lies before each part."""
+        self.path = path
+        self._parts = list(parts)
+        self._documents = np.cumsum([0, *(part.num_documents for part in parts)])
+        self._sentences = np.cumsum([0, *(part.num_sentences for part in parts)])
+        self.num_documents, self.num_sentences = int(self._documents[-1]), int(self._sentences[-1])
+        self.num_tokens = sum(part.num_tokens for part in parts)
+
+    def _cut(self, bounds: np.ndarray, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (part, begin, end) within each part that a range touches; one part, if empty, for an empty range."""
+        if not 0 <= begin <= end <= bounds[-1]:
+            raise IndexError(f"{begin} to {end}: there are {bounds[-1]}")
+        part = min(int(np.searchsorted(bounds, begin, side="right")) - 1, len(self._parts) - 1)
+        while True:
+            stop = min(end, int(bounds[part + 1]))
+            yield part, begin - int(bounds[part]), stop - int(bounds[part])
+            if stop >= end:
+                return
+            begin, part = stop, part + 1
+
+    def sentence_offsets(self, begin_document: int, end_document: int) -> np.ndarray:
+        """As `TokenStore.sentence_offsets`."""
+        pieces: list[np.ndarray] = []
+        for part, begin, end in self._cut(self._documents, begin_document, end_document):
+            offsets = self._parts[part].sentence_offsets(begin, end) + self._sentences[part]
+            pieces.append(offsets if not pieces else offsets[1:])
+        return np.concatenate(pieces)
+
+    def sentence_lengths(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
+        """As `TokenStore.sentence_lengths`."""
+        cuts = self._cut(self._sentences, begin_sentence, end_sentence)
+        return np.concatenate([self._parts[part].sentence_lengths(begin, end) for part, begin, end in cuts])
+
+    def tokens(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
+        """As `TokenStore.tokens`."""
+        cuts = self._cut(self._sentences, begin_sentence, end_sentence)
+        pieces = [self._parts[part].tokens(begin, end) for part, begin, end in cuts]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    @property
+    def unigram_counts(self) -> np.ndarray:
+        """int64 (vocab_size,): how often each token id occurs in this split."""
+        return np.sum([part.unigram_counts for part in self._parts], axis=0)
+
+
+# What a split of a store is.
+Split = TokenStore | ShardedTokens
+
+
 class Store:
     """An opened store: its metadata and its splits. Made by `open_store`.
 
@@ -102,17 +166,30 @@ class Store:
         path: The store's folder.
         metadata: ``store.json`` as a dict.
         fingerprint: sha256 (hex) of tokenizer and contents; the same text, settings and tokenizer give the same one.
-        train: The training split.
-        validation: The held-out documents, or None where the store has none.
     """
 
-    def __init__(self, path: Path, metadata: dict[str, Any]) -> None:
-        """Map the splits that the metadata names."""
+    def __init__(self, path: Path, metadata: dict[str, Any], splits: "dict[str, Split]") -> None:
+        """Keep the parts."""
         self.path = path
         self.metadata = metadata
         self.fingerprint: str = metadata["fingerprint"]
-        self.train = TokenStore(path / "train")
-        self.validation = TokenStore(path / "validation") if "validation" in metadata["splits"] else None
+        self._splits = splits
+
+    @property
+    def train(self) -> "Split":
+        """The training split.
+
+        Raises:
+            InputError: There is none: it is a shard of a store, with held-out documents alone.
+        """
+        if "train" not in self._splits:
+            raise InputError(f"{self.path}: has no training documents; it is a part of a store: give the whole one")
+        return self._splits["train"]
+
+    @property
+    def validation(self) -> "Split | None":
+        """The held-out documents, or None where the store has none."""
+        return self._splits.get("validation")
 
     @property
     def vocab_size(self) -> int:
@@ -167,14 +244,14 @@ def read_metadata(path: Path) -> dict[str, Any]:
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise InputError(f"{file}: not a token store of this project ('format' must be {FORMAT!r}); {make}")
     version = metadata.get("format_version")
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, SHARDED_FORMAT_VERSION):
         raise InputError(
-            f"{file}: format version {version!r}, this release reads version {FORMAT_VERSION}; "
+            f"{file}: format version {version!r}, this release reads up to version {SHARDED_FORMAT_VERSION}; "
             "update bert-recipes or prepare the store again"
         )
     missing = [key for key in REQUIRED_KEYS if key not in metadata]
-    if missing or not isinstance(metadata["splits"], dict) or "train" not in metadata["splits"]:
-        raise InputError(f"{file}: damaged: {', '.join(missing) or 'split train'} missing; prepare the store again")
+    if missing or not isinstance(metadata["splits"], dict):
+        raise InputError(f"{file}: damaged: {', '.join(missing) or 'splits'} missing; prepare the store again")
     return metadata
 
 
@@ -190,6 +267,8 @@ def open_store(path: str | Path) -> Store:
     """
     path = Path(path)
     metadata = read_metadata(path)
+    if metadata["format_version"] == SHARDED_FORMAT_VERSION:
+        return _open_shards(path, metadata)
     try:
         for split, entry in metadata["splits"].items():
             for file in COLUMN_OF_FILE:
@@ -208,4 +287,31 @@ def open_store(path: str | Path) -> Store:
         raise InputError(f"{path / METADATA_FILE}: damaged: {error} missing or of the wrong type") from error
     if fingerprint != metadata["fingerprint"]:
         raise InputError(f"{path / METADATA_FILE}: changed by hand or damaged: fingerprint differs; prepare it again")
-    return Store(path, metadata)
+    return Store(path, metadata, {split: TokenStore(path / split) for split in metadata["splits"]})
+
+
+def compute_sharded_fingerprint(fingerprints: Sequence[str]) -> str:
+    """Return the sha256 (hex) of what the shards hold, in their order."""
+    return hashlib.sha256("\n".join(fingerprints).encode("ascii")).hexdigest()
+
+
+def _open_shards(path: Path, metadata: dict[str, Any]) -> Store:
+    """Open every shard and join their splits."""
+    try:
+        entries = [(str(entry["folder"]), str(entry["fingerprint"])) for entry in metadata[SHARDS_FOLDER]]
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path / METADATA_FILE}: damaged: {error} missing or of the wrong type") from error
+    shards = []
+    for folder, fingerprint in entries:
+        shard = open_store(path / folder)
+        if shard.fingerprint != fingerprint:
+            raise InputError(f"{path / folder}: is not the shard that belongs here; prepare the store again")
+        shards.append(shard)
+    if compute_sharded_fingerprint([fingerprint for _, fingerprint in entries]) != metadata["fingerprint"]:
+        raise InputError(f"{path / METADATA_FILE}: changed by hand or damaged: fingerprint differs; prepare it again")
+    splits: dict[str, Split] = {}
+    for split in metadata["splits"]:
+        found = (shard._splits.get(split) for shard in shards)
+        parts = [part for part in found if isinstance(part, TokenStore)]
+        splits[split] = ShardedTokens(path / split, parts)
+    return Store(path, metadata, splits)

@@ -97,11 +97,13 @@ class _SplitWriter:
     def close(self) -> dict[str, Any]:
         self._columns["unigram.arrow"].append(self._unigram)
         files = {file: column.close() for file, column in self._columns.items()}
+        return {**self.counts(), "files": files}
+
+    def counts(self) -> dict[str, int]:
         return {
             "num_documents": self.num_documents,
             "num_sentences": self._columns["sentences.arrow"].num_rows - 1,
             "num_tokens": self._columns["tokens.arrow"].num_rows,
-            "files": files,
         }
 
     def abandon(self) -> None:
@@ -118,6 +120,7 @@ class StoreWriter:
         special_ids: Ids of ``pad, unk, cls, sep, mask``.
         tokenizer_fingerprint: Identity of the tokenizer (its ``fingerprint``).
         overwrite: Replace a complete store at ``path``.
+        needs_training: Refuse to finish without a training document; False for a shard.
 
     Example:
         >>> with StoreWriter("store", vocab_size=30522, special_ids=ids, tokenizer_fingerprint="...") as writer:
@@ -136,12 +139,14 @@ class StoreWriter:
         special_ids: Mapping[str, int],
         tokenizer_fingerprint: str,
         overwrite: bool = False,
+        needs_training: bool = True,
     ) -> None:
         """Make the hidden folder beside `path`."""
         if sorted(special_ids) != sorted(SPECIAL_ID_NAMES):
             raise ValueError(f"special_ids must name {SPECIAL_ID_NAMES}, got {sorted(special_ids)}")
         self.path = Path(path).absolute()
         check_output(self.path, overwrite=overwrite)
+        self._needs_training = needs_training
         self._identity = {"tokenizer_fingerprint": tokenizer_fingerprint, "vocab_size": vocab_size}
         self._special_ids = {name: special_ids[name] for name in SPECIAL_ID_NAMES}
         self._vocab_size = vocab_size
@@ -167,6 +172,10 @@ class StoreWriter:
     def num_documents(self, split: str) -> int:
         """Return the number of documents added to a split so far."""
         return self._splits[split].num_documents if split in self._splits else 0
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Return by split what was added so far: ``num_documents``, ``num_sentences``, ``num_tokens``."""
+        return {split: writer.counts() for split, writer in self._splits.items()}
 
     def add_document(self, split: str, sentences: Sequence[Sequence[int]]) -> None:
         """Append one document: its sentences as lists of token ids, none of them empty."""
@@ -200,7 +209,7 @@ class StoreWriter:
         Raises:
             InputError: If there is no training document, or the output path was filled meanwhile.
         """
-        if "train" not in self._splits:
+        if "train" not in self._splits and self._needs_training:
             raise InputError(f"{self.path}: there is no training document to write")
         splits = {split: self._splits[split].close() for split in SPLITS if split in self._splits}
         metadata = {
@@ -215,10 +224,10 @@ class StoreWriter:
         }
         text = json.dumps(metadata, indent=2, ensure_ascii=True) + "\n"
         (self._folder / METADATA_FILE).write_text(text, encoding="ascii")
-        _sync([*self._folder.rglob("*"), self._folder])
+        sync_paths([*self._folder.rglob("*"), self._folder])
         check_output(self.path, overwrite=self._overwrite)
-        _move_into_place(self._folder, self.path)
-        _sync([self.path.parent])
+        move_into_place(self._folder, self.path)
+        sync_paths([self.path.parent])
         self._finished = True
 
     def __enter__(self) -> Self:
@@ -243,7 +252,7 @@ def _umask() -> int:
     return mask
 
 
-def _sync(paths: Iterable[Path]) -> None:
+def sync_paths(paths: Iterable[Path]) -> None:
     """Force files and folders to the disk."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
@@ -253,7 +262,7 @@ def _sync(paths: Iterable[Path]) -> None:
             os.close(descriptor)
 
 
-def _move_into_place(folder: Path, target: Path) -> None:
+def move_into_place(folder: Path, target: Path) -> None:
     """Rename ``folder`` to ``target``; an old store there steps aside first and is deleted only afterwards."""
     if not target.exists():
         os.rename(folder, target)

@@ -15,7 +15,7 @@ from bert_recipes.config_file import read_tree
 from bert_recipes.errors import InputError
 from bert_recipes.field_types import field_types, read_text
 from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.training import CONFIG_FILE
+from bert_recipes.run_folder import CONFIG_FILE
 
 
 logger = logging.getLogger(__name__)

@@ -194,13 +194,6 @@ def read_by(settings: TaskArguments) -> dict[str, str | None]:
     return {name: getattr(settings, name) for name in ("model_name_or_path", "data_dir", "task_file")}
 
 
-def lasting_settings(settings: TaskArguments, args: FineTuningArguments) -> dict[str, Any]:
-    """Settings that decide which examples a step sees: those of a run must stay when it is resumed."""
-    values = {name: getattr(settings, name) for name in ("task", "max_train_examples")}
-    names = ("global_train_batch_size", "seed", "data_seed", "train_sampling_strategy")
-    return values | {name: getattr(args, name) for name in names}
-
-
 def describe_data(run: FineTuningRun) -> dict[str, Any]:
     """What all_results.json says of the data: examples a split, beside those published."""
     encoded = {} if run.trainer.train_dataset is None else {"train": run.trainer.train_dataset}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
-from torch.utils.data import Sampler
 
 from bert_recipes.errors import InputError
 
@@ -86,7 +83,7 @@ def _group(part: np.ndarray, lengths: np.ndarray, global_batch: int, seed: list[
     return np.concatenate(grouped)
 
 
-class FixedOrder(Sampler[int]):
+class FixedOrder:
     """Serves a `training_order`.
 
     Args:
@@ -101,6 +98,6 @@ class FixedOrder(Sampler[int]):
         """Samples of the whole run."""
         return len(self.order)
 
-    def __iter__(self) -> Iterator[int]:
-        """The numbers in order."""
-        yield from self.order.tolist()
+    def keys(self, begin: int, end: int) -> list[int]:
+        """The numbers from position `begin` to `end` (excluded)."""
+        return self.order[begin:end].tolist()

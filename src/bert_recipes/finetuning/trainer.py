@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
 import math
@@ -80,6 +81,11 @@ class FineTuningTrainer(GlobalBatchTrainer):
         # split name -> predictions of the last evaluation
         self.predictions: dict[str, list[Prediction]] = {}
         if train_dataset is not None:
+            lengths = np.ascontiguousarray(train_dataset.lengths, dtype=np.int64)
+            # What the order of training is made of; a few examples more or less, another tokenizer or task change it.
+            self.identity["training features"] = (
+                f"{len(lengths)} ({hashlib.sha256(lengths.tobytes()).hexdigest()[:12]})"
+            )
             self._plan_steps(len(train_dataset))
 
     def _plan_steps(self, num_features: int) -> None:

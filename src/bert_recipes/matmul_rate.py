@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from bert_recipes.flops import DENSE_PEAK_TFLOPS
+
 
 REPETITIONS = 20
 # One product that takes longer than this is repeated less often.
@@ -47,9 +49,10 @@ def measure_rates(
     """
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     rates = {}
+    generator = torch.Generator(device).manual_seed(0)  # a run's own numbers stay as they are
     for name, (rows, inner, columns) in shapes.items():
-        left = torch.randn(rows, inner, device=device).to(dtype)
-        right = torch.randn(inner, columns, device=device).to(dtype)
+        left = torch.randn(rows, inner, device=device, generator=generator).to(dtype)
+        right = torch.randn(inner, columns, device=device, generator=generator).to(dtype)
         _time(left, right)  # the first one allocates and chooses
         times = [_time(left, right)]
         repetitions = SLOW_REPETITIONS if times[0] > SLOW_SECONDS else REPETITIONS
@@ -58,6 +61,24 @@ def measure_rates(
         shape = [rows, inner, columns]
         rates[name] = {"shape": shape, "gflops": round(gflops, 2), "repetitions": repetitions}
     return rates
+
+
+def best_rate(config: Any, tokens: int, precision: str, device: torch.device) -> float:
+    """FLOP/s that the machine can reach: by its data sheet where that is known, otherwise the best of the model's own products.
+
+    Args:
+        config: A `BertConfig`.
+        tokens: Of a micro-batch.
+        precision: "fp32", "bf16" or "fp16".
+        device: Where.
+    """
+    known = DENSE_PEAK_TFLOPS.get(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    if known is not None and precision != "fp32":
+        return known * 1e12
+    shapes = model_shapes(tokens, 0, config)
+    del shapes["square"]  # takes seconds on a CPU
+    rates = measure_rates(shapes, precision, device)
+    return max(rate["gflops"] for rate in rates.values()) * 1e9
 
 
 def _time(left: torch.Tensor, right: torch.Tensor) -> float:

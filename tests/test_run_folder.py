@@ -4,41 +4,50 @@ import json
 import logging
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
 
 from bert_recipes.arguments import PreTrainingArguments
+from bert_recipes.checkpointing import PROGRESS_FILE, STATE_FILE, seal
+from bert_recipes.config import save_config
 from bert_recipes.errors import InputError
-from bert_recipes.training import CONFIG_FILE, _mean_over_processes, claim_output_dir, results_text
+from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir
+from bert_recipes.training import results_text
 
 
-FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt")
+FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", PROGRESS_FILE)
 
 
-def claim(folder: Path, resume: str | Path | None = None, *, overwrite: bool = False, **more: dict) -> str | None:
-    wanted = None if resume is None else str(resume)
-    args = PreTrainingArguments(output_dir=str(folder), resume_from_checkpoint=wanted, use_cpu=True)
-    return claim_output_dir(args, overwrite=overwrite, **more)
+def settings(folder: Path, resume: str | Path | None = None, **values: object) -> PreTrainingArguments:
+    wanted = {} if resume is None else {"resume": str(resume)}
+    return PreTrainingArguments(output_dir=str(folder), use_cpu=True, **wanted, **values)
 
 
-def make_checkpoint(folder: Path, step: int) -> Path:
-    """What the Trainer leaves, as far as it is looked at."""
+def claim(folder: Path, resume: str | Path | None = None, *, overwrite: bool = False, **values: object) -> str | None:
+    sources = values.pop("sources", {})
+    args = settings(folder, resume, overwrite_run=overwrite, **values)
+    return claim_output_dir(args, (args,), sources=sources)
+
+
+def make_checkpoint(folder: Path, step: int, **values: object) -> Path:
+    """What a run leaves, as far as it is looked at."""
     checkpoint = folder / f"checkpoint-{step}"
     checkpoint.mkdir(parents=True)
-    (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    (checkpoint / STATE_FILE).write_text(json.dumps({"global_step": step}))
     for name in FILES:
         (checkpoint / name).write_bytes(b"x")
-    (checkpoint / "rng_state.pth").write_bytes(b"x")
+    save_config(checkpoint / CONFIG_FILE, settings(folder, **values))
+    seal(checkpoint)
     return checkpoint
 
 
-def make_run(folder: Path, *steps: int) -> Path:
+def make_run(folder: Path, *steps: int, is_finished: bool = False, **values: object) -> Path:
     folder.mkdir(parents=True)
-    (folder / CONFIG_FILE).write_text("size: tiny\n")
+    save_config(folder / CONFIG_FILE, settings(folder, **values))
     for step in steps:
-        make_checkpoint(folder, step)
+        make_checkpoint(folder, step, **values)
+    if is_finished:
+        (folder / RESULTS_FILE).write_text("{}")
     return folder
 
 
@@ -47,8 +56,8 @@ def content(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("resume", [None, "false", "no"])
-def test_a_missing_or_empty_folder_is_free(tmp_path: Path, resume: str | None, overwrite: bool):
+@pytest.mark.parametrize("resume", ["auto", "no"])
+def test_a_missing_or_empty_folder_is_free(tmp_path: Path, resume: str, overwrite: bool):
     (tmp_path / "empty").mkdir()
     assert claim(tmp_path / "missing", resume, overwrite=overwrite) is None
     assert claim(tmp_path / "empty", resume, overwrite=overwrite) is None
@@ -62,23 +71,41 @@ def test_files_that_are_no_run_are_refused_and_stay_even_with_overwrite(tmp_path
     assert content(tmp_path) == ["thesis.txt"]
 
 
-def test_a_run_is_refused_and_stays_and_the_ways_on_are_named(tmp_path: Path):
-    folder = make_run(tmp_path / "run", 2)
+@pytest.mark.parametrize(("is_finished", "resume"), [(True, "auto"), (True, "no"), (False, "no")])
+def test_a_run_is_refused_and_stays_and_the_ways_on_are_named(tmp_path: Path, is_finished: bool, resume: str):
+    folder = make_run(tmp_path / "run", 2, is_finished=is_finished)
     before = content(folder)
-    with pytest.raises(InputError, match=r"holds another run.*--resume_from_checkpoint last.*--overwrite_run true"):
-        claim(folder)
+    what = "a finished run" if is_finished else "another run"
+    with pytest.raises(InputError, match=rf"holds {what}; continue it with --resume last, .*--overwrite_run true"):
+        claim(folder, resume)
     assert content(folder) == before
 
 
 def test_no_checkpoint_is_offered_where_there_is_none(tmp_path: Path):
     """Each message names a way that works: neither sends to the other."""
-    folder = make_run(tmp_path / "run")
-    with pytest.raises(InputError, match=r"another run without a checkpoint; replace it with --overwrite_run true"):
+    folder = make_run(tmp_path / "run", is_finished=True)
+    with pytest.raises(InputError, match=r"a finished run without a checkpoint; replace it with --overwrite_run true"):
         claim(folder)
     with pytest.raises(
         InputError, match=r"no complete checkpoint to resume from; start anew with --overwrite_run true"
     ):
         claim(folder, resume="last")
+
+
+def test_an_unfinished_run_goes_on_by_itself(tmp_path: Path):
+    assert claim(make_run(tmp_path / "run", 2, 4)) == str(tmp_path / "run" / "checkpoint-4")
+
+
+def test_an_unfinished_run_without_a_checkpoint_starts_anew(tmp_path: Path):
+    """Whatever its settings were: nothing of it is worth keeping."""
+    assert claim(make_run(tmp_path / "run", seed=7)) is None
+
+
+def test_what_an_interrupted_save_left_is_removed(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2)
+    (folder / ".aside-saving" / "checkpoint-4").mkdir(parents=True)
+    assert claim(folder) == str(folder / "checkpoint-2")
+    assert not (folder / ".aside-saving").exists()
 
 
 def test_overwrite_removes_the_run_with_its_checkpoints(tmp_path: Path):
@@ -115,22 +142,34 @@ def test_overwrite_never_removes_what_the_run_reads(tmp_path: Path, inside: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "was", "now", "words"),
     [
-        ("task", "rte", "task is rte, but in .*run.yaml mrpc; .*give --task mrpc"),
-        ("seed", 43, "seed is 43, but in .*run.yaml 42"),
-        ("max_train_examples", 100, "max_train_examples is 100, but in .*not given; .*leave --max_train_examples out"),
-        ("global_train_batch_size", None, "global_train_batch_size is None, but in .*run.yaml 32"),
+        ("seed", 42, 43, "seed is 43, but in .*run.yaml 42; .*give --seed 42"),
+        ("learning_rate", 1e-4, 2e-4, "learning_rate is 0.0002, but in .*run.yaml 0.0001"),
+        ("max_steps", 100, 200, "max_steps is 200, but in .*run.yaml 100"),
+        ("data_seed", None, 7, "data_seed is 7, .* not given; .*leave --data_seed out"),
+        ("precision", "fp32", "bf16", "precision is bf16"),
     ],
 )
-def test_a_run_goes_on_with_its_own_data_only(tmp_path: Path, name: str, value: object, words: str):
-    folder = make_run(tmp_path / "run", 2)
-    settings = {"task": "mrpc", "seed": 42, "global_train_batch_size": 32, "max_train_examples": None}
-    lines = [f"{key}: {each}\n" for key, each in settings.items() if each is not None]
-    (folder / CONFIG_FILE).write_text("".join(lines))
-    assert claim(folder, "last", lasting=settings) == str(folder / "checkpoint-2")
+def test_a_run_goes_on_with_its_own_settings_only(
+    tmp_path: Path, caplog, name: str, was: object, now: object, words: str
+):
+    folder = make_run(tmp_path / "run", 2, **({} if was is None else {name: was}))
+    before = content(folder)
     with pytest.raises(InputError, match=words):
-        claim(folder, "last", lasting=settings | {name: value})
+        claim(folder, **{name: now})
+    assert content(folder) == before
+    with caplog.at_level(logging.WARNING):
+        assert claim(folder, allow_changes=True, **{name: now}) == str(folder / "checkpoint-2")
+    assert name in caplog.text
+
+
+def test_where_things_lie_and_how_the_work_is_shared_out_may_change(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2, per_device_train_batch_size=8, global_train_batch_size=16, logging_steps=5)
+    changes = {"per_device_train_batch_size": 4, "global_train_batch_size": 16, "dataloader_num_workers": 3}
+    changes |= {"logging_steps": 7, "save_steps": 11, "eval_strategy": "no", "fast_layers": "off", "report_to": "none"}
+    assert claim(folder, **changes) == str(folder / "checkpoint-2")
+    assert claim(tmp_path / "elsewhere", folder / "checkpoint-2", **changes) == str(folder / "checkpoint-2")
 
 
 def test_results_are_json_with_null_for_what_is_not_defined():
@@ -138,17 +177,7 @@ def test_results_are_json_with_null_for_what_is_not_defined():
     assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": None, "c": 1.5, "d": {"e": 1}}
 
 
-def test_the_training_loss_is_the_mean_over_all_processes():
-    """After the last line of the log the Trainer adds up the loss of each process alone."""
-
-    def gather(own: torch.Tensor) -> torch.Tensor:
-        return torch.cat([own, own + 1.0])
-
-    trainer = SimpleNamespace(args=SimpleNamespace(device="cpu"), accelerator=SimpleNamespace(gather=gather))
-    assert _mean_over_processes(trainer, 2.0) == 2.5
-
-
-@pytest.mark.parametrize("word", ["last", "true", "True"])
+@pytest.mark.parametrize("word", ["auto", "last"])
 def test_last_is_the_checkpoint_with_the_highest_step(tmp_path: Path, word: str, caplog: pytest.LogCaptureFixture):
     # 10 comes after 9, not before 2.
     folder = make_run(tmp_path / "run", 9, 10, 2)
@@ -157,18 +186,18 @@ def test_last_is_the_checkpoint_with_the_highest_step(tmp_path: Path, word: str,
     assert not caplog.records
 
 
-@pytest.mark.parametrize("missing", ["trainer_state.json", *FILES])
-def test_last_passes_over_a_checkpoint_that_is_not_whole_and_says_so(
-    tmp_path: Path, missing: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("word", ["auto", "last"])
+def test_a_checkpoint_that_is_not_whole_is_passed_over_and_named(
+    tmp_path: Path, word: str, caplog: pytest.LogCaptureFixture
 ):
     folder = make_run(tmp_path / "run", 2, 4, 6)
-    (folder / "checkpoint-6" / missing).unlink()
-    (folder / "checkpoint-4" / "trainer_state.json").write_text('{"global_step": ')
+    (folder / "checkpoint-6" / "optimizer.pt").unlink()
+    (folder / "checkpoint-4" / STATE_FILE).write_text('{"global_step": ')
     with caplog.at_level(logging.WARNING):
-        assert claim(folder, "last") == str(folder / "checkpoint-2")
+        assert claim(folder, word) == str(folder / "checkpoint-2")
     warnings = " ".join(record.getMessage() for record in caplog.records)
-    assert "checkpoint-6" in warnings
-    assert "checkpoint-4" in warnings
+    assert "checkpoint-6 is passed over: optimizer.pt is missing" in warnings
+    assert "checkpoint-4 is passed over: trainer_state.json has" in warnings
     assert (folder / "checkpoint-6").is_dir()
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig
 
-from bert_recipes.benchmarking.flops import Work, forward_flops, training_flops
+from bert_recipes.flops import Work, forward_flops, training_flops
 from bert_recipes.models.bert import BertForPreTraining
 
 

@@ -1,0 +1,215 @@
+"""One pre-training run under several launches, and interrupted in several ways: do they end in the same weights?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from bert_recipes.errors import InputError
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a run is started.
+
+    Attributes:
+        name: What it is called in the table.
+        config: A configuration of accelerate_configs/, by name; None: one process without a launcher.
+        processes: Of the run.
+        flags: More flags of recipes/pretrain.py.
+    """
+
+    name: str
+    config: str | None = None
+    processes: int = 1
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ResumeCase:
+    """A run that is stopped half way.
+
+    Attributes:
+        name: What it is called in the table.
+        first, second: The launches before and after.
+        flags: Of both parts and of the run that is not interrupted.
+        is_exact: Whether the weights are to be equal bit for bit; otherwise to float rounding.
+    """
+
+    name: str
+    first: Launch
+    second: Launch
+    flags: tuple[str, ...] = ()
+    is_exact: bool = True
+
+
+ONE, WORKERS = Launch("1 process"), Launch("1 process, 2 data workers", flags=("--dataloader_num_workers", "2"))
+TWO = Launch("2 processes (DDP)", "ddp_cpu", 2)
+ZERO = tuple(Launch(f"2 processes, ZeRO {stage}", f"deepspeed_zero{stage}", 2) for stage in (1, 2, 3))
+SPLIT = Launch("1 process, 4 micro-batches", flags=("--per_device_train_batch_size", "4"))
+LAUNCHES = (ONE, SPLIT, TWO, *ZERO)
+_SPLIT, _BF16 = ("--per_device_train_batch_size", "4"), ("--precision", "bf16")
+_DROPOUT, _PHASES = ("--dropout", "0.1"), ("--phase2_max_seq_length", "64", "--phase2_steps")
+RESUME_CASES = (
+    ResumeCase("1 process", ONE, ONE),
+    ResumeCase("with dropout 0.1", ONE, ONE, _DROPOUT),
+    ResumeCase("with 2 data workers", WORKERS, WORKERS, _DROPOUT),
+    ResumeCase("with 4 micro-batches a step", ONE, ONE, (*_SPLIT, *_DROPOUT)),
+    ResumeCase("in bfloat16", ONE, ONE, (*_BF16, *_DROPOUT)),
+    ResumeCase("in phase two", ONE, ONE, (*_PHASES, "{most}", *_DROPOUT)),
+    ResumeCase("before phase two", ONE, ONE, (*_PHASES, "{few}", *_DROPOUT)),
+    ResumeCase("2 processes (DDP)", TWO, TWO, _DROPOUT),
+    *(ResumeCase(launch.name, launch, launch) for launch in ZERO),
+    ResumeCase("2 processes, then 1", TWO, ONE, is_exact=False),
+    ResumeCase("1 process, then 2", ONE, TWO, is_exact=False),
+)
+
+
+@dataclass
+class Comparison:
+    """Runs and compares.
+
+    Attributes:
+        script: recipes/pretrain.py.
+        work_dir: Folder of the runs.
+        steps: Of each run.
+        flags: Of all runs: --store and the like.
+    """
+
+    script: Path
+    work_dir: Path
+    steps: int = 50
+    flags: Sequence[str] = field(default_factory=tuple)
+
+    def compare_launches(self, launches: Sequence[Launch] = LAUNCHES) -> list[dict[str, Any]]:
+        """Loss at the end and largest difference of a weight, of each launch beside the first."""
+        rows: list[dict[str, Any]] = []
+        for launch in launches:
+            folder = self.run(launch, f"launch-{len(rows)}")
+            loss = last_loss(folder)
+            first = self.work_dir / "launch-0"
+            rows.append(
+                {
+                    "launch": launch.name,
+                    "loss": loss,
+                    "loss_difference": abs(loss - last_loss(first)),
+                    "largest_weight_difference": largest_difference(folder, first),
+                }
+            )
+        return rows
+
+    def compare_resumes(self, cases: Sequence[ResumeCase] = RESUME_CASES) -> list[dict[str, Any]]:
+        """Whether runs that are stopped half way end as those that are not."""
+        rows = []
+        for number, case in enumerate(cases):
+            half = self.steps // 2
+            flags = [flag.format(most=self.steps - half // 2, few=half // 2) for flag in case.flags]
+            straight = self.run(case.first, f"resume-{number}-straight", *flags)
+            # What is left of a run that was killed right after the checkpoint in its middle.
+            stopped = self.run(
+                case.first, f"resume-{number}", *flags, "--save_strategy", "steps", "--save_steps", str(half)
+            )
+            for file in ("all_results.json", "model.safetensors"):
+                (stopped / file).unlink()
+            for later in stopped.glob("checkpoint-*"):
+                if int(later.name.rpartition("-")[2]) > half:
+                    shutil.rmtree(later)
+            resumed = self.run(
+                case.second, f"resume-{number}", *flags, "--save_strategy", "steps", "--save_steps", str(half)
+            )
+            rows.append(
+                {
+                    "case": case.name,
+                    "equal": (straight / "model.safetensors").read_bytes()
+                    == (resumed / "model.safetensors").read_bytes(),
+                    "expected_equal": case.is_exact,
+                    "history_equal": history_of(straight) == history_of(resumed),
+                    "largest_weight_difference": largest_difference(resumed, straight),
+                    "resumed_at_step": json.loads((resumed / "all_results.json").read_text())["resumed_at_step"],
+                }
+            )
+        return rows
+
+    def run(self, launch: Launch, name: str, *flags: str) -> Path:
+        """Train in a folder of its own.
+
+        Raises:
+            InputError: The run failed; with its last line.
+        """
+        folder = self.work_dir / name
+        command = [sys.executable]
+        if launch.config is not None:
+            configs = self.script.parent.parent / "accelerate_configs"
+            command += ["-m", "accelerate.commands.launch", "--quiet", "--main_process_port", "0"]
+            command += [
+                "--config_file",
+                str(configs / f"{launch.config}.yaml"),
+                "--num_processes",
+                str(launch.processes),
+            ]
+        command += [str(self.script), *self.flags, "--max_steps", str(self.steps), "--logging_steps", "1"]
+        command += ["--output_dir", str(folder), "--use_cpu", "true", "--disable_tqdm", "true", *launch.flags, *flags]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
+        done = subprocess.run(command, cwd=self.script.parent.parent, env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            said = [line for line in done.stderr.splitlines() if line.strip()] or ["nothing"]
+            raise InputError(f"{launch.name}: exit code {done.returncode}: {said[-1]}")
+        return folder
+
+
+def last_loss(folder: Path) -> float:
+    """The training loss of the last step."""
+    return [line["loss"] for line in history_of(folder) if "loss" in line][-1]
+
+
+# Figures of the clock, which no two runs share.
+_TIMES = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime", "per_second")
+
+
+def history_of(folder: Path) -> list[Mapping[str, Any]]:
+    """The logged history of a run, without what the clock says."""
+    history = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+    return [
+        {name: value for name, value in line.items() if not name.endswith(_TIMES)}
+        for line in history
+        if "train_runtime" not in line
+    ]
+
+
+def largest_difference(first: Path, second: Path) -> float:
+    """The largest absolute difference of a weight of two models."""
+    ours, others = (load_file(folder / "model.safetensors") for folder in (first, second))
+    names = ours.keys() & others.keys()
+    return max(float((ours[name].float() - others[name].float()).abs().max()) for name in names)
+
+
+def format_tables(results: Mapping[str, Any]) -> str:
+    """Two Markdown tables."""
+    lines = [
+        "| launch | loss at the end | its difference | largest difference of a weight |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {row['launch']} | {row['loss']:.6f} | {row['loss_difference']:.1e} | {row['largest_weight_difference']:.1e} |"
+        for row in results["launches"]
+    ]
+    lines += [
+        "",
+        "| stopped half way and resumed | weights equal | log equal | largest difference |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {row['case']} | {'bit for bit' if row['equal'] else 'to rounding'} | {'yes' if row['history_equal'] else 'to rounding'} "
+        f"| {row['largest_weight_difference']:.1e} |"
+        for row in results["resumes"]
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,117 @@
+"""A run in two phases: short inputs first, long ones for the last steps, as one run.
+
+Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest, under one learning-rate schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bert_recipes.arguments import DataArguments, PreTrainingArguments
+from bert_recipes.errors import InputError
+
+
+@dataclass
+class PhaseArguments:
+    """The last steps of a run, where they differ from those before.
+
+    Attributes:
+        phase2_steps: How many of max_steps they are; 0: the whole run is one phase.
+        phase2_max_seq_length: Tokens of a pair, special tokens included.
+        phase2_max_predictions_per_seq: Limit of predicted tokens a pair; default: mlm_probability x the length.
+        phase2_per_device_train_batch_size: Examples that a process takes at once; default: as before.
+        phase2_global_train_batch_size: Examples of a step; default: as before.
+        phase2_learning_rate: Peak of a schedule of its own, which starts anew with phase2_warmup_steps; default: the paper's,
+            one schedule over both phases.
+        phase2_warmup_steps: Steps of that schedule's warm-up, or their share if below 1.
+    """
+
+    phase2_steps: int = field(default=0, metadata={"help": "last steps of max_steps, with longer inputs (0: none)"})
+    phase2_max_seq_length: int = field(default=512, metadata={"help": "tokens of a pair in phase 2 (paper: 512)"})
+    phase2_max_predictions_per_seq: int | None = field(
+        default=None,
+        metadata={"help": "limit of predicted tokens a pair in phase 2; default: mlm_probability x length"},
+    )
+    phase2_per_device_train_batch_size: int | None = field(
+        default=None, metadata={"help": "examples a process takes at once in phase 2; default: as before"}
+    )
+    phase2_global_train_batch_size: int | None = field(
+        default=None, metadata={"help": "examples of a step in phase 2; default: as before"}
+    )
+    phase2_learning_rate: float | None = field(
+        default=None, metadata={"help": "peak of phase 2's own schedule; default: one schedule over both phases"}
+    )
+    phase2_warmup_steps: float | None = field(
+        default=None, metadata={"help": "warm-up of phase 2's own schedule, steps or their share if below 1"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            InputError: A value out of range, or half of a schedule.
+        """
+        if self.phase2_steps < 0:
+            raise InputError(f"phase2_steps is {self.phase2_steps}; allowed: 0 or more")
+        if (self.phase2_learning_rate is None) != (self.phase2_warmup_steps is None):
+            raise InputError(
+                "phase2_learning_rate and phase2_warmup_steps make a schedule of their own: give both, or neither for one "
+                "schedule over both phases"
+            )
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Some steps of a run.
+
+    Attributes:
+        first_step, end_step: Steps of the run, the last one excluded.
+        global_batch: Examples of a step; None: what micro-batch and accumulation make of it.
+        micro_batch: Examples that a process takes at once, at most.
+        max_seq_length, max_predictions_per_seq: Of its pairs.
+        own_schedule: (warm-up, peak) of a schedule of its own; None: the run's, over all phases that have none.
+    """
+
+    first_step: int
+    end_step: int
+    global_batch: int | None
+    micro_batch: int
+    max_seq_length: int
+    max_predictions_per_seq: int | None
+    own_schedule: tuple[float, float] | None = None
+
+
+def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseArguments) -> list[Phase]:
+    """One phase, or two.
+
+    Args:
+        args: Settings of the run; max_steps is known where there are two phases.
+        data: Of the first phase.
+        second: Of the second.
+
+    Raises:
+        InputError: The second phase takes all steps, or their number is not known.
+    """
+    total, split = args.max_steps, args.max_steps - second.phase2_steps
+    first = Phase(
+        *(0, split, args.global_train_batch_size, args.per_device_train_batch_size),
+        *(data.max_seq_length, data.max_predictions_per_seq),
+    )
+    if not second.phase2_steps:
+        return [first]
+    if split <= 0:
+        raise InputError(
+            f"phase2_steps is {second.phase2_steps}, max_steps {total}; the second phase is the last part of max_steps: give "
+            "more of them"
+        )
+    own = None
+    if second.phase2_learning_rate is not None and second.phase2_warmup_steps is not None:
+        own = second.phase2_warmup_steps, second.phase2_learning_rate
+    return [
+        first,
+        Phase(
+            *(split, total, second.phase2_global_train_batch_size or args.global_train_batch_size),
+            second.phase2_per_device_train_batch_size or args.per_device_train_batch_size,
+            *(second.phase2_max_seq_length, second.phase2_max_predictions_per_seq, own),
+        ),
+    ]

@@ -1,0 +1,297 @@
+"""A Trainer whose runs may be stopped at any instant, and go on as if they had not been."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import TrainOutput
+
+from bert_recipes.checkpointing import PROGRESS_FILE, STATE_FILE, aside_of, put_in_place, read_step, rotate, seal
+from bert_recipes.errors import InputError, Interrupted, saving
+from bert_recipes.run_arguments import RunArguments
+from bert_recipes.stopping import StopRequest
+
+
+logger = logging.getLogger(__name__)
+
+
+class ResumableTrainer(Trainer):
+    """`Trainer` with checkpoints that are whole or not there, a log that goes on exactly, and an orderly end at a signal.
+
+    SIGTERM and SIGINT end the run after the step that is being computed, with a checkpoint; processes agree on the step. A
+    step whose gradient is not finite changes nothing and is counted; too many of them in a row end the run.
+    """
+
+    args: RunArguments
+    optimizer: Any
+    control: TrainerControl
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Set the Trainer up."""
+        super().__init__(*args, **kwargs)
+        self.stop_request = StopRequest()
+        self.steps_done = 0  # before this call of train()
+        self.skipped_steps = 0
+        self._skipped_in_a_row = 0
+        # Written into each checkpoint by name of the file: what a run that goes on must find again.
+        self.checkpoint_files: dict[str, Callable[[Path], None]] = {}
+        # Name -> value: what must be the same where a run goes on: the data, the tokenizer, the global batch.
+        self.identity: dict[str, Any] = {}
+        self._stop_flags: list[torch.Tensor] = []
+        self._resumed_from: Path | None = None
+        self._progress: dict[str, Any] = {}
+        self._is_stopped = False
+        self._writes_to: Path | None = None
+        self.add_callback(_AtStepEnd(self))
+
+    # The run
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
+        """As stock.
+
+        Args:
+            resume_from_checkpoint: Folder of a complete checkpoint, or None.
+            kwargs: As stock.
+
+        Raises:
+            Interrupted: A signal asked for the end; everything is saved.
+            InputError: Too many gradients in a row were not finite.
+        """
+        self._resumed_from = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
+        self.steps_done = 0 if self._resumed_from is None else read_step(self._resumed_from)
+        self._progress = {} if self._resumed_from is None else self._read_progress(self._resumed_from)
+        self.skipped_steps, self._skipped_in_a_row = self._progress.get("skipped_steps", 0), 0
+        self._stop_flags, self._is_stopped = [], False
+        with self.stop_request.listening():
+            output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+            self._leave_if_asked()
+        return output
+
+    def _leave_if_asked(self) -> None:
+        """Raise where any process was asked to stop, also after the last step."""
+        flags = gather_object([self.stop_request.signal]) if self.args.world_size > 1 else [self.stop_request.signal]
+        number = next((flag for flag in flags if flag is not None), None)
+        if number is None:
+            return
+        if not self._is_stopped and not self._checkpoint_folder().is_dir() and not self.args.load_best_model_at_end:
+            self._save_checkpoint(self.model_wrapped, None)
+        step, last = self.state.global_step, self.state.max_steps
+        raise Interrupted(
+            f"stopped by {signal.Signals(number).name} after step {step} of {last}; the same command goes on from there",
+            128 + number,
+        )
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean of the training loss over all steps of the run, those before a resume too; after `train`."""
+        own = torch.tensor([self._total_loss_scalar], dtype=torch.float64, device=self.args.device)
+        # What came after the last line of the log is each process' own.
+        total = self.accelerator.gather(own).mean().item()
+        return total / max(self.state.global_step, 1)
+
+    # Stopping
+
+    def _ends_here(self) -> bool:
+        """Whether this step is the last one of a part of the run, which ends with a checkpoint."""
+        return False
+
+    def stop_flag(self) -> float:
+        """1.0 once this process was asked to stop; to be added up over the processes with what else a step adds up."""
+        return float(self.stop_request.signal is not None)
+
+    def note_stop_flags(self, total: torch.Tensor) -> None:
+        """Take the sum of all processes' flags, float (), on the device: all of them see the same."""
+        self._stop_flags.append(total)
+
+    def _wants_to_stop(self) -> bool:
+        """Whether all processes know that one was asked to stop."""
+        if self.args.world_size == 1:
+            return self.stop_request.signal is not None
+        # The sum of the step before: it is there by now, and reading it makes no device wait.
+        known = self._stop_flags[0] if self._stop_flags else None
+        del self._stop_flags[:-1]
+        return known is not None and bool(known > 0)
+
+    # Checkpoints
+
+    def _checkpoint_folder(self) -> Path:
+        return Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write everything aside, seal it, and only then give it its name; rotate when that is done."""
+        folder = Path(self.args.output_dir)
+        aside, target = aside_of(folder), self._checkpoint_folder()
+        pushes, self.args.push_to_hub = self.args.push_to_hub, False
+        try:
+            with saving(target):
+                if self.args.should_save:
+                    shutil.rmtree(aside, ignore_errors=True)
+                self.accelerator.wait_for_everyone()
+                self._writes_to = aside
+                super()._save_checkpoint(model, trial)
+                self._name_best(target)
+                self._write_progress(aside / target.name)
+                self.accelerator.wait_for_everyone()
+                if self.args.should_save:
+                    self._finish_checkpoint(aside / target.name, target)
+            self.accelerator.wait_for_everyone()
+        finally:
+            self._writes_to, self.args.push_to_hub = None, pushes
+            if self.args.should_save:
+                shutil.rmtree(aside, ignore_errors=True)
+        if pushes:
+            self._push_from_checkpoint(str(target))
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """As stock; while a checkpoint is written, the folder beside it."""
+        return super()._get_output_dir(trial) if self._writes_to is None else str(self._writes_to)
+
+    def _finish_checkpoint(self, written: Path, target: Path) -> None:
+        """In the main process: correct what names folders, seal, rename, rotate."""
+        # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
+        (written / "training_args.bin").unlink(missing_ok=True)
+        self.state.save_to_json(str(written / STATE_FILE))
+        states = len(list(written.glob("rng_state*.pth")))
+        if states != self.args.world_size and not self.args.save_only_model:
+            raise InputError(
+                f"output_dir {target.parent}: {states} of {self.args.world_size} processes wrote their part of the checkpoint "
+                "there; it must be one folder that all machines share"
+            )
+        for name, write in self.checkpoint_files.items():
+            write(written / name)
+        seal(written)
+        put_in_place(written, target)
+        best = self.state.best_model_checkpoint
+        rotate(target.parent, self.args.save_total_limit, keep=() if best is None else (Path(best),))
+
+    def _name_best(self, target: Path) -> None:
+        """The best checkpoint by its final name; stock looks for it in the folder that is being written to."""
+        if self.state.best_global_step:
+            best = target.with_name(f"checkpoint-{self.state.best_global_step}")
+            self.state.best_model_checkpoint = str(best) if best == target or best.is_dir() else None
+
+    # What else a checkpoint keeps
+
+    def progress_of_process(self) -> dict[str, Any]:
+        """What this process must remember, JSON: its part of the sums since the last line of the log."""
+        return {"loss": float(self._tr_loss)}
+
+    def take_progress(self, progress: dict[str, Any]) -> None:
+        """Go on with what `progress_of_process` said."""
+        self._tr_loss.fill_(progress["loss"])
+
+    def progress_of_run(self) -> dict[str, Any]:
+        """What all processes must remember, JSON."""
+        return {
+            "identity": self.identity,
+            "total_loss": self._total_loss_scalar,
+            "last_logged_step": self._globalstep_last_logged,
+            "skipped_steps": self.skipped_steps,
+        }
+
+    def _write_progress(self, folder: Path) -> None:
+        own = self.progress_of_process()
+        everyone = gather_object([own]) if self.args.world_size > 1 else [own]
+        if self.args.should_save:
+            text = json.dumps({**self.progress_of_run(), "processes": everyone}, indent=1)
+            (folder / PROGRESS_FILE).write_text(text + "\n", encoding="utf-8")
+
+    def _read_progress(self, checkpoint: Path) -> dict[str, Any]:
+        """What a checkpoint remembers.
+
+        Raises:
+            InputError: It is another run's, and `allow_changes` is false.
+        """
+        content = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
+        changed = [name for name, value in self.identity.items() if content["identity"].get(name) != value]
+        for name in changed:
+            said = f"{name} is {self.identity[name]}, {checkpoint} was made with {content['identity'].get(name)}"
+            if not self.args.allow_changes:
+                raise InputError(f"{said}; give back what it was, start anew, or go on with --allow_changes true")
+            logger.warning("%s; the run goes on with it, as allow_changes is true", said)
+        return content
+
+    def go_on(self) -> None:
+        """Called when everything else is loaded: take up the sums where the checkpoint left them."""
+        if not self._progress:
+            return
+        everyone = self._progress["processes"]
+        if len(everyone) == self.args.world_size:
+            own = everyone[self.args.process_index]
+        else:  # other processes than before: each gets an equal part of the whole
+            own = {name: _mean([each[name] for each in everyone]) for name in everyone[0]}
+        self.take_progress(own)
+        self._total_loss_scalar = self._progress["total_loss"]
+        self._globalstep_last_logged = self._progress["last_logged_step"]
+
+    # Gradients that are not finite
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """As stock; a step whose gradient is not finite loses its gradients, so that the optimiser leaves everything as it is.
+
+        Raises:
+            InputError: It happened `max_skipped_steps` times in a row.
+        """
+        norm = super()._get_grad_norm(model, grad_norm)
+        if norm is None or math.isfinite(float(norm)):
+            self._skipped_in_a_row = 0
+            return norm
+        step = self.state.global_step + 1
+        self.skipped_steps += 1
+        self._skipped_in_a_row += 1
+        if self.accelerator.scaler is None:  # with a loss scaler this is how it finds its scale
+            self._check_skipped(step)
+            logger.warning("step %d is skipped: its gradient is not finite (%s)", step, float(norm))
+        model.zero_grad()
+        return norm
+
+    def _check_skipped(self, step: int) -> None:
+        if self._skipped_in_a_row < self.args.max_skipped_steps and not self.is_deepspeed_enabled:
+            return
+        times = f"{self._skipped_in_a_row} steps in a row" if self._skipped_in_a_row > 1 else "one step"
+        # DeepSpeed has updated the weights by the time that it tells the norm.
+        why = ", and DeepSpeed cannot leave a step out" if self.is_deepspeed_enabled else ""
+        raise InputError(
+            f"step {step}: the gradient was not finite for {times}{why}; the checkpoints are from before. Lower learning_rate, "
+            "give more warmup_steps, or --precision fp32"
+        )
+
+
+class _AtStepEnd(TrainerCallback):
+    """Looks at the end of each step whether the run is to stop."""
+
+    def __init__(self, trainer: ResumableTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.trainer.go_on()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.trainer._wants_to_stop():
+            self.trainer._is_stopped = True
+        if self.trainer._is_stopped or self.trainer._ends_here():
+            control.should_training_stop = True
+            control.should_save = True
+
+
+def _mean(values: list[Any]) -> Any:
+    """Of numbers, or of lists of them element by element; of truths, whether any holds."""
+    if isinstance(values[0], bool):
+        return any(values)
+    if isinstance(values[0], list):
+        return [_mean(list(column)) for column in zip(*values, strict=True)]
+    return sum(values) / len(values)

@@ -1,0 +1,115 @@
+"""Runs the pre-training recipe again and again in forked children and kills them; what is imported is imported once.
+
+python tests/invariants/killed_runs.py '{"argv": [...], "output_dir": ..., "kills": 50, "signal": 9, "seed": 0}'
+
+Prints one JSON line: what happened to each child, and how many complete runs there were.
+"""
+
+import json
+import os
+import random
+import runpy
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+# Everything heavy, before the first fork; nothing of it may start a thread.
+import accelerate  # noqa: F401
+import torch  # noqa: F401
+import transformers.trainer  # noqa: F401
+
+import bert_recipes.pretraining
+import bert_recipes.reporting
+import bert_recipes.training  # noqa: F401
+from bert_recipes.checkpointing import last_complete, list_checkpoints, why_incomplete
+
+
+RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "pretrain.py"
+
+
+def start(argv: list[str], log: Path) -> int:
+    """Fork a child that runs the recipe; its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.argv = [str(RECIPE), *argv]
+    code = 1
+    try:
+        runpy.run_path(str(RECIPE), run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def wait(pid: int, seconds: float) -> int | None:
+    """Exit code of a child, negative for a signal; None while it still runs after so many seconds."""
+    end = time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.002)
+
+
+def where_it_fell(folder: Path) -> str:
+    """What a child was doing when it died."""
+    if any(folder.glob(".aside-saving/*")):
+        return "writing a checkpoint"
+    if any(folder.glob(".aside-*")):
+        return "putting one in place or deleting one"
+    return "between saves" if list_checkpoints(folder) else "before the first save"
+
+
+def main() -> None:
+    """Kill until it is enough, checking what each life leaves."""
+    told: dict[str, Any] = json.loads(sys.argv[1])
+    folder, rng = Path(told["output_dir"]), random.Random(told["seed"])
+    log = folder.parent / "child.log"
+    lives: list[dict[str, Any]] = []
+    finished = 0
+    while len(lives) < told["kills"]:
+        before, _ = last_complete(folder)
+        pid = start(told["argv"], log)
+        code = wait(pid, rng.uniform(*told["seconds"]))
+        if code is None:
+            os.kill(pid, told["signal"])
+            code = wait(pid, 120)
+            assert code is not None, "the child does not end"
+        said = log.read_text(encoding="utf-8", errors="replace")
+        if before is not None:
+            assert f"goes on from {before.name}" in said or code == -signal.SIGKILL, said[-2000:]
+        for path in list_checkpoints(folder):
+            # A name is given to what is whole, and to nothing else.
+            assert why_incomplete(path) is None, (path, why_incomplete(path))
+        if code == 0:
+            finished += 1
+            shutil.copy(folder / "model.safetensors", folder.parent / f"finished-{finished}.safetensors")
+            shutil.copy(folder / "trainer_state.json", folder.parent / f"finished-{finished}.json")
+            shutil.rmtree(folder)
+            continue
+        steps = [int(path.name.rpartition("-")[2]) for path in list_checkpoints(folder)]
+        lives.append({"code": code, "fell": where_it_fell(folder), "step": max(steps, default=0), "said": said[-300:]})
+    # To its end, whatever was left.
+    while folder.exists():
+        pid = start(told["argv"], log)
+        assert wait(pid, 600) == 0, log.read_text(encoding="utf-8", errors="replace")[-2000:]
+        finished += 1
+        shutil.copy(folder / "model.safetensors", folder.parent / f"finished-{finished}.safetensors")
+        shutil.copy(folder / "trainer_state.json", folder.parent / f"finished-{finished}.json")
+        break
+    print(json.dumps({"lives": lives, "finished": finished}))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Whatever ends a run, it goes on to the weights of a run that was not ended, bit for bit."""
+
+import collections
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.checkpointing import last_complete
+from bert_recipes.launch_comparison import history_of
+
+
+HERE = Path(__file__).parent
+STEPS = 160
+FLAGS = [
+    "--size",
+    "tiny",
+    "--max_seq_length",
+    "48",
+    "--global_train_batch_size",
+    "8",
+    "--per_device_train_batch_size",
+    "4",
+]
+FLAGS += ["--max_steps", str(STEPS), "--warmup_steps", "10", "--learning_rate", "1e-3", "--logging_steps", "3"]
+FLAGS += ["--save_steps", "2", "--save_total_limit", "2", "--eval_strategy", "steps", "--eval_steps", "50"]
+FLAGS += ["--max_eval_pairs", "8", "--use_cpu", "true", "--disable_tqdm", "true", "--dropout", "0.1"]
+# Across the end of an epoch, with accumulation, evaluation, dropout, the end of phase one.
+FLAGS += ["--phase2_steps", "60", "--phase2_max_seq_length", "64", "--phase2_per_device_train_batch_size", "4"]
+
+
+def flags_for(store: Path, folder: Path) -> list[str]:
+    config = HERE.parents[1] / "recipes" / "configs" / "pretrain" / "bert_tiny.yaml"
+    return ["--config", str(config), "--store", str(store), "--output_dir", str(folder), *FLAGS]
+
+
+def pretrain(repository: Path, argv: list[str], **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, **options)
+
+
+@pytest.fixture(scope="module")
+def straight(repository, small_store, tmp_path_factory) -> Path:
+    """The run that nothing ends."""
+    folder = tmp_path_factory.mktemp("straight") / "run"
+    done = pretrain(repository, flags_for(small_store, folder))
+    assert done.returncode == 0, done.stderr[-2000:]
+    return folder
+
+
+def kill_again_and_again(store: Path, folder: Path, number: int, kills: int, seed: int) -> dict:
+    # Long enough to start, short enough to end in the middle: a child starts in about a second.
+    told = {"argv": flags_for(store, folder), "output_dir": str(folder), "kills": kills, "signal": int(number)}
+    told |= {"seconds": [0.6, 2.6], "seed": seed}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "killed_runs.py"), json.dumps(told)],
+        capture_output=True,
+        text=True,
+        timeout=3000,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_like(straight: Path, folder: Path, finished: int) -> None:
+    weights = (straight / "model.safetensors").read_bytes()
+    state = folder.parent / "state"
+    for number in range(1, finished + 1):
+        assert (folder.parent / f"finished-{number}.safetensors").read_bytes() == weights
+        state.mkdir(exist_ok=True)
+        shutil.copy(folder.parent / f"finished-{number}.json", state / "trainer_state.json")
+        assert history_of(state) == history_of(straight)
+
+
+@pytest.mark.slow
+def test_fifty_kills_at_random_instants(straight, small_store, tmp_path, capsys):
+    result = kill_again_and_again(small_store, tmp_path / "run", signal.SIGKILL, 50, seed=1)
+    assert len(result["lives"]) == 50
+    assert all(life["code"] == -signal.SIGKILL for life in result["lives"])
+    fell = collections.Counter(life["fell"] for life in result["lives"])
+    with capsys.disabled():
+        sys.stdout.write(f"\n50 kills fell: {dict(fell)}; {result['finished']} runs came to their end\n")
+    assert fell["writing a checkpoint"] >= 10
+    assert_like(straight, tmp_path / "run", result["finished"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_a_run_in_good_order_again_and_again(straight, small_store, tmp_path, capsys, number):
+    result = kill_again_and_again(small_store, tmp_path / "run", number, 12, seed=2)
+    codes = collections.Counter(life["code"] for life in result["lives"])
+    with capsys.disabled():
+        sys.stdout.write(f"\n12 {number.name}: exit codes {dict(codes)}\n")
+    # Before the training begins a signal ends the process as it ends any other.
+    assert set(codes) <= {128 + number, -number}
+    assert codes[128 + number] >= 6
+    assert_like(straight, tmp_path / "run", result["finished"])
+
+
+def wait_for(condition, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_the_step_and_the_same_command_goes_on(
+    repository, small_store, straight, tmp_path, number, code
+):
+    folder = tmp_path / "run"
+    argv = [*flags_for(small_store, folder), "--save_strategy", "no"]
+    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "'loss'" not in (line := process.stderr.readline()):
+        assert line, "it ended before its first step"
+        if "{'loss'" in line:
+            break
+        if wait_for(lambda: (folder / "run.yaml").exists(), 60):
+            time.sleep(0.5)
+            break
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == code, said[-2000:]
+    assert "Traceback" not in said
+    checkpoint, passed = last_complete(folder)
+    assert checkpoint is not None
+    assert not passed
+    assert f"stopped by {number.name} after step {checkpoint.name.rpartition('-')[2]} of {STEPS}" in said
+    done = pretrain(repository, argv)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert f"goes on from {checkpoint.name}" in done.stderr
+    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+
+
+def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_whole(repository, small_store, straight, tmp_path):
+    """No file may have more bytes than the weights: the optimiser's state does not fit."""
+    import resource
+
+    folder = tmp_path / "run"
+    argv = flags_for(small_store, folder)
+    size = (straight / "model.safetensors").stat().st_size
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 1000, size + 1000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    done = pretrain(repository, argv, preexec_fn=limit)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert done.returncode == 1
+    assert len(errors) == 1, done.stderr[-2000:]
+    assert "cannot be written" in errors[0]
+    assert "Traceback" not in done.stderr
+    assert not list(folder.glob("checkpoint-*"))
+    assert not list(folder.glob(".aside-*"))
+    done = pretrain(repository, argv)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_killed_peer_ends_the_other_process_and_the_run_goes_on(repository, small_store, tmp_path):
+    common = ["--precision", "fp32"]
+    runs = {}
+    for name in ("straight", "killed"):
+        folder = tmp_path / name
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+        command = [*launch, str(repository / "recipes" / "pretrain.py"), *flags_for(small_store, folder), *common]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if name == "killed":
+            with subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment
+            ) as process:
+                assert wait_for(lambda folder=folder: len(list(folder.glob("checkpoint-*"))) >= 1, 120)
+                children = subprocess.run(
+                    ["pgrep", "-f", f"pretrain.py.*{folder}"], capture_output=True, text=True, check=True
+                ).stdout.split()
+                workers = [int(pid) for pid in children if int(pid) != process.pid]
+                begin = time.monotonic()
+                os.kill(workers[-1], signal.SIGKILL)
+                process.communicate(timeout=120)
+                assert process.returncode != 0
+                assert time.monotonic() - begin < 60
+            checkpoint, passed = last_complete(folder)
+            assert checkpoint is not None
+            assert not passed
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+        runs[name] = (folder / "model.safetensors").read_bytes()
+    assert runs["killed"] == runs["straight"]

@@ -1,0 +1,165 @@
+"""A checkpoint is whole or not there; the newest whole one is found, and never deleted."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.checkpointing import (
+    MANIFEST_FILE,
+    PROGRESS_FILE,
+    STATE_FILE,
+    aside_of,
+    last_complete,
+    list_checkpoints,
+    put_in_place,
+    read_step,
+    remove_leftovers,
+    rotate,
+    seal,
+    why_incomplete,
+)
+from bert_recipes.errors import InputError
+
+
+FILES = (STATE_FILE, PROGRESS_FILE, "scheduler.pt", "model.safetensors", "optimizer.pt", "rng_state.pth")
+
+
+def write_parts(folder: Path, step: int) -> Path:
+    folder.mkdir(parents=True)
+    for name in FILES:
+        (folder / name).write_bytes(os.urandom(200))
+    (folder / STATE_FILE).write_text(json.dumps({"global_step": step}))
+    inner = folder / "global_step3"  # an engine's own folder
+    inner.mkdir()
+    (inner / "shard.pt").write_bytes(os.urandom(50))
+    return folder
+
+
+def save(run: Path, step: int) -> Path:
+    target = run / f"checkpoint-{step}"
+    written = write_parts(aside_of(run) / target.name, step)
+    seal(written)
+    put_in_place(written, target)
+    return target
+
+
+def names(run: Path) -> list[str]:
+    return [path.name for path in list_checkpoints(run)]
+
+
+def test_a_sealed_folder_is_complete_and_says_what_it_holds(tmp_path: Path):
+    checkpoint = save(tmp_path, 7)
+    assert why_incomplete(checkpoint) is None
+    files = json.loads((checkpoint / MANIFEST_FILE).read_text())["files"]
+    assert set(files) == {*FILES, "global_step3/shard.pt"}
+    assert files["optimizer.pt"]["size"] == 200
+    assert read_step(checkpoint) == 7
+    assert last_complete(tmp_path) == (checkpoint, [])
+
+
+def damage(path: Path, how: str) -> None:
+    if how == "missing":
+        path.unlink()
+    elif how == "cut short":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "one bit":
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("how", ["missing", "cut short", "empty", "one bit"])
+@pytest.mark.parametrize("name", [*FILES, "global_step3/shard.pt", MANIFEST_FILE])
+def test_whatever_is_damaged_is_seen_and_the_one_before_is_taken(tmp_path: Path, name: str, how: str):
+    good, bad = save(tmp_path, 9), save(tmp_path, 10)
+    damage(bad / name, how)
+    reason = why_incomplete(bad)
+    assert reason is not None
+    assert Path(name).name in reason or (name, how) == (
+        MANIFEST_FILE,
+        "one bit",
+    )  # then another file is not what it says
+    found, passed = last_complete(tmp_path)
+    assert found == good
+    assert [(each.path, each.reason) for each in passed] == [(bad, reason)]
+
+
+def test_files_without_a_manifest_are_no_checkpoint(tmp_path: Path):
+    """What stock writes straight into the folder, and what a kill leaves of it."""
+    write_parts(tmp_path / "checkpoint-3", 3)
+    assert last_complete(tmp_path)[0] is None
+    assert "no manifest.json" in str(why_incomplete(tmp_path / "checkpoint-3"))
+
+
+def test_a_model_alone_is_nothing_to_go_on_from(tmp_path: Path):
+    written = write_parts(aside_of(tmp_path) / "checkpoint-3", 3)
+    (written / "scheduler.pt").unlink()
+    seal(written)
+    put_in_place(written, tmp_path / "checkpoint-3")
+    assert "no scheduler.pt" in str(why_incomplete(tmp_path / "checkpoint-3"))
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"files": [], "format": 1, "format_version": 1}', "\x00", '{"files"']
+)
+def test_a_manifest_that_is_none_is_a_reason_and_no_traceback(tmp_path: Path, content: str):
+    checkpoint = save(tmp_path, 1)
+    (checkpoint / MANIFEST_FILE).write_text(content)
+    assert why_incomplete(checkpoint) is not None
+
+
+def test_ten_comes_after_nine(tmp_path: Path):
+    for step in (9, 10, 2):
+        save(tmp_path, step)
+    (tmp_path / "checkpoint-x").mkdir()
+    (tmp_path / "checkpoint-11").write_text("a file")
+    assert names(tmp_path) == ["checkpoint-2", "checkpoint-9", "checkpoint-10"]
+
+
+def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path: Path):
+    first = (save(tmp_path, 5) / "optimizer.pt").read_bytes()
+    assert (save(tmp_path, 5) / "optimizer.pt").read_bytes() != first
+    assert why_incomplete(tmp_path / "checkpoint-5") is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".aside-saving", "checkpoint-5"]
+
+
+def test_rotation_keeps_the_newest_and_the_best(tmp_path: Path):
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step)
+    rotate(tmp_path, None)
+    rotate(tmp_path, 0)
+    assert len(names(tmp_path)) == 4
+    rotate(tmp_path, 2, keep=[tmp_path / "checkpoint-1"])
+    assert names(tmp_path) == ["checkpoint-1", "checkpoint-4"]
+    rotate(tmp_path, 1, keep=[tmp_path / "checkpoint-1"])
+    assert names(tmp_path) == ["checkpoint-1", "checkpoint-4"]
+    rotate(tmp_path, 1)
+    assert names(tmp_path) == ["checkpoint-4"]
+
+
+def test_rotation_never_removes_the_last_good_one(tmp_path: Path):
+    """A newer folder that is damaged does not count as one that is kept."""
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    damage(tmp_path / "checkpoint-3" / "optimizer.pt", "cut short")
+    rotate(tmp_path, 1)
+    assert last_complete(tmp_path)[0] == tmp_path / "checkpoint-2"
+
+
+def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path: Path):
+    save(tmp_path, 1)
+    write_parts(aside_of(tmp_path) / "checkpoint-2", 2)
+    (tmp_path / ".aside-old-checkpoint-0").mkdir()
+    (tmp_path / "run.yaml").write_text("size: tiny\n")
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-1", "run.yaml"]
+
+
+def test_a_state_without_a_step_is_refused(tmp_path: Path):
+    (tmp_path / STATE_FILE).write_text("{}")
+    with pytest.raises(InputError, match="no global_step"):
+        read_step(tmp_path)
