@@ -46,7 +46,7 @@ def main() -> None:
     flags += ["--phase2_steps", "0", "--max_seq_length", "48", "--global_train_batch_size", "16"]
     flags += ["--per_device_train_batch_size", "8", "--phase2_per_device_train_batch_size", "8", "--warmup_steps", "5"]
     flags += ["--learning_rate", "1e-3", "--precision", "fp32", "--dropout", "0", "--save_strategy", "no"]
-    flags += ["--eval_strategy", "no", "--dataloader_num_workers", "0", "--overwrite_run", "false"]
+    flags += ["--eval_strategy", "no", "--dataloader_num_workers", "0"]
     comparison = Comparison(ROOT / "recipes" / "pretrain.py", Path(args.output_dir).absolute(), args.steps, flags)
     launches = [each for each in LAUNCHES if not args.without or args.without not in each.name]
     cases = [each for each in RESUME_CASES if not args.without or args.without not in each.name]

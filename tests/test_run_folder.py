@@ -212,6 +212,16 @@ def test_last_without_a_whole_checkpoint_is_refused(tmp_path: Path):
     assert content(folder) == before
 
 
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_anew_by_itself(tmp_path: Path):
+    """Something of them may still be worth keeping, and a new run would write over them."""
+    folder = make_run(tmp_path / "run", 2)
+    (folder / "checkpoint-2" / "optimizer.pt").unlink()
+    before = content(folder)
+    with pytest.raises(InputError, match=r"no complete checkpoint.*--overwrite_run true"):
+        claim(folder)
+    assert content(folder) == before
+
+
 @pytest.mark.parametrize("name", ["missing", "empty", "run"])
 def test_an_explicit_folder_must_be_a_checkpoint(tmp_path: Path, name: str):
     (tmp_path / "empty").mkdir()

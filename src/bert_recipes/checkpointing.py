@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from collections.abc import Collection, Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_recipes.errors import InputError
+from bert_recipes.whole_files import sync_paths, write_json
 
 
 logger = logging.getLogger(__name__)
@@ -59,18 +59,12 @@ def seal(folder: Path) -> None:
     Raises:
         OSError: What the file system says.
     """
-    files = {}
-    for path in _files_of(folder):
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-        files[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": _hash_of(path)}
-    content = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files}
-    with open(folder / MANIFEST_FILE, "w", encoding="utf-8") as file:
-        file.write(json.dumps(content, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    for inner in (*(path for path in folder.rglob("*") if path.is_dir()), folder):
-        _sync_folder(inner)
+    files = {
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _hash_of(path)}
+        for path in _files_of(folder)
+    }
+    write_json(folder / MANIFEST_FILE, {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files})
+    sync_paths([*folder.rglob("*"), folder])
 
 
 def put_in_place(aside: Path, target: Path) -> None:
@@ -85,7 +79,7 @@ def put_in_place(aside: Path, target: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
     aside.rename(target)
-    _sync_folder(target.parent)
+    sync_paths([target.parent])
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -208,11 +202,3 @@ def _files_of(folder: Path) -> Iterator[Path]:
 def _hash_of(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

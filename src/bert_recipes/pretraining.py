@@ -20,7 +20,8 @@ from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.instances import InstanceDataset
 from bert_recipes.data.masking import IGNORE_INDEX
-from bert_recipes.data.store import Split, Store, open_store
+from bert_recipes.data.splits import Split
+from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.evaluation import EVALUATION_SEED
 from bert_recipes.models.bert import BertForPreTraining, open_checkpoint

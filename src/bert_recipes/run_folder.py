@@ -29,27 +29,56 @@ RUN_FILES = (
 # Settings that change nothing of what the remaining steps learn: where files lie, what is logged, saved and measured, and how
 # the work is shared out. Data, tokenizer and global batch are compared by what they are (`ResumableTrainer.identity`).
 _FREE_PREFIXES = ("logging_", "eval_", "save_", "hub_", "push_to_hub", "dataloader_", "ddp_", "fsdp", "torch_compile")
-_FREE = {
-    *("output_dir", "run_name", "report_to", "project", "disable_tqdm", "log_level", "log_level_replica", "do_eval"),
-    *("do_predict", "do_train", "store", "train_file", "validation_file", "tokenizer", "data_dir", "task_file"),
-    *("model_name_or_path", "data_cache_dir", "data_num_processes", "max_eval_pairs", "max_eval_examples"),
-    *(
+_FREE = frozenset(
+    [
+        "output_dir",
+        "run_name",
+        "report_to",
+        "project",
+        "trackio_space_id",
+        "disable_tqdm",
+        "log_level",
+        "log_level_replica",
+        "debug",
+        "store",
+        "train_file",
+        "validation_file",
+        "tokenizer",
+        "data_dir",
+        "task_file",
+        "model_name_or_path",
+        "data_cache_dir",
+        "data_num_processes",
+        "do_train",
+        "do_eval",
+        "do_predict",
+        "max_eval_pairs",
+        "max_eval_examples",
         "max_predict_examples",
-        "per_device_train_batch_size",
-        "per_device_eval_batch_size",
-        "gradient_accumulation_steps",
-    ),
-    *("global_train_batch_size", "deepspeed", "accelerator_config", "parallelism_config", "local_rank", "fast_layers"),
-    *(
         "load_best_model_at_end",
         "metric_for_best_model",
         "greater_is_better",
-        "max_skipped_steps",
         "prediction_loss_only",
-    ),
-    *("batch_eval_metrics", "include_for_metrics", "skip_memory_metrics", "debug", "enable_jit_checkpoint"),
-    *("include_num_input_tokens_seen", "torch_empty_cache_steps", "trackio_space_id", "average_tokens_across_devices"),
-}
+        "batch_eval_metrics",
+        "include_for_metrics",
+        "per_device_train_batch_size",
+        "per_device_eval_batch_size",
+        "gradient_accumulation_steps",
+        "global_train_batch_size",
+        "phase2_per_device_train_batch_size",
+        "deepspeed",
+        "accelerator_config",
+        "parallelism_config",
+        "local_rank",
+        "fast_layers",
+        "max_skipped_steps",
+        "skip_memory_metrics",
+        "enable_jit_checkpoint",
+        "torch_empty_cache_steps",
+        "average_tokens_across_devices",
+        "include_num_input_tokens_seen",
+    ]
+)
 
 
 def claim_output_dir(
@@ -112,9 +141,9 @@ def _find_checkpoint(wanted: str, folder: Path) -> Path | None:
     if found is not None:
         logger.info("the run in %s goes on from %s", folder, found.name)
         return found
-    if wanted == "last":
+    if wanted == "last" or passed:
         raise InputError(f"{folder} holds no complete checkpoint to resume from; start anew with --overwrite_run true")
-    logger.info("the run in %s has no complete checkpoint: it starts anew", folder)
+    logger.info("the run in %s has no checkpoint yet: it starts anew", folder)
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,3 +30,13 @@ def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, indented."""
     with written_aside(path) as aside:
         aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def sync_paths(paths: Iterable[Path]) -> None:
+    """Force files and folders to the disk."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from bert_recipes.data import epoch_index
 from bert_recipes.data.dataset import PreTrainingDataset
-from bert_recipes.data.store import TokenStore
+from bert_recipes.data.splits import TokenStore
 from bert_recipes.data.store_writer import StoreWriter
 from bert_recipes.errors import InputError
 

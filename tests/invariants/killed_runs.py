@@ -8,9 +8,9 @@ Prints one JSON line: what happened to each child, and how many complete runs th
 import json
 import os
 import random
+import re
 import runpy
 import shutil
-import signal
 import sys
 import time
 from pathlib import Path
@@ -71,43 +71,50 @@ def where_it_fell(folder: Path) -> str:
     return "between saves" if list_checkpoints(folder) else "before the first save"
 
 
+def check_where_it_began(said: str, before: Path | None, after: list[Path]) -> None:
+    """A life goes on from the newest checkpoint that was whole, and from nothing else."""
+    begun = re.search(r"goes on from (checkpoint-\d+)", said)
+    if begun:
+        assert before is not None, said[-2000:]
+        assert begun[1] == before.name, (begun[1], before.name)
+    elif before is not None:  # it ended before it came to that
+        assert after[-1] == before, said[-2000:]
+
+
+def keep(folder: Path, number: int) -> None:
+    """Put what a complete run has left beside its folder, which goes."""
+    for name in ("model.safetensors", "trainer_state.json"):
+        shutil.copy(folder / name, folder.parent / f"finished-{number}-{name}")
+    shutil.rmtree(folder)
+
+
 def main() -> None:
-    """Kill until it is enough, checking what each life leaves."""
+    """Kill until it is enough, checking what each life leaves; the last run comes to its end."""
     told: dict[str, Any] = json.loads(sys.argv[1])
     folder, rng = Path(told["output_dir"]), random.Random(told["seed"])
     log = folder.parent / "child.log"
     lives: list[dict[str, Any]] = []
     finished = 0
-    while len(lives) < told["kills"]:
+    while len(lives) < told["kills"] or folder.exists():
         before, _ = last_complete(folder)
         pid = start(told["argv"], log)
-        code = wait(pid, rng.uniform(*told["seconds"]))
+        code = wait(pid, rng.uniform(*told["seconds"]) if len(lives) < told["kills"] else 600)
         if code is None:
             os.kill(pid, told["signal"])
             code = wait(pid, 120)
             assert code is not None, "the child does not end"
         said = log.read_text(encoding="utf-8", errors="replace")
-        if before is not None:
-            assert f"goes on from {before.name}" in said or code == -signal.SIGKILL, said[-2000:]
-        for path in list_checkpoints(folder):
+        checkpoints = list_checkpoints(folder)
+        check_where_it_began(said, before, checkpoints)
+        for path in checkpoints:
             # A name is given to what is whole, and to nothing else.
             assert why_incomplete(path) is None, (path, why_incomplete(path))
         if code == 0:
             finished += 1
-            shutil.copy(folder / "model.safetensors", folder.parent / f"finished-{finished}.safetensors")
-            shutil.copy(folder / "trainer_state.json", folder.parent / f"finished-{finished}.json")
-            shutil.rmtree(folder)
-            continue
-        steps = [int(path.name.rpartition("-")[2]) for path in list_checkpoints(folder)]
-        lives.append({"code": code, "fell": where_it_fell(folder), "step": max(steps, default=0), "said": said[-300:]})
-    # To its end, whatever was left.
-    while folder.exists():
-        pid = start(told["argv"], log)
-        assert wait(pid, 600) == 0, log.read_text(encoding="utf-8", errors="replace")[-2000:]
-        finished += 1
-        shutil.copy(folder / "model.safetensors", folder.parent / f"finished-{finished}.safetensors")
-        shutil.copy(folder / "trainer_state.json", folder.parent / f"finished-{finished}.json")
-        break
+            keep(folder, finished)
+        else:
+            assert len(lives) < told["kills"], said[-2000:]
+            lives.append({"code": code, "fell": where_it_fell(folder)})
     print(json.dumps({"lives": lives, "finished": finished}))  # noqa: T201
 
 

@@ -27,7 +27,9 @@ class Recorder(TrainerCallback):
         self.gradients: list[dict[str, torch.Tensor]] = []
 
     def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        self.gradients.append({name: p.grad.clone() for name, p in self.model.named_parameters()})
+        # A step that is left out has none.
+        parameters = self.model.named_parameters()
+        self.gradients.append({name: p.grad.clone() for name, p in parameters if p.grad is not None})
 
 
 class RecordingTrainer(BertTrainer):

@@ -12,6 +12,7 @@ from small_run import small_run
 
 from bert_recipes.arguments import DataArguments, PreTrainingArguments
 from bert_recipes.errors import InputError
+from bert_recipes.launch_comparison import without_times
 from bert_recipes.pretraining import load_data
 from bert_recipes.training import check_launch
 
@@ -51,16 +52,6 @@ def assert_same_gradients(left, right, tolerance=1e-6):
 
 def logged(history, name):
     return [line[name] for line in history if name in line and "eval_loss" not in line]
-
-
-def steady(history):
-    """The log without what the clock says."""
-    times = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime", "per_second")
-    return [
-        {name: value for name, value in line.items() if not name.endswith(times)}
-        for line in history
-        if "train_runtime" not in line
-    ]
 
 
 @pytest.mark.parametrize(("batch", "accumulation"), [(8, 2), (4, 4)])
@@ -129,7 +120,7 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fas
     assert resumed["rows"] == [row for row in straight["rows"] if row[0] >= 7]
     for name, weights in straight["weights"].items():
         assert torch.equal(weights, resumed["weights"][name]), name
-    assert steady(straight["history"]) == steady(resumed["history"])
+    assert without_times(straight["history"]) == without_times(resumed["history"])
     epochs = [line["epoch"] for line in straight["history"]]
     assert epochs[0] < 1.0 < epochs[-1]
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from small_corpora import WORDS, contents_of, write_vocabulary
 
 from bert_recipes.data.corpus_arguments import CorpusArguments
 from bert_recipes.data.encoding import DocumentEncoder, TextBatch, batch_documents, encode_in_order
@@ -18,14 +19,9 @@ from bert_recipes.errors import InputError
 from bert_recipes.tokenization import load_tokenizer
 
 
-WORDS = ["red", "green", "blue", "apple", "pear", "tree", "grows", "falls", "the", "a", ".", "!", "mr"]
-
-
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer") / "vocab.txt"
-    path.write_text("".join(f"{piece}\n" for piece in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
-    return path
+    return write_vocabulary(tmp_path_factory.mktemp("tokenizer") / "vocab.txt")
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +59,6 @@ def texts_of(split, tokenizer):
         ]
         for document in range(split.num_documents)
     ]
-
-
-def contents_of(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_the_command_writes_a_store_and_reports_it(repository, vocabulary, corpus, tmp_path):

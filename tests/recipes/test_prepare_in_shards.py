@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_corpora import WORDS, contents_of, write_vocabulary
 
 from bert_recipes.data.corpus_arguments import CorpusArguments
 from bert_recipes.data.dataset import PreTrainingDataset
@@ -20,16 +21,13 @@ from bert_recipes.errors import InputError
 from bert_recipes.tokenization import load_tokenizer
 
 
-WORDS = ["red", "green", "blue", "apple", "pear", "tree", "grows", "falls", "the", "a", ".", "!"]
 # Bytes of text; a file has about a hundred.
 SMALL = 1e-9 * 250
 
 
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory):
-    path = tmp_path_factory.mktemp("tokenizer") / "vocab.txt"
-    path.write_text("".join(f"{piece}\n" for piece in ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]))
-    return path
+    return write_vocabulary(tmp_path_factory.mktemp("tokenizer") / "vocab.txt")
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +50,6 @@ def settings(vocabulary, texts, output, **options):
 def prepare(vocabulary, texts, output, **options):
     arguments = settings(vocabulary, texts, output, **options)
     return prepare_store(arguments, load_tokenizer(vocabulary))
-
-
-def contents_of(folder):
-    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def arrays_of(split):

@@ -6,7 +6,6 @@ done in a hidden folder beside the store to be; the same command checks them and
 
 import json
 import logging
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +17,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from bert_recipes.data.columns import Column
+from bert_recipes.data.splits import COLUMN_OF_FILE
 from bert_recipes.data.store import (
-    COLUMN_OF_FILE,
     FORMAT,
     METADATA_FILE,
     SHARDED_FORMAT_VERSION,
@@ -28,8 +27,9 @@ from bert_recipes.data.store import (
     open_store,
     read_metadata,
 )
-from bert_recipes.data.store_writer import check_output, move_into_place, sync_paths
+from bert_recipes.data.store_writer import check_output, move_into_place
 from bert_recipes.errors import InputError
+from bert_recipes.whole_files import sync_paths, write_json
 
 
 logger = logging.getLogger(__name__)
@@ -117,18 +117,15 @@ class ShardFolder:
         Raises:
             InputError: It is another one.
         """
-        file, text = self.path / PLAN_FILE, json.dumps(plan, indent=1, sort_keys=True) + "\n"
+        file = self.path / PLAN_FILE
         if not file.is_file():
-            self.path.mkdir(parents=True, exist_ok=True)
-            aside = self.path / f".{PLAN_FILE}.{os.getpid()}"
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(file)
+            write_json(file, plan)
             return
         try:
             before = json.loads(file.read_text(encoding="utf-8"))
         except ValueError:
             before = {}
-        now = json.loads(text)
+        now = json.loads(json.dumps(plan))  # as it is read: lists, no tuples
         changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
         if changed:
             raise InputError(
@@ -192,7 +189,7 @@ class ShardFolder:
             ],
             **description,
         }
-        (self.path / METADATA_FILE).write_text(json.dumps(metadata, indent=2) + "\n", encoding="ascii")
+        write_json(self.path / METADATA_FILE, metadata)
         (self.path / PLAN_FILE).unlink()
         sync_paths([self.path / METADATA_FILE, *(self.path / "tokenizer").glob("*"), self.path])
         check_output(self.target, overwrite=self.overwrite)

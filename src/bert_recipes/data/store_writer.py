@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -13,8 +13,8 @@ from typing import Any, Self
 import numpy as np
 
 from bert_recipes.data.columns import ColumnWriter
+from bert_recipes.data.splits import COLUMN_OF_FILE
 from bert_recipes.data.store import (
-    COLUMN_OF_FILE,
     FORMAT,
     FORMAT_VERSION,
     METADATA_FILE,
@@ -23,6 +23,7 @@ from bert_recipes.data.store import (
     read_metadata,
 )
 from bert_recipes.errors import InputError
+from bert_recipes.whole_files import sync_paths
 
 
 logger = logging.getLogger(__name__)
@@ -250,16 +251,6 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-def sync_paths(paths: Iterable[Path]) -> None:
-    """Force files and folders to the disk."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def move_into_place(folder: Path, target: Path) -> None:
