@@ -12,7 +12,7 @@ import os
 import sys
 
 from bert_recipes.errors import run_cli
-from bert_recipes.launching import exit_code_of, starts_one_process
+from bert_recipes.launching import SHUTDOWN_SECONDS, SHUTDOWN_VARIABLE, exit_code_of, starts_one_process
 
 
 def main() -> None:
@@ -25,6 +25,7 @@ def main() -> None:
     if starts_one_process(args):
         command, environment = prepare_simple_launcher_cmd_env(args)
         os.execvpe(command[0], command, environment)
+    os.environ.setdefault(SHUTDOWN_VARIABLE, str(SHUTDOWN_SECONDS))
     try:
         launch_command(args)
     except Exception as error:

@@ -68,10 +68,11 @@ def main() -> None:
 
     results = run_training(trainer, configs, resume_from)
 
+    # In all processes: where they share the weights out, none can compute alone.
+    sentences, pairs = known_examples(data.tokenizer)
+    masks = fill_masks(model, data.tokenizer, sentences)
+    verdicts = judge_next_sentences(model, data.tokenizer, pairs)
     if trainer.is_world_process_zero():
-        sentences, pairs = known_examples(data.tokenizer)
-        masks = fill_masks(model, data.tokenizer, sentences)
-        verdicts = judge_next_sentences(model, data.tokenizer, pairs)
         steps = trainer.state.max_steps
         remark = describe_progress(results, steps, steps, 0)
         report = write_report(

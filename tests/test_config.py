@@ -232,6 +232,22 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_the_flag(parse, fl
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize("escape", ["\\0", "\\ud800"])
+def test_a_text_that_can_be_no_path_is_refused(parse, escape: str):
+    for line in (f'name: "a{escape}"', f'folder: "a{escape}"', f'files: ["a{escape}"]'):
+        with pytest.raises(InputError, match="take the NUL character or the lone surrogate out"):
+            parse(line)
+    with pytest.raises(InputError, match="--name: expected text"):
+        parse(None, "--name", f"a{escape}".encode().decode("unicode_escape"))
+    # The name of a file that is not UTF-8, as Python spells it.
+    assert parse(None, "--name", "a\udcff").name == "a\udcff"
+
+
+def test_yaml_nested_without_end_is_one_line(parse):
+    with pytest.raises(InputError, match=r"run\.yaml: not valid YAML: brackets inside each other"):
+        parse("files: " + "[" * 5000)
+
+
 def test_a_missing_config_names_its_neighbours(tmp_path: Path):
     (tmp_path / "base.yaml").write_text("steps: 1\n")
     with pytest.raises(InputError, match=r"no such configuration file; .* holds base\.yaml"):

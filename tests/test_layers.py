@@ -55,6 +55,7 @@ LAYER_2 = {
     "launching",
     "layer_choice",
     "meter",
+    "model_folder",
     "monitoring",
     "phases",
     "pretraining",
@@ -62,10 +63,12 @@ LAYER_2 = {
     "resumable_trainer",
     "run_arguments",
     "run_folder",
+    "run_progress",
     "stock_comparison",
     "sweeps",
     "trainer",
     "training",
+    "zero_checkpoints",
 }
 
 # Other people's packages, and the only files that may import them. None of these is needed where it is not named.
@@ -73,11 +76,15 @@ ONLY_IN = {
     "argparse": {"config.py"},
     "yaml": {"config.py", "config_file.py"},
     "datasets": {"data/rows.py", "metrics/evaluate_metrics.py", "tasks/hub_rows.py"},
+    # An extra: only these need it, and nothing imports them but their recipes.
+    "datatrove": {"data/cluster_preparation.py", "data/executors.py"}
+    | {"data/deduplication.py", "data/deduplication_steps.py"},
     "evaluate": {"metrics/evaluate_metrics.py"},
+    "orjson": set(),
     "pickle": set(),
     "wandb": set(),
     "tensorboard": set(),
-    "deepspeed": set(),
+    "deepspeed": {"zero_checkpoints.py"},
     "matplotlib": {"benchmarking/report_plot.py", "reporting.py", "sweeps/report.py"},
     "optuna": {"sweeps/search.py"},
     # Where the network may be reached; nothing is downloaded anywhere else.

@@ -8,16 +8,14 @@ import dataclasses
 import logging
 import platform
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tokenizers
 import transformers
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.data.corpus import CorpusCounts, iter_documents, iter_hub_documents
-from bert_recipes.data.files import TEXT_SUFFIXES, find_files
+from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import run_cli
 from bert_recipes.tokenization import OriginalBertTokenizer, train_wordpiece
 from bert_recipes.tokenization.arguments import TokenizerArguments
@@ -32,7 +30,13 @@ def main() -> None:
     check_tokenizer_folder(output_dir, overwrite=args.overwrite)
     counts = CorpusCounts()
     tokenizer = train_wordpiece(
-        iter_texts(args, counts),
+        iter_paragraphs(
+            args.files,
+            dataset=(args.dataset_name, args.dataset_config_name, args.dataset_split),
+            text_column=args.text_column,
+            encoding_errors=args.encoding_errors,
+            counts=counts,
+        ),
         vocab_size=args.vocab_size,
         lowercase=args.lowercase,
         strip_accents=args.strip_accents,
@@ -48,39 +52,11 @@ def main() -> None:
     print(f"wrote {output_dir}")
 
 
-def iter_texts(args: TokenizerArguments, counts: CorpusCounts) -> Iterator[str]:
-    """Yield the paragraphs of the sources; where documents end does not matter to a vocabulary."""
-    if args.dataset_name is not None:
-        documents = iter_hub_documents(
-            args.dataset_name,
-            args.dataset_config_name,
-            args.dataset_split,
-            text_column=args.text_column,
-            encoding_errors=args.encoding_errors,
-            counts=counts,
-        )
-        for document in documents:
-            yield from document
-        return
-    for path in find_files(args.files or []):
-        # Line by line where that is possible: a text file without blank lines would be one document in memory.
-        boundary: Literal["line", "row"] = "line" if path.name.lower().endswith(TEXT_SUFFIXES) else "row"
-        documents = iter_documents(
-            path,
-            document_boundary=boundary,
-            text_column=args.text_column,
-            encoding_errors=args.encoding_errors,
-            counts=counts,
-        )
-        for document in documents:
-            yield from document
-
-
 def describe(args: TokenizerArguments, counts: CorpusCounts, tokenizer: OriginalBertTokenizer) -> dict[str, Any]:
     """Gather what the report file holds: settings, sources, figures, versions; no times, so that runs compare equal."""
     report = tokenizer.training_report
     assert report is not None  # train_wordpiece sets it
-    settings, read = dataclasses.asdict(args), dataclasses.asdict(counts)
+    settings, read = dataclasses.asdict(args), counts.as_dict()
     # Where it lies is no property of the vocabulary, and "documents" are lines here.
     del settings["output_dir"], settings["overwrite"], read["documents"]
     return {

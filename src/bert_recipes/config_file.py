@@ -127,6 +127,8 @@ def _compose(path: Path, text: str) -> tuple[Loader, list[tuple[yaml.Node, yaml.
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(f"{path}, line {line}: a character that YAML forbids ({error.character!r})") from error
+    except RecursionError:
+        raise InputError(f"{path}: not valid YAML: brackets inside each other a thousand deep") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = str(error.problem or error.context)

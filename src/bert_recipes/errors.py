@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -57,6 +58,7 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
     `OSError`               1          ``error: FILE: reason``, one line
     `Interrupted`           143, 130   what it says, one line
     Ctrl-C                  130        ``interrupted``
+    a process is lost       1          ``error: ...``, one line (`describe_lost_process`)
     reader of stdout gone   141        nothing (``script | head`` is no mistake)
     any other exception     1          its traceback: that is a bug of ours
     ======================  =========  ==========================================
@@ -95,6 +97,11 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
         sys.exit(141)
     except OSError as error:
         _fail(describe_os_error(error))
+    except RuntimeError as error:
+        lost = describe_lost_process(error)
+        if lost is None:
+            raise
+        _fail(lost)
     sys.exit(0)
 
 
@@ -126,6 +133,39 @@ def describe_os_error(error: OSError) -> str:
         if name is not None
     ]
     return f"{' -> '.join(names)}: {error.strerror}" if names else error.strerror
+
+
+# What torch says of a process that it waits for in vain: gloo, NCCL, the loader of data.
+_LOST_PEER = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "socket closed",
+    "broken pipe",
+    "remote process exited",
+)
+_LATE_PEER = ("timed out waiting", "watchdog caught collective operation timeout", "timeout after", "wait timeout")
+_LOST_WORKER = re.compile(r"DataLoader worker \(pid\S* [\d, ]+\) (exited unexpectedly|is killed by signal)")
+
+
+def describe_lost_process(error: RuntimeError) -> str | None:
+    """Say in one line that another process of the run is gone; None for an error that is about something else.
+
+    Args:
+        error: What torch raises where it waits for other processes, or for the workers that read the data.
+    """
+    text = " ".join(str(error).split())
+    go_on = "the checkpoints before are whole, the same command goes on"
+    if _LOST_WORKER.search(text):
+        return (
+            f"a data worker has ended ({text[:120]}), most often because memory ran out; {go_on}; with less memory: fewer "
+            "--dataloader_num_workers"
+        )
+    said = text.lower()
+    if any(sign in said for sign in _LOST_PEER):
+        return f"another process of the run has ended ({text[:120]}); its own message is above, if it had one; {go_on}"
+    if any(sign in said for sign in _LATE_PEER):
+        return f"another process of the run did not answer within --ddp_timeout seconds ({text[:120]}); {go_on}"
+    return None
 
 
 def _wait_for_main_process() -> str:

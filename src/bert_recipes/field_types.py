@@ -6,6 +6,7 @@ Knows neither of the two: it sees an annotation (``float | None``) and a text (`
 import dataclasses
 import enum
 import json
+import os
 import types
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -72,7 +73,7 @@ def read_text(hint: Any, text: str, *, is_quoted: bool = False) -> Any:
         (2e-05, None, False)
     """
     alternatives = members(hint)
-    if is_quoted and str in alternatives and not any(_choices(member) for member in alternatives):
+    if is_quoted and str in alternatives and not any(_choices(member) for member in alternatives) and _is_sound(text):
         return text
     if types.NoneType in alternatives and text in NULL_WORDS and not is_quoted:
         return None
@@ -155,9 +156,19 @@ def _read_as(hint: Any, text: str, *, beside_text: bool) -> Any:
         return _read_json_object(text)
     if kind is str and text in ("true", "True", "false", "False"):
         raise ValueError("a truth value where text is expected: more likely a mistake")
+    if kind in (str, Path) and not _is_sound(text):
+        raise ValueError("most texts become paths or are written to files, and this one cannot")
     if kind in (int, float, Path, str):
         return kind(text)
     raise TypeError(f"{kind} has no form as text")
+
+
+def _is_sound(text: str) -> bool:
+    """Tell whether a text can be a path: the system takes no NUL and no half of a surrogate pair."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _pick(choices: dict[str, Any], text: str) -> Any:
@@ -181,6 +192,8 @@ def _read_json_object(text: str) -> dict[str, Any]:
 
 def _hint(alternatives: tuple[Any, ...], text: str) -> str:
     """What to do about the commonest slips."""
+    if (str in alternatives or Path in alternatives) and not _is_sound(text):
+        return "; take the NUL character or the lone surrogate out"
     if int in alternatives:
         try:
             if float(text).is_integer():

@@ -9,6 +9,10 @@ from typing import Any
 from bert_recipes.config_file import read_tree
 
 
+# What torch's launcher gives a process that it has told to stop is 30; a step and a checkpoint may take longer.
+SHUTDOWN_VARIABLE, SHUTDOWN_SECONDS = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 600
+
+
 def starts_one_process(args: Any) -> bool:
     """Whether `accelerate launch` with these arguments would start one process, without torch's agent.
 

@@ -19,6 +19,7 @@ from transformers.trainer_utils import TrainOutput
 from bert_recipes.checkpointing import PROGRESS_FILE, STATE_FILE, aside_of, put_in_place, read_step, rotate, seal
 from bert_recipes.errors import InputError, Interrupted, saving
 from bert_recipes.run_arguments import RunArguments
+from bert_recipes.run_progress import NO_ENGINE, mean_of_processes, read_progress
 from bert_recipes.stopping import StopRequest
 
 
@@ -194,6 +195,7 @@ class ResumableTrainer(Trainer):
         """What all processes must remember, JSON."""
         return {
             "identity": self.identity,
+            "engine": self.engine,
             "total_loss": self._total_loss_scalar,
             "last_logged_step": self._globalstep_last_logged,
             "skipped_steps": self.skipped_steps,
@@ -206,20 +208,21 @@ class ResumableTrainer(Trainer):
             text = json.dumps({**self.progress_of_run(), "processes": everyone}, indent=1)
             (folder / PROGRESS_FILE).write_text(text + "\n", encoding="utf-8")
 
-    def _read_progress(self, checkpoint: Path) -> dict[str, Any]:
-        """What a checkpoint remembers.
+    @property
+    def engine(self) -> str:
+        """What shares the optimiser's state out: its files in a checkpoint are of this form."""
+        if self.is_deepspeed_enabled:
+            return f"DeepSpeed ZeRO {self.accelerator.state.deepspeed_plugin.zero_stage}"
+        return "FSDP" if self.is_fsdp_enabled else NO_ENGINE
 
-        Raises:
-            InputError: It is another run's, and `allow_changes` is false.
-        """
-        content = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
-        changed = [name for name, value in self.identity.items() if content["identity"].get(name) != value]
-        for name in changed:
-            said = f"{name} is {self.identity[name]}, {checkpoint} was made with {content['identity'].get(name)}"
-            if not self.args.allow_changes:
-                raise InputError(f"{said}; give back what it was, start anew, or go on with --allow_changes true")
-            logger.warning("%s; the run goes on with it, as allow_changes is true", said)
-        return content
+    def _read_progress(self, checkpoint: Path) -> dict[str, Any]:
+        return read_progress(
+            checkpoint,
+            identity=self.identity,
+            engine=self.engine,
+            processes=self.args.world_size,
+            allow_changes=self.args.allow_changes,
+        )
 
     def go_on(self) -> None:
         """Called when everything else is loaded: take up the sums where the checkpoint left them."""
@@ -229,7 +232,7 @@ class ResumableTrainer(Trainer):
         if len(everyone) == self.args.world_size:
             own = everyone[self.args.process_index]
         else:  # other processes than before: each gets an equal part of the whole
-            own = {name: _mean([each[name] for each in everyone]) for name in everyone[0]}
+            own = {name: mean_of_processes([each[name] for each in everyone]) for name in everyone[0]}
         self.take_progress(own)
         self._total_loss_scalar = self._progress["total_loss"]
         self._globalstep_last_logged = self._progress["last_logged_step"]
@@ -286,12 +289,3 @@ class _AtStepEnd(TrainerCallback):
         if self.trainer._is_stopped or self.trainer._ends_here():
             control.should_training_stop = True
             control.should_save = True
-
-
-def _mean(values: list[Any]) -> Any:
-    """Of numbers, or of lists of them element by element; of truths, whether any holds."""
-    if isinstance(values[0], bool):
-        return any(values)
-    if isinstance(values[0], list):
-        return [_mean(list(column)) for column in zip(*values, strict=True)]
-    return sum(values) / len(values)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import sys
 import types
 
@@ -98,7 +99,7 @@ def test_every_row_is_a_document(tmp_path, suffix):
 
 
 def test_a_json_array_is_read_element_by_element(tmp_path, monkeypatch):
-    monkeypatch.setattr("bert_recipes.data.rows._CHUNK_BYTES", 7)
+    monkeypatch.setattr("bert_recipes.data.json_rows._CHUNK_BYTES", 7)
     rows = [{"text": f"t\u00e9xt {number}" + "x" * number} for number in range(40)]
     path = write(tmp_path / "a.json", "\ufeff" + json.dumps(rows, indent=1, ensure_ascii=False))
 
@@ -118,6 +119,22 @@ def test_files_are_sorted_and_taken_once(tmp_path):
     assert find_files(tmp_path) == wanted
     assert find_files([tmp_path / "b/2.txt", tmp_path / "b", str(tmp_path / "*/*.jsonl"), tmp_path / "b"]) == wanted
     assert find_files(str(tmp_path / "**" / "*.txt")) == wanted[1:]
+
+
+def test_links_that_lead_back_end(tmp_path):
+    """Two of them in one folder: 2^40 ways before the system stops."""
+    path = write(tmp_path / "texts" / "inner" / "a.txt", "a\n")
+    for name in ("one", "two"):
+        (path.parent / name).symlink_to(tmp_path / "texts")
+
+    assert find_files(tmp_path / "texts") == [path]
+
+
+@pytest.mark.parametrize("make", [lambda path: os.mkfifo(path), lambda path: path.symlink_to("nowhere.txt")])
+def test_a_name_that_cannot_be_read_as_a_file_is_refused(tmp_path, make):
+    make(tmp_path / "a.txt")
+
+    assert f"{tmp_path / 'a.txt'}: no file that can be read" in error_of(tmp_path)
 
 
 def test_files_that_are_passed_over_are_logged(tmp_path, caplog):
@@ -154,6 +171,13 @@ def test_a_file_without_text_is_counted(tmp_path):
 
     assert read(write(tmp_path / "a.txt", "\n \n"), write(tmp_path / "b.txt", ""), counts=counts) == []
     assert counts.dropped == {"files_without_text": 2}
+
+
+def test_all_bytes_of_a_file_are_counted_also_of_an_empty_one(tmp_path):
+    counts, path = CorpusCounts(), write(tmp_path / "a.txt.gz", gzip.compress(b""))
+
+    assert read(path, counts=counts) == []
+    assert counts.source_bytes == path.stat().st_size
 
 
 def test_broken_utf8_names_file_and_line(tmp_path):
@@ -205,7 +229,7 @@ def test_a_value_that_is_no_text_names_file_and_row(tmp_path):
     table = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [1, 2]}), table)
 
-    assert "a.parquet, row 1: column 'text' holds int, text expected" in error_of(table)
+    assert "a.parquet: column 'text' holds int64, text expected" in error_of(table)
     assert "a.jsonl:2: column 'text' holds list" in error_of(
         write(tmp_path / "a.jsonl", '{"text": "a"}\n{"text": []}\n')
     )
@@ -225,6 +249,72 @@ def test_broken_json_names_file_and_line(tmp_path, name, content, line):
     path = write(tmp_path / name, content)
 
     assert f"{path}:{line}: broken JSON" in error_of(path)
+
+
+@pytest.mark.parametrize("tail", ['{"text": "b"}', '\n\n[{"text": "b"}]', "]"])
+def test_what_follows_a_json_array_is_refused_and_not_passed_over(tmp_path, monkeypatch, tail):
+    monkeypatch.setattr("bert_recipes.data.json_rows._CHUNK_BYTES", 7)
+    path = write(tmp_path / "a.json", '[{"text": "a"}]\n' + tail)
+
+    assert f"a.json:{2 + tail.count(chr(10))}: something follows the end of the JSON array" in error_of(path)
+    assert read(write(tmp_path / "b.json", '[{"text": "a"}]\n' + " " * 20)) == [["a"]]
+
+
+def test_a_json_array_is_known_by_any_spelling_of_its_suffix(tmp_path):
+    assert read(write(tmp_path / "a.JSON", '[{"text": "a"}]')) == [["a"]]
+
+
+def test_repairs_in_a_json_array_are_counted_as_in_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_recipes.data.json_rows._CHUNK_BYTES", 7)
+    row = b'{"text": "a\xffb\xef\xbf\xbd\xc3\xa9"}'
+    found = []
+    for name, content in (("a.json", b"\xef\xbb\xbf[" + row + b"]"), ("a.jsonl", b"\xef\xbb\xbf" + row)):
+        counts, path = CorpusCounts(), write(tmp_path / name, content)
+        assert read(path, encoding_errors="replace", counts=counts) == [["a\ufffdb\ufffd\u00e9"]]
+        assert counts.text_bytes == len(content)
+        found.append(counts.repaired)
+
+    assert found[0] == found[1] == {"byte_order_marks_removed": 1, "characters_replaced": 1}
+
+
+def test_a_column_that_stands_there_twice_is_refused_and_half_of_it_not_dropped(tmp_path):
+    write(tmp_path / "a.jsonl", '{"id": 1, "id": 2, "text": "a"}\n{"text": "a", "text": "b"}\n')
+    write(tmp_path / "a.json", '[{"text": "a", "text": "b"}]')
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]), tmp_path / "a.parquet")
+
+    for name, where in (("a.jsonl", ":2"), ("a.json", ":1"), ("a.parquet", "")):
+        assert f"{name}{where}: column 'text' stands there more than once" in error_of(tmp_path / name)
+
+
+def test_columns_of_any_name_and_number_are_named_in_one_short_line(tmp_path):
+    row = {"a\nb": 1, "\ud800": 2, "x" * 5000: 3} | {str(number): number for number in range(1000)}
+    message = error_of(write(tmp_path / "a.jsonl", json.dumps(row)))
+
+    assert "columns present: 'a\\nb', '\\ud800', xxx" in message
+    assert "and 983 more" in message
+    assert len(message) < 600
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([10**18], pa.timestamp("ns")),  # pyarrow turns neither of the two into a value of Python
+        pa.array([2**31 - 1], pa.date32()),
+        pa.array([b"a"]),
+    ],
+)
+def test_a_parquet_column_of_another_type_is_refused_by_its_type(tmp_path, column):
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+
+    assert f"a.parquet: column 'text' holds {column.type}, text expected" in error_of(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_every_parquet_type_of_text_is_read(tmp_path, kind):
+    pq.write_table(pa.table({"text": pa.array(["a", None], pa.string()).cast(kind)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": pa.nulls(2)}), tmp_path / "b.parquet")
+
+    assert read(tmp_path) == [["a"]]
 
 
 def test_half_a_surrogate_pair_stops_or_is_replaced_and_counted(tmp_path):

@@ -1,5 +1,6 @@
 """The store: what is written is read back, whole or not at all; whatever is no whole store is refused in one line."""
 
+import contextlib
 import json
 import pickle
 import shutil
@@ -243,6 +244,9 @@ def test_missing_and_foreign_folders_are_refused(tmp_path):
         ({"format_version": 2}, "damaged: 'shards' missing"),
         ({"vocab_size": 101}, "changed by hand or damaged"),
         ({"splits": {}}, "changed by hand or damaged"),
+        ({"special_ids": {**SPECIAL_IDS, "cls": None}}, "'special_ids' must name"),
+        ({"special_ids": {**SPECIAL_IDS, "cls": 100}}, "outside the vocabulary"),
+        ({"splits": {"training": {}}}, "no split is called 'training'"),
         ({"splits": {"train": {"files": {}}}}, "damaged"),
         ({"splits": {"train": None}}, "damaged"),
         ({"fingerprint": None}, "changed by hand or damaged"),
@@ -280,6 +284,71 @@ def test_files_that_are_cut_short_missing_or_overwritten_are_named(tmp_path, fil
     assert f"{part}: damaged" in error_of(path)
     part.unlink()
     assert f"{part}: this file of the store is missing" in error_of(path)
+
+
+def test_metadata_nested_without_end_is_refused(tmp_path):
+    path = write_store(tmp_path / "store")
+    (path / "store.json").write_text("[" * 100_000)
+
+    assert "store.json: damaged" in error_of(path)
+
+
+def test_counts_that_the_files_do_not_hold_are_refused(tmp_path):
+    path = write_store(tmp_path / "store")
+    metadata = json.loads((path / "store.json").read_text())
+    metadata["splits"]["validation"]["num_documents"] = 2
+    (path / "store.json").write_text(json.dumps(metadata))
+
+    assert "num_documents of validation is not what its files hold" in error_of(path)
+
+
+def change_number(path, place, value):
+    """Change one int64 in the values of a column; its checksum and its length stay what they are."""
+    data = path.read_bytes()
+    values = columns.Column(path, columns_of(path)).slice(0, 4).tobytes()
+    begin = data.index(values) + 8 * place
+    path.write_bytes(data[:begin] + value.to_bytes(8, "little", signed=True) + data[begin + 8 :])
+
+
+def columns_of(path):
+    return {"sentences.arrow": "token_offset", "documents.arrow": "sentence_offset"}[path.name]
+
+
+@pytest.mark.parametrize("value", [-5, 0, 10**6])
+def test_offsets_that_lead_elsewhere_are_an_error_and_no_wrong_tokens(tmp_path, value):
+    for name in ("documents.arrow", "sentences.arrow"):
+        path = write_store(tmp_path / name)
+        change_number(path / "train" / name, 2, value)
+        split = open_store(path).train
+        with pytest.raises(InputError, match=f"{name}: damaged: its offsets do not grow"):
+            split.sentence_offsets(0, 3) if name == "documents.arrow" else split.sentence_lengths(0, 6)
+    with pytest.raises(InputError, match=r"sentences\.arrow: damaged"):
+        split.tokens(1, 2)
+
+
+@pytest.mark.parametrize("name", [b"token_offset", b"token_id"])
+def test_a_column_name_that_is_no_text_is_damage(tmp_path, name):
+    path = write_store(tmp_path / "store")
+    file = path / "train" / {b"token_offset": "sentences.arrow", b"token_id": "tokens.arrow"}[name]
+    file.write_bytes(file.read_bytes().replace(name, b"\xff" + name[1:]))
+
+    assert f"{file}: damaged" in error_of(path)
+
+
+def test_a_file_that_claims_more_rows_than_it_has_bytes_for_is_refused(tmp_path):
+    """Without a check numpy would read beyond the end of the memory map."""
+    path = write_store(tmp_path / "store") / "train" / "sentences.arrow"
+    data, rows = path.read_bytes(), (7).to_bytes(8, "little")
+    found = [place for place in range(0, len(data) - 8, 8) if data[place : place + 8] == rows]
+    assert found
+    refused = 0
+    for place in found:
+        path.write_bytes(data[:place] + (2**20).to_bytes(8, "little") + data[place + 8 :])
+        with contextlib.suppress(InputError):
+            open_store(tmp_path / "store").train.sentence_lengths(0, 6)
+            continue
+        refused += 1
+    assert refused
 
 
 def test_files_of_different_stores_do_not_mix(tmp_path):

@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -218,8 +219,57 @@ def test_a_killed_peer_ends_the_other_process_and_the_run_goes_on(repository, sm
     _, said = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGKILL, said[-2000:]
     assert time.monotonic() - begin < 60
+    assert "Traceback" not in said
     assert last_complete(folder)[0] is not None
     process = launched(repository, small_store, folder)
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said[-2000:]
     assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_killed_data_worker_is_one_line_and_the_run_goes_on(repository, small_store, straight, tmp_path):
+    folder = tmp_path / "run"
+    argv = [*flags_for(small_store, folder), "--dataloader_num_workers", "1"]
+    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
+    workers = subprocess.run(
+        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    for worker in workers:
+        os.kill(int(worker), signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1, said[-2000:]
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, said[-2000:]
+    assert "a data worker has ended" in errors[0]
+    assert "Traceback" not in said
+    done = pretrain(repository, argv)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_store_that_vanishes_is_one_line_and_the_run_goes_on(repository, small_store, straight, tmp_path):
+    """Its files stay open while they are read; the index of the next epoch is what is missed."""
+    store, folder = tmp_path / "store", tmp_path / "run"
+    shutil.copytree(small_store, store)
+    argv = flags_for(store, folder)
+    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
+    store.rename(tmp_path / "elsewhere")
+    _, said = process.communicate(timeout=120)
+    assert "Traceback" not in said
+    if process.returncode:
+        errors = [line for line in said.splitlines() if line.startswith("error: ")]
+        assert len(errors) == 1, said[-2000:]
+        assert str(store) in errors[0]
+        done = pretrain(repository, argv)
+        assert done.returncode == 1
+        assert str(store) in done.stderr.splitlines()[-1]
+        (tmp_path / "elsewhere").rename(store)
+        done = pretrain(repository, argv)
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()

@@ -178,6 +178,9 @@ def test_documents_of_one_sentence_are_warned_of(vocabulary, tmp_path, caplog):
         ({"files": ["a"], "validation_fraction": 1.0}, "less than 1"),
         ({"files": ["a"], "num_processes": 0}, "1 or more"),
         ({"files": ["a"], "max_line_bytes": 0}, "1 or more"),
+        ({"files": ["a"], "max_line_bytes": 10**30}, "up to"),
+        ({"files": ["a"], "shard_gigabytes": float("nan")}, "shard_gigabytes is nan"),
+        ({"files": ["a"], "shard_gigabytes": float("inf")}, "shard_gigabytes is inf"),
         ({"files": ["a"], "wrapped_lines": True, "sentences": "lines"}, "choose one"),
         ({"dataset_name": "a", "document_boundary": "file"}, "auto or row"),
     ],
@@ -190,6 +193,29 @@ def test_settings_without_meaning_are_refused(options, part):
 def test_holding_out_every_file_is_refused(vocabulary, corpus, tmp_path):
     with pytest.raises(InputError, match="nothing is left to train on"):
         prepare(vocabulary, tmp_path / "s", files=[str(corpus / "*.txt")], validation_files=[str(corpus)])
+
+
+def test_a_boundary_that_does_not_go_with_held_out_files_is_refused_before_any_text_is_read(vocabulary, tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xff")
+    (tmp_path / "b.jsonl").write_text('{"text": "red"}')
+    options = {"files": [str(tmp_path / "a.txt")], "validation_files": [str(tmp_path / "b.jsonl")]}
+    with pytest.raises(InputError, match=r"b\.jsonl: document_boundary 'file' does not go with"):
+        prepare(vocabulary, tmp_path / "s", **options)
+
+
+@pytest.mark.parametrize("shard_gigabytes", [1.0, 1e-9])
+@pytest.mark.parametrize("target", ["empty", "later", "old"])
+def test_an_output_folder_that_is_a_link_is_followed(vocabulary, corpus, tmp_path, target, shard_gigabytes):
+    options = {"files": [str(corpus)], "shard_gigabytes": shard_gigabytes}
+    (tmp_path / "disk" / "empty").mkdir(parents=True)
+    if target == "old":
+        prepare(vocabulary, tmp_path / "disk" / "old", **options)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / target)
+    prepare(vocabulary, tmp_path / "link", overwrite=True, **options)
+
+    assert open_store(tmp_path / "disk" / target).train.num_documents == 40
+    assert (tmp_path / "link").is_symlink()
+    assert not list(tmp_path.rglob(".*"))
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,16 @@ def test_a_shard_of_another_store_is_refused(vocabulary, texts, tmp_path):
         open_store(tmp_path / "out")
 
 
+def test_a_shard_that_is_the_store_itself_is_refused(vocabulary, texts, tmp_path):
+    prepare(vocabulary, texts, tmp_path / "out")
+    file = tmp_path / "out" / "store.json"
+    metadata = json.loads(file.read_text())
+    metadata["shards"][0]["folder"] = "."
+    file.write_text(json.dumps(metadata))
+    with pytest.raises(InputError, match="not the shard that belongs here"):
+        open_store(tmp_path / "out")
+
+
 def test_a_kill_in_the_middle_loses_nothing_that_is_done(repository, vocabulary, tmp_path):
     """The command, killed by SIGKILL with two shards done, and given again."""
     texts = tmp_path / "texts"

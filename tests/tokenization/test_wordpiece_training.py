@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.tokenization import OriginalBertTokenizer, train_wordpiece, vocabulary_training
+from bert_recipes.tokenization import OriginalBertTokenizer, train_wordpiece, vocabulary_training, word_counts
 from bert_recipes.tokenization.normalization import normalize_text
 
 
@@ -121,7 +121,7 @@ def test_words_over_200_characters_train_nothing_and_count_as_unknown() -> None:
 
 
 def test_rare_words_are_forgotten_to_bound_memory_and_counted(monkeypatch, caplog) -> None:
-    monkeypatch.setattr(vocabulary_training, "_MAX_DISTINCT_TOKENS", 10)
+    monkeypatch.setattr(word_counts, "_MAX_DISTINCT_TOKENS", 10)
     texts = ["often often often again again", " ".join(f"w{n}" for n in range(12)), "often again"]
     report = train(texts, vocab_size=60, num_unused=0).training_report
     assert report.num_forgotten_tokens == 12
@@ -194,6 +194,9 @@ def test_chinese_words_are_single_characters_unless_switched_off(split_cjk: bool
         (["abc"], {"min_frequency": 0}, "min_frequency: 0"),
         (["abc"], {"limit_alphabet": 0}, "limit_alphabet: 0"),
         (["abc"], {"num_unused": -1}, "num_unused: -1"),
+        (["abc"], {"vocab_size": 10**12}, "vocab_size: 1000000000000 was given, but it must be 10000000 or less"),
+        (["abc"], {"num_unused": 10**12}, "num_unused: 1000000000000"),
+        (["abc"], {"min_frequency": 2**64}, "min_frequency: "),
     ],
 )
 def test_bad_input_is_one_clear_line(texts: list[str], settings: dict[str, int], message: str) -> None:

@@ -61,6 +61,17 @@ def test_writes_a_stock_folder_and_reports(repository: Path, corpus: Path, tmp_p
     assert report["read"]["files"] == 5
 
 
+def test_what_was_repaired_and_left_out_is_reported(repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(TEXT.encode() + b"\xe9\n")
+    (tmp_path / "b.txt").write_bytes(b"")
+    flags = ["--files", tmp_path, "--output_dir", tmp_path / "out", "--encoding_errors", "replace", *SMALL]
+    result = run(repository, *flags)
+    assert result.returncode == 0, result.stderr
+    read = json.loads((tmp_path / "out" / "tokenizer_report.json").read_text())["read"]
+    assert read["repaired"] == {"characters_replaced": 1}
+    assert read["dropped"] == {"files_without_text": 1}
+
+
 def test_every_kind_of_file_and_glob_gives_the_same_vocabulary(repository: Path, corpus: Path, tmp_path: Path) -> None:
     vocabularies = set()
     for number, files in enumerate(["a.txt", "b.txt.gz", "d.jsonl.gz", "e.parq*"]):

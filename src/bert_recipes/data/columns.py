@@ -7,6 +7,7 @@ more than what is asked for and the operating system's page cache is shared by a
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +77,14 @@ class ColumnWriter:
         self._sink.close()
 
 
+def _map_batch(reader: Any, index: int) -> np.ndarray:
+    """Return the values of one record batch without copying them."""
+    batch = reader.get_batch(index)
+    # A damaged file may claim more rows than it has bytes for: numpy would read beyond its end.
+    batch.validate()
+    return batch.column(0).to_numpy(zero_copy_only=True)
+
+
 class Column:
     """Read-only, memory-mapped view of a file that `ColumnWriter` wrote.
 
@@ -93,20 +102,19 @@ class Column:
             reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
             if reader.schema.names != [name]:
                 raise InputError(f"{path}: damaged store: column {name!r} expected, {reader.schema.names} found")
-            self._chunks = [
-                reader.get_batch(index).column(0).to_numpy(zero_copy_only=True)
-                for index in range(reader.num_record_batches)
-            ]
+            self.dtype = np.dtype(reader.schema.field(0).type.to_pandas_dtype())
+            if self.dtype.kind not in "iu":
+                raise InputError(f"{path}: damaged store: integers expected, {self.dtype} found")
+            self._chunks = [_map_batch(reader, index) for index in range(reader.num_record_batches)]
         except FileNotFoundError as error:
             raise InputError(f"{path}: this file of the store is missing; prepare the store again") from error
-        except (pa.ArrowException, OSError) as error:
-            detail = str(error).splitlines()[0]
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            detail = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(f"{path}: damaged or cut short ({detail}); prepare the store again") from error
         lengths = [len(chunk) for chunk in self._chunks]
         if any(length != ROWS_PER_BATCH for length in lengths[:-1]) or (lengths and lengths[-1] > ROWS_PER_BATCH):
             raise InputError(f"{path}: damaged store: record batches are not of {ROWS_PER_BATCH} rows")
         self._num_rows = sum(lengths)
-        self.dtype = np.dtype(reader.schema.field(0).type.to_pandas_dtype())
 
     def __len__(self) -> int:
         """Number of rows."""

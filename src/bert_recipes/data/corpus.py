@@ -15,8 +15,9 @@ here the result must not depend on which file happens to be read before.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bert_recipes.data.files import TEXT_SUFFIXES, find_files
 from bert_recipes.data.rows import iter_file_texts, iter_hub_texts
@@ -24,7 +25,7 @@ from bert_recipes.data.text_lines import MAX_LINE_BYTES, CorpusCounts, EncodingE
 from bert_recipes.errors import InputError
 
 
-__all__ = ["CorpusCounts", "DocumentBoundary", "EncodingErrors", "iter_documents", "iter_hub_documents"]
+__all__ = ["CorpusCounts", "DocumentBoundary", "EncodingErrors", "iter_documents", "iter_hub_documents", "iter_paragraphs"]
 
 DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
 
@@ -64,7 +65,7 @@ def iter_documents(
     """
     counts = counts if counts is not None else CorpusCounts()
     paths = find_files(files)
-    _check_options(paths, document_boundary, wrapped_lines)
+    check_options(paths, document_boundary, wrapped_lines)
     for path in paths:
         if path.name.lower().endswith(TEXT_SUFFIXES):
             lines = read_lines(path, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts)
@@ -107,6 +108,38 @@ def iter_hub_documents(
         yield document
 
 
+def iter_paragraphs(
+    files: Sequence[str | Path] | None,
+    *,
+    dataset: tuple[str | None, str | None, str] = (None, None, "train"),
+    text_column: str = "text",
+    encoding_errors: EncodingErrors = "strict",
+    counts: CorpusCounts | None = None,
+) -> Iterator[str]:
+    """Read text where it does not matter where documents end: for a vocabulary.
+
+    Args:
+        files: As for `iter_documents`; or None, for a data set on the Hub.
+        dataset: Its name, configuration and split.
+        text_column, encoding_errors, counts: As for `iter_documents`; a line counts as a document.
+
+    Yields:
+        Paragraphs, stripped, none of them blank.
+
+    Raises:
+        InputError: As `iter_documents` and `iter_hub_documents`.
+    """
+    reading: dict[str, Any] = {"text_column": text_column, "encoding_errors": encoding_errors, "counts": counts}
+    name, config_name, split = dataset
+    if name is not None:
+        yield from chain.from_iterable(iter_hub_documents(name, config_name, split, **reading))
+        return
+    for path in find_files(files or []):
+        # Line by line where that is possible: a text file without blank lines would be one document in memory.
+        boundary: DocumentBoundary = "line" if path.name.lower().endswith(TEXT_SUFFIXES) else "row"
+        yield from chain.from_iterable(iter_documents(path, document_boundary=boundary, **reading))
+
+
 def _count_documents(documents: Iterable[list[str]], counts: CorpusCounts) -> Iterator[list[str]]:
     """Pass the documents of a file on and count them."""
     counts.files += 1
@@ -118,8 +151,17 @@ def _count_documents(documents: Iterable[list[str]], counts: CorpusCounts) -> It
         counts.dropped["files_without_text"] += 1
 
 
-def _check_options(paths: Sequence[Path], document_boundary: DocumentBoundary, wrapped_lines: bool) -> None:
-    """Refuse combinations that have no meaning."""
+def check_options(paths: Sequence[Path], document_boundary: DocumentBoundary, wrapped_lines: bool) -> None:
+    """Refuse combinations that have no meaning.
+
+    Args:
+        paths: Files that shall be read.
+        document_boundary: As for `iter_documents`.
+        wrapped_lines: As for `iter_documents`.
+
+    Raises:
+        InputError: With the file that the boundary does not go with.
+    """
     if wrapped_lines and document_boundary == "line":
         raise InputError("wrapped_lines joins lines, document_boundary 'line' makes each a document: choose one")
     if document_boundary == "auto":

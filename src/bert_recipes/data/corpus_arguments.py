@@ -1,12 +1,18 @@
 """The settings of ``recipes/prepare_corpus.py``."""
 
+import math
 import os
 from dataclasses import dataclass, field
 
 from bert_recipes.data.corpus import DocumentBoundary, EncodingErrors
 from bert_recipes.data.encoding import Keep, Sentences
-from bert_recipes.data.text_lines import MAX_LINE_BYTES
+from bert_recipes.data.text_lines import MAX_LINE_BYTES, MOST_LINE_BYTES
 from bert_recipes.errors import InputError
+
+
+def count_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(kw_only=True)
@@ -52,7 +58,8 @@ class CorpusArguments:
     max_line_bytes: int = field(default=MAX_LINE_BYTES, metadata={"help": "longest line that is taken for text"})
     seed: int = field(default=12345, metadata={"help": "decides which documents validation_fraction holds out"})
     shard_gigabytes: float = field(
-        default=1.0, metadata={"help": "a larger corpus is prepared in shards of about so much text, each kept once done"}
+        default=1.0,
+        metadata={"help": "a larger corpus is prepared in shards of about so much text, each kept once done"},
     )
     num_processes: int | None = field(default=None, metadata={"help": "default: all cores; the store is the same"})
     overwrite: bool = field(default=False, metadata={"help": "replace a store that is in output_dir already"})
@@ -72,10 +79,10 @@ class CorpusArguments:
             )
         if self.num_processes is not None and self.num_processes < 1:
             raise InputError(f"num_processes is {self.num_processes}: 1 or more is allowed")
-        if self.shard_gigabytes <= 0:
-            raise InputError(f"shard_gigabytes is {self.shard_gigabytes}: more than 0 is allowed")
-        if self.max_line_bytes < 1:
-            raise InputError(f"max_line_bytes is {self.max_line_bytes}: 1 or more is allowed")
+        if not 0 < self.shard_gigabytes < math.inf:
+            raise InputError(f"shard_gigabytes is {self.shard_gigabytes}: a number of more than 0 is allowed")
+        if not 1 <= self.max_line_bytes <= MOST_LINE_BYTES:
+            raise InputError(f"max_line_bytes is {self.max_line_bytes}: 1 or more is allowed, up to {MOST_LINE_BYTES}")
         if self.wrapped_lines and self.sentences == "lines":
             raise InputError(
                 "sentences 'lines' takes every line for a sentence, wrapped_lines joins lines: choose one"
@@ -88,6 +95,4 @@ class CorpusArguments:
     @property
     def resolved_num_processes(self) -> int:
         """Number of processes, all usable cores by default."""
-        if self.num_processes is not None:
-            return self.num_processes
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return count_cores() if self.num_processes is None else self.num_processes

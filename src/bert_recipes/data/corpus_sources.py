@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.data.corpus import CorpusCounts, iter_documents, iter_hub_documents
+from bert_recipes.data.corpus import CorpusCounts, check_options, iter_documents, iter_hub_documents
 from bert_recipes.data.corpus_arguments import CorpusArguments
 from bert_recipes.data.files import describe_files, find_files
 from bert_recipes.errors import InputError
@@ -22,7 +22,7 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
     """The (split, file) of a corpus: first the files to train on, then those that are held out. None for a Hub data set.
 
     Raises:
-        InputError: A path that is not there, or every file is held out.
+        InputError: A path that is not there, every file is held out, or a setting does not go with a file.
     """
     validation = find_files(arguments.validation_files) if arguments.validation_files else []
     held_out = {os.path.realpath(path) for path in validation}
@@ -32,6 +32,8 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
         logger.info("%d files of --files are held out: they are in --validation_files", len(found) - len(train))
     if arguments.files and not train:
         raise InputError("every file of --files is in --validation_files too: nothing is left to train on")
+    # All of them, before any is read: those that are held out come last, hours later.
+    check_options([*train, *validation], arguments.document_boundary, arguments.wrapped_lines)
     return [("train", path) for path in train] + [("validation", path) for path in validation]
 
 

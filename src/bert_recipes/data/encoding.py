@@ -154,9 +154,13 @@ _worker_encoder: DocumentEncoder | None = None
 
 
 def _start_worker(encoder: DocumentEncoder) -> None:
-    """Keep the encoder; leave Ctrl-C to the main process, and end with it even if it is killed."""
     global _worker_encoder
     _worker_encoder = encoder
+    follow_parent()
+
+
+def follow_parent() -> None:
+    """In another process: leave Ctrl-C to the main process, and end with it even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -49,6 +49,10 @@ def find_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     unique: dict[str, Path] = {}
     for path in sorted(found, key=lambda path: path.as_posix()):
         unique.setdefault(os.path.realpath(path), path)
+    for path in unique.values():
+        if not path.is_file():
+            # Opening a pipe would wait for ever.
+            raise InputError(f"{path}: no file that can be read, but a broken link, a pipe or a device; take it away")
     return list(unique.values())
 
 
@@ -86,11 +90,21 @@ def _walk(folder: Path) -> tuple[list[Path], list[Path]]:
     files: list[Path] = []
     others: list[Path] = []
     for root, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [
+            name for name in folders if not name.startswith(".") and not _leads_back(Path(root, name), folder)
+        ]
         for name in names:
             wanted = name.lower().endswith(SUFFIXES) and not name.startswith(".")
             (files if wanted else others).append(Path(root, name))
     return files, others
+
+
+def _leads_back(path: Path, top: Path) -> bool:
+    """Tell whether a folder is a link to one of those that lead to it, so that going in would never end."""
+    if not path.is_symlink():
+        return False
+    on_the_way = [parent for parent in path.parents if parent == top or top in parent.parents]
+    return os.path.realpath(path) in map(os.path.realpath, on_the_way)
 
 
 def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:

@@ -1,26 +1,20 @@
 """Rows with a text column: JSON Lines, JSON arrays, Parquet files and data sets of the Hugging Face Hub."""
 
-import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.data.text_lines import (
-    UNPACK_ERRORS,
-    CorpusCounts,
-    EncodingErrors,
-    open_bytes,
-    read_lines,
-    remove_nul,
-)
+from bert_recipes.data.json_rows import RowWithRepeats, iter_json_rows
+from bert_recipes.data.text_lines import CorpusCounts, EncodingErrors, remove_nul
 from bert_recipes.errors import InputError
 
 
-_SEPARATORS = re.compile(r"[\s,]*")
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_CHUNK_BYTES = 2**20
+_BUFFER_BYTES = 2**20
+# Of the columns that a row has, so many are named in a message, and so much of each.
+_COLUMNS_NAMED, _CHARACTERS_NAMED = 20, 60
 
 
 def iter_file_texts(
@@ -37,11 +31,8 @@ def iter_file_texts(
     rows: Iterable[tuple[str, Any]]
     if path.suffix.lower() == ".parquet":
         rows = _parquet_rows(path, text_column, counts)
-    elif ".json" in path.suffixes[-2:] and _starts_with_bracket(path):
-        rows = _json_array(path, encoding_errors, max_line_bytes, counts)
     else:
-        lines = read_lines(path, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts)
-        rows = _json_lines(path, lines)
+        rows = iter_json_rows(path, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts)
     for where, row in rows:
         text = check_row(row, text_column, where, encoding_errors, counts)
         if text is not None:
@@ -55,17 +46,18 @@ def check_row(
     """Return the text of a row, or None (counted) where it is null.
 
     Raises:
-        InputError: If the row is no object, lacks the column, or holds something else than text in it.
+        InputError: If the row is no object, lacks the column, has it twice, or holds something else than text in it.
     """
     if not isinstance(row, dict):
         raise InputError(
             f"{where}: an object like {{{json.dumps(text_column)}: ...}} expected, got {type(row).__name__}"
         )
     if text_column not in row:
-        present = ", ".join(map(str, row)) or "none"
         raise InputError(
-            f"{where}: no column {text_column!r}; columns present: {present}; set text_column to one of them"
+            f"{where}: no column {text_column!r}; columns present: {_listed(row)}; set text_column to one of them"
         )
+    if isinstance(row, RowWithRepeats) and text_column in row.repeated:
+        raise InputError(f"{where}: column {text_column!r} stands there more than once; keep one")
     text = row[text_column]
     if text is None:
         counts.dropped["rows_without_text"] += 1
@@ -83,66 +75,12 @@ def check_row(
     return remove_nul(text, where, encoding_errors, counts)
 
 
-def _json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
-    for number, line in lines:
-        if not line.strip():
-            continue
-        try:
-            yield f"{path}:{number}", json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}:{number}: broken JSON ({error}); one object a line expected") from error
-
-
-def _starts_with_bracket(path: Path) -> bool:
-    """Tell whether a file is one JSON array (and not one object a line)."""
-    with open_bytes(path) as (stream, _):
-        try:
-            return stream.read(4096).removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
-        except UNPACK_ERRORS as error:
-            raise InputError(f"{path}: cannot be unpacked ({error}); is it a whole .gz?") from error
-
-
-def _json_array(
-    path: Path, encoding_errors: EncodingErrors, max_element_bytes: int, counts: CorpusCounts
-) -> Iterator[tuple[str, Any]]:
-    """Yield the elements of a JSON array one by one, holding little more than one of them."""
-    before, parser = counts.source_bytes, json.JSONDecoder()
-    decoder = codecs.getincrementaldecoder("utf-8-sig")(encoding_errors)
-    buffer, place, line, at_end = "", 0, 1, False
-    with open_bytes(path) as (stream, tell):
-        while True:
-            start = _SEPARATORS.match(buffer, place).end()  # type: ignore[union-attr]
-            line += buffer.count("\n", place, start)
-            place = start
-            if buffer.startswith("]", place):
-                return
-            if buffer.startswith("[", place) and counts.source_bytes == before:
-                place += 1
-                counts.source_bytes = before + tell()
-                continue
-            try:
-                element, end = parser.raw_decode(buffer, place)
-            except (ValueError, RecursionError) as error:
-                if at_end or len(buffer) - place > max_element_bytes:
-                    raise InputError(f"{path}:{line}: broken JSON ({error}) or an endless element") from error
-                chunk, at_end = _read_chunk(stream, path, line, decoder)
-                counts.text_bytes += len(chunk.encode("utf-8"))
-                buffer, place = buffer[place:] + chunk, 0
-                continue
-            yield f"{path}:{line}", element
-            line += buffer.count("\n", place, end)
-            place, counts.source_bytes = end, before + tell()
-
-
-def _read_chunk(stream: Any, path: Path, line: int, decoder: codecs.IncrementalDecoder) -> tuple[str, bool]:
-    """Return more text and whether it was the last."""
-    try:
-        raw = stream.read(_CHUNK_BYTES)
-        return decoder.decode(raw, final=not raw), not raw
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not valid UTF-8 after line {line}; convert it to UTF-8") from error
-    except UNPACK_ERRORS as error:
-        raise InputError(f"{path}: cannot be unpacked after line {line} ({error}); is it a whole .gz?") from error
+def _listed(names: Iterable[object]) -> str:
+    """Name columns in one line that stays readable, whatever they are called and however many there are."""
+    words = [word if word.isprintable() else ascii(word) for word in map(str, names)]
+    short = [word if len(word) <= _CHARACTERS_NAMED else f"{word[:_CHARACTERS_NAMED]}..." for word in words]
+    more = f" and {len(short) - _COLUMNS_NAMED} more" if len(short) > _COLUMNS_NAMED else ""
+    return (", ".join(short[:_COLUMNS_NAMED]) or "none") + more
 
 
 def _parquet_rows(path: Path, text_column: str, counts: CorpusCounts) -> Iterator[tuple[str, Any]]:
@@ -152,9 +90,8 @@ def _parquet_rows(path: Path, text_column: str, counts: CorpusCounts) -> Iterato
     before, size, number = counts.source_bytes, path.stat().st_size, 0
     try:
         # Without pre-buffering a row group is read piece by piece: memory does not follow the size of the groups.
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=_CHUNK_BYTES) as file:
-            if text_column not in file.schema_arrow.names:
-                check_row(dict.fromkeys(file.schema_arrow.names), text_column, str(path), "strict", counts)
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+            _check_schema(file.schema_arrow, text_column, path, counts)
             for batch in file.iter_batches(batch_size=256, columns=[text_column]):
                 for text in batch.column(0).to_pylist():
                     number += 1
@@ -162,8 +99,32 @@ def _parquet_rows(path: Path, text_column: str, counts: CorpusCounts) -> Iterato
                     yield f"{path}, row {number}", {text_column: text}
                 counts.source_bytes = before + size * number // max(1, file.metadata.num_rows)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        detail = str(error).splitlines()[0]
+        detail = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(f"{path}: damaged or not a Parquet file (after row {number}: {detail})") from error
+
+
+def _check_schema(schema: Any, text_column: str, path: Path, counts: CorpusCounts) -> None:
+    """Refuse a Parquet file that has no column of text under this name, or more than one.
+
+    Args:
+        schema: As `pyarrow.Schema`.
+        text_column: The name.
+        path: For the message.
+        counts: For `check_row`.
+    """
+    import pyarrow.types as kinds
+
+    if text_column not in schema.names:
+        check_row(dict.fromkeys(schema.names), text_column, str(path), "strict", counts)
+    if schema.names.count(text_column) > 1:
+        raise InputError(f"{path}: column {text_column!r} stands there more than once; keep one")
+    kind = schema.field(text_column).type
+    values = getattr(kind, "storage_type", kind)
+    values = values.value_type if kinds.is_dictionary(values) else values
+    is_text = kinds.is_string(values) or kinds.is_large_string(values) or kinds.is_string_view(values)
+    # Values of some other types cannot even be turned into Python's; a column of nulls has no type of its own.
+    if not is_text and not kinds.is_null(values):
+        raise InputError(f"{path}: column {text_column!r} holds {_listed([kind])}, text expected")
 
 
 def iter_hub_texts(

@@ -27,7 +27,7 @@ from bert_recipes.data.store import (
     open_store,
     read_metadata,
 )
-from bert_recipes.data.store_writer import check_output, move_into_place
+from bert_recipes.data.store_writer import check_output, find_place, move_into_place
 from bert_recipes.errors import InputError
 from bert_recipes.whole_files import sync_paths, write_json
 
@@ -84,9 +84,8 @@ class ShardFolder:
 
     def __init__(self, output_dir: str | Path, *, overwrite: bool) -> None:
         """Choose the place."""
-        self.target = Path(output_dir).absolute()
+        self.target = find_place(output_dir, overwrite=overwrite)
         self.overwrite = overwrite
-        check_output(self.target, overwrite=overwrite)
         self.path = self.target.with_name(f".{self.target.name}.shards")
 
     @contextmanager
@@ -111,14 +110,22 @@ class ShardFolder:
         finally:
             lock.release()
 
-    def check_plan(self, plan: Mapping[str, Any]) -> None:
+    def check_plan(self, plan: Mapping[str, Any], *, is_begun: bool = False) -> None:
         """Write the plan down, or see that it is the one of before.
 
+        Args:
+            plan: What decides about the result, JSON values.
+            is_begun: There must be one: it was written before the work was dealt out to several processes or machines.
+
         Raises:
-            InputError: It is another one.
+            InputError: It is another one, or there is none.
         """
         file = self.path / PLAN_FILE
         if not file.is_file():
+            if is_begun:
+                raise InputError(
+                    f"{file}: missing, so the preparation has ended or was removed; give its command again"
+                )
             write_json(file, plan)
             return
         try:

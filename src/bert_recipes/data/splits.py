@@ -18,6 +18,8 @@ COLUMN_OF_FILE = {
     "documents.arrow": "sentence_offset",
     "unigram.arrow": "count",
 }
+_TOKEN_DTYPES = (np.uint16, np.uint32)
+_DAMAGED = "damaged: its offsets do not grow; prepare the store again"
 
 
 class TokenStore:
@@ -38,6 +40,9 @@ class TokenStore:
         self._token_offsets = columns["sentences.arrow"]
         self._sentence_offsets = columns["documents.arrow"]
         self._unigram = columns["unigram.arrow"]
+        for file, column in columns.items():
+            if column.dtype not in (_TOKEN_DTYPES if file == "tokens.arrow" else (np.int64,)):
+                raise InputError(f"{self.path / file}: damaged: holds {column.dtype}; prepare the store again")
         self.num_tokens = len(self._tokens)
         self.num_sentences = self._check_offsets(self._token_offsets, "sentences.arrow", self.num_tokens)
         self.num_documents = self._check_offsets(self._sentence_offsets, "documents.arrow", self.num_sentences)
@@ -49,6 +54,19 @@ class TokenStore:
             raise InputError(f"{self.path / file}: damaged: does not fit the other files; prepare the store again")
         return num_groups
 
+    def _check_growth(self, offsets: np.ndarray, steps: np.ndarray, file: str, num_members: int) -> None:
+        """Refuse offsets that do not grow up to ``num_members``: those of a damaged file would lead anywhere.
+
+        Args:
+            offsets: Some of the file's.
+            steps: Their differences.
+            file: For the message.
+            num_members: What the last one of the file is.
+        """
+        # The fastest way to the smallest of a few numbers.
+        if len(steps) and (np.minimum.reduce(steps) < 1 or offsets[-1] > num_members or offsets[0] < 0):
+            raise InputError(f"{self.path / file}: {_DAMAGED}")
+
     def __getstate__(self) -> dict[str, Path]:
         """Only the path travels to a worker: a memory map cannot."""
         return {"path": self.path}
@@ -59,16 +77,25 @@ class TokenStore:
 
     def sentence_offsets(self, begin_document: int, end_document: int) -> np.ndarray:
         """Return int64 (end - begin + 1,): the first sentence of each document, and the end of the last one."""
-        return self._sentence_offsets.slice(begin_document, end_document + 1)
+        offsets = self._sentence_offsets.slice(begin_document, end_document + 1)
+        # Looking up a single document is frequent and shall cost nothing; whoever does it has read all of them in blocks.
+        if len(offsets) > 2:
+            self._check_growth(offsets, offsets[1:] - offsets[:-1], "documents.arrow", self.num_sentences)
+        return offsets
 
     def sentence_lengths(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
         """Return int64 (end - begin,): tokens in each sentence, all > 0."""
-        return np.diff(self._token_offsets.slice(begin_sentence, end_sentence + 1))
+        offsets = self._token_offsets.slice(begin_sentence, end_sentence + 1)
+        lengths = offsets[1:] - offsets[:-1]
+        self._check_growth(offsets, lengths, "sentences.arrow", self.num_tokens)
+        return lengths
 
     def tokens(self, begin_sentence: int, end_sentence: int) -> np.ndarray:
         """Return the token ids of consecutive sentences in one array of the store's unsigned type; read-only or a copy."""
         begin = int(self._token_offsets.slice(begin_sentence, begin_sentence + 1)[0])
         end = int(self._token_offsets.slice(end_sentence, end_sentence + 1)[0])
+        if not 0 <= begin <= end <= self.num_tokens:
+            raise InputError(f"{self.path / 'sentences.arrow'}: {_DAMAGED}")
         return self._tokens.slice(begin, end)
 
     @property

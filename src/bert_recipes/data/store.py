@@ -33,6 +33,8 @@ FORMAT_VERSION, SHARDED_FORMAT_VERSION = 1, 2
 SHARDS_FOLDER = "shards"
 METADATA_FILE = "store.json"
 SPLITS = ("train", "validation")
+SPECIAL_ID_NAMES = ("pad", "unk", "cls", "sep", "mask")
+_AGAIN = "prepare the store again"
 REQUIRED_KEYS = ("fingerprint", "tokenizer_fingerprint", "vocab_size", "special_ids", "dtype", "splits")
 
 
@@ -116,7 +118,7 @@ def read_metadata(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}: not a token store: it has no {METADATA_FILE}; {make}")
     try:
         metadata = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: damaged: {error}; prepare the store again") from error
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise InputError(f"{file}: not a token store of this project ('format' must be {FORMAT!r}); {make}")
@@ -144,8 +146,13 @@ def open_store(path: str | Path) -> Store:
     """
     path = Path(path)
     metadata = read_metadata(path)
-    if metadata["format_version"] == SHARDED_FORMAT_VERSION:
-        return _open_shards(path, metadata)
+    is_sharded = metadata["format_version"] == SHARDED_FORMAT_VERSION
+    return _open_shards(path, metadata) if is_sharded else _open_one(path, metadata)
+
+
+def _open_one(path: Path, metadata: dict[str, Any]) -> Store:
+    """Open a store that is one folder of files, a shard as well."""
+    _check_metadata(path, metadata)
     try:
         for split, entry in metadata["splits"].items():
             for file in COLUMN_OF_FILE:
@@ -164,7 +171,35 @@ def open_store(path: str | Path) -> Store:
         raise InputError(f"{path / METADATA_FILE}: damaged: {error} missing or of the wrong type") from error
     if fingerprint != metadata["fingerprint"]:
         raise InputError(f"{path / METADATA_FILE}: changed by hand or damaged: fingerprint differs; prepare it again")
-    return Store(path, metadata, {split: TokenStore(path / split) for split in metadata["splits"]})
+    splits = {split: TokenStore(path / split) for split in metadata["splits"]}
+    for split, store in splits.items():
+        _check_counts(path, metadata, split, store)
+        if len(store.unigram_counts) != metadata["vocab_size"]:
+            raise InputError(f"{path / split / 'unigram.arrow'}: damaged: not one row a vocabulary entry; {_AGAIN}")
+    return Store(path, metadata, dict(splits))
+
+
+def _check_metadata(path: Path, metadata: dict[str, Any]) -> None:
+    """Refuse values that no writer has written."""
+    ids, size = metadata["special_ids"], metadata["vocab_size"]
+    if not isinstance(ids, dict) or not all(isinstance(ids.get(name), int) for name in SPECIAL_ID_NAMES):
+        raise InputError(
+            f"{path / METADATA_FILE}: damaged: 'special_ids' must name {', '.join(SPECIAL_ID_NAMES)}; {_AGAIN}"
+        )
+    if not isinstance(size, int) or not all(0 <= ids[name] < size for name in SPECIAL_ID_NAMES):
+        raise InputError(f"{path / METADATA_FILE}: damaged: 'special_ids' lie outside the vocabulary; {_AGAIN}")
+    if others := sorted(set(metadata["splits"]) - set(SPLITS)):
+        raise InputError(f"{path / METADATA_FILE}: damaged: no split is called {others[0]!r}; {_AGAIN}")
+
+
+def _check_counts(path: Path, metadata: dict[str, Any], split: str, store: Split) -> None:
+    """Refuse a split that has other numbers of documents, sentences or tokens than ``store.json`` says."""
+    entry = metadata["splits"][split]
+    for name in ("num_documents", "num_sentences", "num_tokens"):
+        if not isinstance(entry, dict) or entry.get(name) != getattr(store, name):
+            raise InputError(
+                f"{path / METADATA_FILE}: damaged: {name} of {split} is not what its files hold; {_AGAIN}"
+            )
 
 
 def compute_sharded_fingerprint(fingerprints: Sequence[str]) -> str:
@@ -178,9 +213,14 @@ def _open_shards(path: Path, metadata: dict[str, Any]) -> Store:
         entries = [(str(entry["folder"]), str(entry["fingerprint"])) for entry in metadata[SHARDS_FOLDER]]
     except (KeyError, TypeError) as error:
         raise InputError(f"{path / METADATA_FILE}: damaged: {error} missing or of the wrong type") from error
+    _check_metadata(path, metadata)
     shards = []
     for folder, fingerprint in entries:
-        shard = open_store(path / folder)
+        part = read_metadata(path / folder)
+        identity = ("vocab_size", "tokenizer_fingerprint", "special_ids")
+        if part["format_version"] != FORMAT_VERSION or any(part[name] != metadata[name] for name in identity):
+            raise InputError(f"{path / folder}: is not the shard that belongs here; prepare the store again")
+        shard = _open_one(path / folder, part)
         if shard.fingerprint != fingerprint:
             raise InputError(f"{path / folder}: is not the shard that belongs here; prepare the store again")
         shards.append(shard)
@@ -191,4 +231,5 @@ def _open_shards(path: Path, metadata: dict[str, Any]) -> Store:
         found = (shard._splits.get(split) for shard in shards)
         parts = [part for part in found if isinstance(part, TokenStore)]
         splits[split] = ShardedTokens(path / split, parts)
+        _check_counts(path, metadata, split, splits[split])
     return Store(path, metadata, splits)

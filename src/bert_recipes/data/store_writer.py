@@ -18,6 +18,7 @@ from bert_recipes.data.store import (
     FORMAT,
     FORMAT_VERSION,
     METADATA_FILE,
+    SPECIAL_ID_NAMES,
     SPLITS,
     compute_fingerprint,
     read_metadata,
@@ -27,8 +28,6 @@ from bert_recipes.whole_files import sync_paths
 
 
 logger = logging.getLogger(__name__)
-
-SPECIAL_ID_NAMES = ("pad", "unk", "cls", "sep", "mask")
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
@@ -58,6 +57,22 @@ def check_output(path: Path, *, overwrite: bool) -> None:
         raise InputError(
             f"{path}: holds a store already; give another output folder, or --overwrite true to replace it"
         )
+
+
+def find_place(path: str | Path, *, overwrite: bool) -> Path:
+    """Check where a store shall go, and make the folders that it will lie in.
+
+    Returns:
+        The place without links, which a folder cannot replace.
+
+    Raises:
+        InputError: If the path may not be written.
+    """
+    place = Path(os.path.realpath(path))
+    check_output(place, overwrite=overwrite)
+    for parent in (place.parent, Path(path).parent):
+        parent.mkdir(parents=True, exist_ok=True)
+    return place
 
 
 class _SplitWriter:
@@ -145,14 +160,12 @@ class StoreWriter:
         """Make the hidden folder beside `path`."""
         if sorted(special_ids) != sorted(SPECIAL_ID_NAMES):
             raise ValueError(f"special_ids must name {SPECIAL_ID_NAMES}, got {sorted(special_ids)}")
-        self.path = Path(path).absolute()
-        check_output(self.path, overwrite=overwrite)
+        self.path = find_place(path, overwrite=overwrite)
         self._needs_training = needs_training
         self._identity = {"tokenizer_fingerprint": tokenizer_fingerprint, "vocab_size": vocab_size}
         self._special_ids = {name: special_ids[name] for name in SPECIAL_ID_NAMES}
         self._vocab_size = vocab_size
         self._overwrite = overwrite
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{self.path.name}.partial-"
         for leftover in sorted(self.path.parent.glob(f"{prefix}*")):
             logger.warning(
@@ -259,7 +272,11 @@ def move_into_place(folder: Path, target: Path) -> None:
         os.rename(folder, target)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
-    os.rename(target, old)
+    try:
+        os.rename(target, old)
+    except OSError:
+        old.rmdir()
+        raise
     try:
         os.rename(folder, target)
     except OSError:

@@ -15,6 +15,8 @@ from bert_recipes.errors import InputError
 
 EncodingErrors = Literal["strict", "replace"]
 MAX_LINE_BYTES = 2**24
+# A terabyte: no machine holds such a line, and larger numbers do not fit what the system counts bytes in.
+MOST_LINE_BYTES = 2**40
 UNPACK_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
 
 
@@ -88,6 +90,7 @@ def read_lines(
                 raw = raw.removeprefix(codecs.BOM_UTF8)
                 counts.repaired["byte_order_marks_removed"] += 1
             yield number, decode_line(raw, f"{path}:{number}", encoding_errors, counts).rstrip("\r\n")
+        counts.source_bytes = before + tell()
 
 
 def decode_line(raw: bytes, where: str, encoding_errors: EncodingErrors, counts: CorpusCounts) -> str:

@@ -12,23 +12,17 @@ Wu et al. 2016 describe; that is what everybody's "WordPiece" vocabularies are m
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
-from tqdm import tqdm
 
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.bert_tokenizer import OriginalBertTokenizer
-from bert_recipes.tokenization.normalization import is_punctuation, normalize_text
-from bert_recipes.tokenization.vocabulary_report import (
-    MarkCounter,
-    TokenizerReport,
-    measure_vocabulary,
-    warn_about_deleted_marks,
-)
+from bert_recipes.tokenization.normalization import is_punctuation
+from bert_recipes.tokenization.vocabulary_report import TokenizerReport, measure_vocabulary, warn_about_deleted_marks
+from bert_recipes.tokenization.word_counts import WordCounts, count_words
 from bert_recipes.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 
 
@@ -37,21 +31,11 @@ logger = logging.getLogger(__name__)
 # Id of [UNK] in Google's vocabularies: [PAD], 99 [unused] slots, then [UNK], [CLS], [SEP], [MASK].
 _FIRST_SLOTS = 99
 
-# Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says how many.
-_MAX_DISTINCT_TOKENS = 10_000_000
-
 _CHUNK_CHARACTERS = 1 << 16
 
-
-@dataclass
-class _Counts:
-    """What one pass over the texts finds."""
-
-    tokens: Counter[str] = field(default_factory=Counter)
-    marks: MarkCounter = field(default_factory=MarkCounter)
-    num_texts: int = 0
-    num_characters: int = 0
-    num_forgotten: int = 0
+# Ten times the largest vocabulary in use. The library makes room for `vocab_size` entries before it starts, and ends the
+# process where there is none.
+_LARGEST_SETTING = 10_000_000
 
 
 def train_wordpiece(
@@ -98,7 +82,9 @@ def train_wordpiece(
         vocab_size=vocab_size, min_frequency=min_frequency, limit_alphabet=limit_alphabet, num_unused=num_unused
     )
     drop_marks = lowercase if strip_accents is None else strip_accents
-    counts = _count(texts, lowercase, drop_marks, split_cjk, show_progress)
+    counts = count_words(
+        texts, lowercase=lowercase, strip_accents=drop_marks, split_cjk=split_cjk, show_progress=show_progress
+    )
     if not counts.tokens:
         raise InputError(f"no word in the {counts.num_texts} texts to train on; a vocabulary needs text")
     alphabet, num_dropped = _alphabet(counts.tokens, limit_alphabet)
@@ -131,37 +117,8 @@ def _check_settings(**settings: int) -> None:
     for name, value in settings.items():
         if value < lowest[name]:
             raise InputError(f"{name}: {value} was given, but it must be {lowest[name]} or more")
-
-
-def _count(
-    texts: Iterable[str], lowercase: bool, strip_accents: bool, split_cjk: bool, show_progress: bool
-) -> _Counts:
-    counts = _Counts()
-    for text in tqdm(texts, desc="Counting words", unit=" texts", unit_scale=True, disable=not show_progress):
-        counts.num_texts += 1
-        counts.num_characters += len(text)
-        normalized = normalize_text(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
-        counts.tokens.update(normalized.split())
-        if strip_accents:
-            counts.marks.add(text)
-        if len(counts.tokens) > _MAX_DISTINCT_TOKENS:
-            _forget_rarest(counts)
-    return counts
-
-
-def _forget_rarest(counts: _Counts) -> None:
-    """Drop the rarest words until half of the room is free."""
-    threshold = 0
-    while len(counts.tokens) > _MAX_DISTINCT_TOKENS // 2:
-        threshold += 1
-        rare = [token for token, number in counts.tokens.items() if number <= threshold]
-        counts.num_forgotten += sum(counts.tokens.pop(token) for token in rare)
-    logger.warning(
-        "More than %d different words: those seen up to %d times so far are forgotten (%d occurrences in all).",
-        _MAX_DISTINCT_TOKENS,
-        threshold,
-        counts.num_forgotten,
-    )
+        if value > _LARGEST_SETTING:
+            raise InputError(f"{name}: {value} was given, but it must be {_LARGEST_SETTING} or less")
 
 
 def _alphabet(tokens: Counter[str], limit: int) -> tuple[set[str], int]:
@@ -229,7 +186,7 @@ def _repeated(words: dict[str, int]) -> Iterator[str]:
 
 
 def _report(
-    tokenizer: OriginalBertTokenizer, counts: _Counts, alphabet_size: int, num_dropped: int, vocab_size: int
+    tokenizer: OriginalBertTokenizer, counts: WordCounts, alphabet_size: int, num_dropped: int, vocab_size: int
 ) -> TokenizerReport:
     fertility, unk_rate = measure_vocabulary(tokenizer, counts.tokens)
     num_words = sum(number for token, number in counts.tokens.items() if not is_punctuation(token[0]))

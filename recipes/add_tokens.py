@@ -1,0 +1,120 @@
+"""Give a BERT whole words for its new domain before it is trained on: a larger vocabulary, and a model that fits it.
+
+    python recipes/add_tokens.py --model_name_or_path my_bert --files domain_texts/ --num_tokens 1000 --output_dir my_domain_bert
+
+The words are those of the texts whose own entry spares the most pieces, or those of --tokens_file (one a line). Each starts with
+the mean of the embeddings of the pieces that it was cut into. Prepare the domain's texts with the new folder as --tokenizer,
+and go on with recipes/pretrain.py --model_name_or_path (docs/domain.md).
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from bert_recipes.checkpoint_access import check_checkpoint, find_tokenizer, opening
+from bert_recipes.config import parse_arguments
+from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
+from bert_recipes.errors import InputError, run_cli
+from bert_recipes.model_folder import check_new_folder, write_model_folder
+from bert_recipes.models.bert import open_checkpoint
+from bert_recipes.models.new_tokens import add_tokens
+from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
+from bert_recipes.tokenization.new_words import (
+    NewWord,
+    choose_words,
+    count_for,
+    describe_gain,
+    extend_tokenizer,
+    read_words,
+)
+
+
+REPORT_FILE = "new_tokens.json"
+
+
+@dataclass
+class AddTokensArguments:
+    """Which words, for which model.
+
+    Attributes:
+        model_name_or_path: Checkpoint with its tokenizer (folder or Hub name).
+        output_dir: Folder to write; must not exist or be empty.
+        files: Text of the domain, from which the words are chosen.
+        tokens_file: The words instead, one a line.
+        num_tokens: How many words are chosen, at most.
+        min_frequency: How often a word must stand in the text.
+        text_column, encoding_errors: As for tokenizer/train.py.
+    """
+
+    model_name_or_path: str = field(metadata={"help": "checkpoint with its tokenizer (folder or Hub name)"})
+    output_dir: str = field(metadata={"help": "folder to write; must not exist or be empty"})
+    files: list[str] | None = field(
+        default=None, metadata={"help": "text to choose words from: .txt, .jsonl, .json (each also .gz), .parquet"}
+    )
+    tokens_file: str | None = field(default=None, metadata={"help": "the words, one a line, instead of --files"})
+    num_tokens: int = field(default=1000, metadata={"help": "words chosen, at most"})
+    min_frequency: int = field(default=10, metadata={"help": "a word must stand in the text so often"})
+    text_column: str = field(default="text", metadata={"help": "column of the text in JSON and Parquet rows"})
+    encoding_errors: Literal["strict", "replace"] = field(
+        default="strict", metadata={"help": "broken UTF-8: stop, or put U+FFFD and count"}
+    )
+
+    def __post_init__(self) -> None:
+        """Check what belongs together."""
+        if (self.files is None) == (self.tokens_file is None):
+            raise InputError("give either --files, to choose words from, or --tokens_file, a list of them")
+        for name in ("num_tokens", "min_frequency"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; allowed: 1 or more")
+
+
+def find_words(args: AddTokensArguments, tokenizer: OriginalBertTokenizer) -> tuple[list[NewWord], dict[str, Any]]:
+    """The words, and what they change in the text that they are from."""
+    if args.tokens_file is not None:
+        return read_words(Path(args.tokens_file), tokenizer), {}
+    read = CorpusCounts()
+    texts = iter_paragraphs(
+        args.files, text_column=args.text_column, encoding_errors=args.encoding_errors, counts=read
+    )
+    counts = count_for(tokenizer, texts)
+    words = choose_words(tokenizer, counts, num_words=args.num_tokens, min_frequency=args.min_frequency)
+    if not words:
+        raise InputError(
+            f"no word of {len(counts.tokens):,} different ones is cut into pieces and occurs {args.min_frequency} times; "
+            "give more text or a lower --min_frequency"
+        )
+    return words, describe_gain(tokenizer, extend_tokenizer(tokenizer, words), counts)
+
+
+def main() -> None:
+    """Open, choose, extend, write, report."""
+    (args,) = parse_arguments(AddTokensArguments)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    output_dir = Path(args.output_dir)
+    check_new_folder(output_dir)
+    cached_only = check_checkpoint(args.model_name_or_path)
+    folder = find_tokenizer(args.model_name_or_path)
+    if folder is None:
+        raise InputError(
+            f"model_name_or_path: {args.model_name_or_path} has no tokenizer; it must lie beside the weights"
+        )
+    tokenizer = load_tokenizer(folder)
+    words, gain = find_words(args, tokenizer)
+    larger = extend_tokenizer(tokenizer, words)
+    with opening(args.model_name_or_path):
+        model, _ = open_checkpoint(args.model_name_or_path, cached_only=cached_only)
+    pieces = {len(tokenizer) + number: new.piece_ids for number, new in enumerate(words)}
+    add_tokens(model, pieces, len(larger))
+    shown = {new.word: {"pieces": tokenizer.convert_ids_to_tokens(new.piece_ids), "count": new.count} for new in words}
+    write_model_folder(output_dir, model, larger, {REPORT_FILE: {**gain, "tokens": shown}})
+    for word, facts in list(shown.items())[:10]:
+        print(f"{word:24} {' '.join(facts['pieces'])}")
+    print(f"{len(words):,} new tokens, {len(larger):,} in all")
+    if gain:
+        print(f"pieces a word: {gain['pieces_a_word_before']:.3f} -> {gain['pieces_a_word_after']:.3f}")
+    print(f"wrote {output_dir}; every one is in {REPORT_FILE}")
+
+
+if __name__ == "__main__":
+    run_cli(main)

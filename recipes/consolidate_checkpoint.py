@@ -1,0 +1,44 @@
+"""Turn a DeepSpeed checkpoint into a plain folder in Hub form, for `from_pretrained` and for runs without DeepSpeed.
+
+    python recipes/consolidate_checkpoint.py --checkpoint runs/my_bert/checkpoint-1000 --output_dir my_bert_1000
+
+Weights are float32, under stock's names. Use it on checkpoints of your own only: their parts are DeepSpeed's pickles.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import run_cli
+from bert_recipes.model_folder import check_new_folder, write_model_folder
+from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.zero_checkpoints import check_zero_checkpoint, model_of
+
+
+@dataclass
+class ConsolidateArguments:
+    """What is read and written.
+
+    Attributes:
+        checkpoint: checkpoint-N of a run under DeepSpeed.
+        output_dir: Folder to write; must not exist or be empty.
+    """
+
+    checkpoint: str = field(metadata={"help": "checkpoint-N of a run under DeepSpeed"})
+    output_dir: str = field(metadata={"help": "folder to write; must not exist or be empty"})
+
+
+def main() -> None:
+    """Check, join, write."""
+    (args,) = parse_arguments(ConsolidateArguments)
+    checkpoint, output_dir = Path(args.checkpoint), Path(args.output_dir)
+    check_new_folder(output_dir)
+    check_zero_checkpoint(checkpoint)
+    tokenizer = load_tokenizer(checkpoint)
+    model = model_of(checkpoint)
+    write_model_folder(output_dir, model, tokenizer)
+    print(f"wrote {output_dir}: {type(model).__name__}, {model.num_parameters():,} parameters")
+
+
+if __name__ == "__main__":
+    run_cli(main)

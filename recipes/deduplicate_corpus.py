@@ -1,0 +1,45 @@
+"""Text -> the same text with each document once: exact and near duplicates are removed.
+
+    python recipes/deduplicate_corpus.py --files my_texts/ --output_dir my_texts_once/
+
+recipes/prepare_corpus.py reads the folder that is written. Needs pip install 'bert-recipes[cluster]'.
+All fields: --help, or src/bert_recipes/data/deduplication_arguments.py.
+"""
+
+import logging
+import signal
+import sys
+from types import FrameType
+
+from bert_recipes.errors import run_cli
+
+
+def main() -> None:
+    """Parse, deduplicate, report."""
+    # Here and not above: every process of a task imports this file anew, and needs none of it.
+    from bert_recipes.config import parse_arguments
+    from bert_recipes.data.deduplication_arguments import DeduplicationArguments
+    from bert_recipes.data.executor_arguments import require_datatrove
+
+    (arguments,) = parse_arguments(DeduplicationArguments)
+    require_datatrove(("datatrove", "orjson"))
+    from bert_recipes.data.deduplication import deduplicate, report_file
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.
+    signal.signal(signal.SIGTERM, _exit)
+    report = deduplicate(arguments)
+    for name in ("documents_read", "exact_duplicates", "near_duplicates", "documents_kept"):
+        print(f"{name.replace('_', ' '):24}{report[name]:>16,}")
+    for kind in ("dropped", "repaired"):
+        for reason, number in report.get(kind, {}).items():
+            print(f"{kind}: {reason.replace('_', ' ')}: {number:,}")
+    print(f"documents: {arguments.output_dir}\nreport: {report_file(arguments.output_dir)}")
+
+
+def _exit(signal_number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + signal_number)
+
+
+if __name__ == "__main__":
+    run_cli(main)

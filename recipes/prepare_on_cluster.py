@@ -1,0 +1,41 @@
+"""Text -> token-id store, the shards made by tasks on one machine, by Slurm or by Ray.
+
+    python recipes/prepare_on_cluster.py --config recipes/configs/corpus/local_text.yaml --files my_texts/ \
+        --tokenizer my_tokenizer/ --output_dir my_store/ --executor slurm --partition cpu --time 04:00:00
+
+Takes all fields of recipes/prepare_corpus.py, and the store is the same, byte for byte. Needs pip install 'bert-recipes[cluster]'.
+All fields: --help, or src/bert_recipes/data/executor_arguments.py.
+"""
+
+import logging
+import signal
+import sys
+from types import FrameType
+
+from bert_recipes.errors import run_cli
+
+
+def main() -> None:
+    """Parse, run or submit, report."""
+    # Here and not above: every process of a task imports this file anew, and needs none of it.
+    from bert_recipes.config import parse_arguments
+    from bert_recipes.data.corpus_arguments import CorpusArguments
+    from bert_recipes.data.executor_arguments import ExecutorArguments, require_datatrove
+
+    corpus, executors = parse_arguments(CorpusArguments, ExecutorArguments)
+    require_datatrove()
+    from bert_recipes.data.cluster_preparation import prepare_on_cluster
+    from bert_recipes.tokenization import load_tokenizer
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
+    # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.
+    signal.signal(signal.SIGTERM, _exit)
+    print(prepare_on_cluster(corpus, executors, load_tokenizer(corpus.tokenizer)))
+
+
+def _exit(signal_number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + signal_number)
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,158 @@
+"""Words that a vocabulary cuts into pieces and a domain needs whole: found in text or listed, put at its end.
+
+A new word is an entry of the WordPiece vocabulary like any other: it is found at the beginning of longer words too, and what
+begins with it is cut anew. The ids of the old entries stay.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_recipes.errors import InputError
+from bert_recipes.tokenization.bert_tokenizer import OriginalBertTokenizer
+from bert_recipes.tokenization.vocabulary_report import measure_vocabulary
+from bert_recipes.tokenization.word_counts import WordCounts, count_words
+from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NewWord:
+    """A word that is no entry of a vocabulary.
+
+    Attributes:
+        word: Normalised.
+        piece_ids: What the vocabulary cuts it into; [UNK] alone if it cannot.
+        count: How often it stands in the texts; None where it comes from a list.
+    """
+
+    word: str
+    piece_ids: tuple[int, ...]
+    count: int | None = None
+
+
+def count_for(tokenizer: OriginalBertTokenizer, texts: Iterable[str], *, show_progress: bool = True) -> WordCounts:
+    """Count the words of texts as a tokenizer normalises them."""
+    return count_words(texts, **tokenizer.text_encoder.settings, show_progress=show_progress)
+
+
+def choose_words(
+    tokenizer: OriginalBertTokenizer, counts: WordCounts, *, num_words: int, min_frequency: int
+) -> list[NewWord]:
+    """Choose the words whose own entry spares the most pieces in the counted text.
+
+    Args:
+        tokenizer: Has the old vocabulary.
+        counts: Of `count_for`.
+        num_words: At most so many.
+        min_frequency: A word must stand there so often.
+
+    Returns:
+        By pieces spared, most first (ties: by the word). Words without a letter and half surrogates are left out; one that was
+        [UNK] counts as if it had had two pieces.
+    """
+    unknown = (tokenizer.unk_token_id,)
+    ranked: list[tuple[int, NewWord]] = []
+    for word, count in counts.tokens.items():
+        ids = tokenizer.text_encoder.words[word]
+        if count < min_frequency or (len(ids) == 1 and ids != unknown) or not _is_fit(word):
+            continue
+        ranked.append((count * max(len(ids) - 1, 1), NewWord(word, tuple(ids), count)))
+    ranked.sort(key=lambda item: (-item[0], item[1].word))
+    return [new for _, new in ranked[:num_words]]
+
+
+def _is_fit(word: str) -> bool:
+    is_writable = not any("\ud800" <= character <= "\udfff" for character in word)
+    return len(word) <= MAX_WORD_CHARACTERS and is_writable and any(character.isalpha() for character in word)
+
+
+def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
+    """Read a list of words, one a line; blank lines are passed over.
+
+    Args:
+        path: UTF-8 text.
+        tokenizer: Normalises, and has the old vocabulary; words that it holds, and repeated ones, are left out and counted.
+
+    Raises:
+        InputError: With file and line: not UTF-8, a line that is no single word, nothing that would be new.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        bad = path.read_bytes().count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path}, line {bad}: not UTF-8; a list of words is a UTF-8 text file with one word a line"
+        ) from None
+    found: dict[str, NewWord] = {}
+    known = repeated = 0
+    for number, line in enumerate(lines, 1):
+        words = tokenizer.text_encoder.normalize(line).split()
+        if not words:
+            continue
+        if len(words) > 1 or len(words[0]) > MAX_WORD_CHARACTERS:
+            raise InputError(
+                f"{path}, line {number}: {line.strip()[:60]!r} is no single word for this tokenizer ({' | '.join(words)[:80]}); "
+                f"give one word a line, without spaces and punctuation, of at most {MAX_WORD_CHARACTERS} characters"
+            )
+        (word,) = words
+        known += word in tokenizer.text_encoder.vocabulary
+        repeated += word in found
+        if word not in tokenizer.text_encoder.vocabulary:
+            found.setdefault(word, NewWord(word, tuple(tokenizer.text_encoder.words[word])))
+    if known or repeated:
+        logger.info("%s: %d words are in the vocabulary already, %d are repeated", path, known, repeated)
+    if not found:
+        raise InputError(f"{path}: no word in it that the vocabulary lacks")
+    return list(found.values())
+
+
+def extend_tokenizer(tokenizer: OriginalBertTokenizer, words: Sequence[NewWord]) -> OriginalBertTokenizer:
+    """A tokenizer with these words at the end of its vocabulary; the one that is given stays as it is.
+
+    Args:
+        tokenizer: Has the old vocabulary, N entries.
+        words: They get the ids N, N+1, ...
+
+    Raises:
+        InputError: Tokens were added to the tokenizer beside its vocabulary: they have these ids.
+    """
+    vocabulary = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
+    size = len(vocabulary)
+    if len(tokenizer) != size or sorted(vocabulary.values()) != list(range(size)):
+        raise InputError(
+            f"the tokenizer has {len(tokenizer) - size} tokens beside its vocabulary of {size}; words cannot be put behind it"
+        )
+    vocabulary |= {new.word: size + number for number, new in enumerate(words)}
+    return OriginalBertTokenizer(
+        vocab=vocabulary,
+        do_lower_case=tokenizer.do_lower_case,
+        tokenize_chinese_chars=tokenizer.tokenize_chinese_chars,
+        strip_accents=tokenizer.strip_accents,
+        model_max_length=tokenizer.model_max_length,
+        **tokenizer.special_tokens_map,
+    )
+
+
+def describe_gain(old: OriginalBertTokenizer, new: OriginalBertTokenizer, counts: WordCounts) -> dict[str, float]:
+    """Pieces a word and share of [UNK] before and after, on the counted text.
+
+    A greedy cut that begins with a new word may end in letters that the vocabulary has no piece for; then there are more
+    [UNK] than before, and a warning says so.
+    """
+    before, after = (measure_vocabulary(tokenizer, counts.tokens) for tokenizer in (old, new))
+    if after[1] > before[1]:
+        logger.warning(
+            "[UNK] rate %.4f %% instead of %.4f %%: some words begin with a new one and go on with what the vocabulary has no piece for",
+            100 * after[1],
+            100 * before[1],
+        )
+    return {
+        "pieces_a_word_before": before[0],
+        "pieces_a_word_after": after[0],
+        "unk_rate_before": before[1],
+        "unk_rate_after": after[1],
+    }

@@ -1,0 +1,328 @@
+"""Shards made by tasks are those of one process, whatever happens to a task."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from small_corpora import WORDS, contents_of, write_vocabulary
+
+from bert_recipes.data.corpus_arguments import CorpusArguments
+from bert_recipes.data.executor_arguments import ExecutorArguments
+from bert_recipes.data.preparation import Preparation, prepare_store
+from bert_recipes.errors import InputError
+from bert_recipes.tokenization import load_tokenizer
+
+
+pytest.importorskip("datatrove", reason="datatrove is an extra")
+from bert_recipes.data.cluster_preparation import WriteShards, prepare_on_cluster
+from bert_recipes.data.executors import LocalExecutor
+
+
+# Bytes of text; a file has about a hundred.
+SMALL = 1e-9 * 250
+
+SBATCH = """#!{python}
+import os, pathlib, re, subprocess, sys
+jobs, script = pathlib.Path(os.environ["FAKE_SLURM"]), pathlib.Path(sys.argv[-1])
+number = len(list(jobs.glob("job_*"))) + 1
+said = " ".join(sys.argv[1:-1]) + "\\n" + script.read_text()
+(jobs / f"job_{{number}}").write_text(said)
+print("Submitted batch job", number)
+needed = re.search(r"dependency=afterok:(\\d+)", said)
+if "launch_pickled_pipeline" in said and not (needed and (jobs / f"failed_{{needed[1]}}").exists()):
+    last = int(re.search(r"array=0-(\\d+)", said)[1])
+    for task in range(last + 1):
+        env = os.environ | {{"SLURM_ARRAY_TASK_ID": str(task), "SLURM_NODELIST": "node", "RUN_OFFSET": "0"}}
+        with open(jobs / f"output_{{number}}_{{task}}", "w") as output:
+            if subprocess.run(["bash", script], env=env, stdout=output, stderr=output, cwd="/").returncode:
+                (jobs / f"failed_{{number}}").touch()
+"""
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    return write_vocabulary(tmp_path_factory.mktemp("tokenizer") / "vocab.txt")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """20 files of one document each, and one that holds nothing."""
+    folder = tmp_path_factory.mktemp("texts")
+    for number in range(20):
+        color = WORDS[number % 3]
+        line = f"The {color} apple falls! A {color} tree grows.\n"
+        (folder / f"{number:02}.txt").write_text(line * (number % 3 + 1))
+    (folder / "07a.txt").write_text("\n \n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def straight(vocabulary, texts, tmp_path_factory):
+    """The contents of the store that one process makes."""
+    output = tmp_path_factory.mktemp("straight") / "store"
+    prepare_store(settings(vocabulary, texts, output), load_tokenizer(vocabulary))
+    return contents_of(output)
+
+
+def settings(vocabulary, texts, output, **options):
+    common = {"num_processes": 1, "document_boundary": "file", "files": [str(texts)], "shard_gigabytes": SMALL}
+    common["validation_fraction"] = 0.3
+    return CorpusArguments(tokenizer=str(vocabulary), output_dir=str(output), **(common | options))
+
+
+def prepare(vocabulary, texts, output, **executors):
+    corpus = settings(vocabulary, texts, output)
+    return prepare_on_cluster(corpus, ExecutorArguments(**executors), load_tokenizer(vocabulary))
+
+
+def write_some_shards(vocabulary, texts, output, number):
+    """What a preparation that was cut off leaves."""
+    stopped = Preparation(settings(vocabulary, texts, output), load_tokenizer(vocabulary))
+    with stopped.folder.claimed(stopped.plan()):
+        for shard in stopped.shards[:number]:
+            stopped.write_shard(shard)
+    return stopped
+
+
+@pytest.mark.parametrize(("workers", "tasks"), [(1, 1), (1, 3), (2, None), (2, 500)])
+def test_any_number_of_tasks_and_workers_gives_the_same_bytes(vocabulary, texts, straight, tmp_path, workers, tasks):
+    said = prepare(vocabulary, texts, tmp_path / "store", workers=workers, tasks=tasks)
+    assert "of which 0 were done before" in said
+    assert contents_of(tmp_path / "store") == straight
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "store.logs"]
+
+
+def test_what_is_done_is_kept_and_what_is_damaged_is_made_anew(vocabulary, texts, straight, tmp_path, caplog):
+    write_some_shards(vocabulary, texts, tmp_path / "store", 4)
+    shards = tmp_path / ".store.shards" / "shards"
+    tokens = shards / "00001" / "train" / "tokens.arrow"
+    tokens.write_bytes(tokens.read_bytes()[:-10])
+    kept = {name: (shards / name).stat().st_ino for name in ("00000", "00002", "00003")}
+    said = prepare(vocabulary, texts, tmp_path / "store", workers=2, tasks=2)
+    assert "of which 3 were done before" in said
+    assert contents_of(tmp_path / "store") == straight
+    assert {name: (tmp_path / "store" / "shards" / name).stat().st_ino for name in kept} == kept
+    assert "the shard is made anew" in (tmp_path / "store.logs" / "logs" / "task_00001.log").read_text()
+
+
+def test_that_a_task_has_ended_before_does_not_stand_for_its_shards(vocabulary, texts, straight, tmp_path):
+    preparation = write_some_shards(vocabulary, texts, tmp_path / "store", 0)
+    LocalExecutor(
+        [WriteShards(preparation)], tasks=3, workers=1, logging_dir=tmp_path / "store.logs", name="write shards"
+    ).run()
+    assert len(list((tmp_path / "store.logs" / "completions").iterdir())) == 3
+    (tmp_path / ".store.shards" / "shards" / "00002" / "store.json").unlink()
+    prepare(vocabulary, texts, tmp_path / "store", workers=1, tasks=3)
+    assert contents_of(tmp_path / "store") == straight
+
+
+@pytest.mark.parametrize("change", ["no plan", "other files", "other settings"])
+def test_a_task_works_on_the_plan_that_was_made_only(vocabulary, texts, tmp_path, change):
+    mine = tmp_path / "texts"
+    mine.mkdir()
+    for path in texts.iterdir():
+        (mine / path.name).write_bytes(path.read_bytes())
+    preparation = Preparation(settings(vocabulary, mine, tmp_path / "store"), load_tokenizer(vocabulary))
+    step = WriteShards(preparation)
+    message = "missing, so the preparation has ended"
+    if change != "no plan":
+        with preparation.folder.claimed(preparation.plan()):
+            pass
+        message = "other shards"
+    if change == "other files":
+        (mine / "03.txt").write_text("Another machine has another text.\n")
+    if change == "other settings":
+        preparation.arguments.sentences = "lines"
+        message = "other settings"
+    with pytest.raises(InputError, match=message):
+        step.run(None, 0, 1)
+    assert not (tmp_path / ".store.shards" / "shards").exists()
+
+
+def test_two_at_once_are_refused(vocabulary, texts, tmp_path):
+    first = Preparation(settings(vocabulary, texts, tmp_path / "store"), load_tokenizer(vocabulary))
+    with first.folder.claimed(first.plan()), pytest.raises(InputError, match="another process prepares it"):
+        prepare(vocabulary, texts, tmp_path / "store")
+
+
+def test_one_shard_is_refused(vocabulary, texts, tmp_path):
+    corpus = settings(vocabulary, texts, tmp_path / "store", shard_gigabytes=1.0)
+    with pytest.raises(InputError, match=r"one shard.*set shard_gigabytes \(1\.0\) lower"):
+        prepare_on_cluster(corpus, ExecutorArguments(), load_tokenizer(vocabulary))
+
+
+# The command
+
+
+def command_of(repository, vocabulary, texts, output, *more):
+    command = [sys.executable, repository / "recipes" / "prepare_on_cluster.py", "--files", texts]
+    command += ["--tokenizer", vocabulary, "--output_dir", output, "--num_processes", 1, *more]
+    return list(map(str, command))
+
+
+@pytest.fixture
+def large_texts(tmp_path):
+    """Six files, each of which takes a second or so."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.txt").write_text(f"Red apple {number}. Green pear!\n\n" * 60_000)
+    return folder
+
+
+def wait_for(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return found
+
+
+def workers_of(process):
+    """Processes of tasks; their parent is the one that they are copies of."""
+    return [worker for child in process.children() for worker in child.children()]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_an_end_in_the_middle_loses_nothing_that_is_done(repository, vocabulary, large_texts, tmp_path, how):
+    more = ["--shard_gigabytes", "0.001", "--workers", 2]
+    command = command_of(repository, vocabulary, large_texts, tmp_path / "store", *more)
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    place = tmp_path / ".store.shards" / "shards"
+    wait_for(lambda: len(list(place.glob("0*/store.json"))) >= 2)
+    workers = workers_of(psutil.Process(started.pid))
+    assert len(workers) == 2
+    started.send_signal(how)
+    assert started.wait(timeout=30) == (128 + how if how == signal.SIGTERM else -how)
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive
+    assert not (tmp_path / "store").exists()
+    done = {path.name: path.stat().st_ino for path in place.glob("0*") if (path / "store.json").is_file()}
+    assert 2 <= len(done) < 6
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert f"of which {len(done)} were done before" in finished.stdout
+    for name, inode in done.items():
+        assert (tmp_path / "store" / "shards" / name).stat().st_ino == inode
+    metadata = json.loads((tmp_path / "store" / "store.json").read_text())
+    assert metadata["splits"]["train"]["num_documents"] == 6 * 60_000
+
+
+def test_a_killed_worker_is_one_line(repository, vocabulary, large_texts, tmp_path):
+    more = ["--shard_gigabytes", "0.001", "--workers", 2]
+    command = command_of(repository, vocabulary, large_texts, tmp_path / "store", *more)
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    place = tmp_path / ".store.shards" / "shards"
+    wait_for(lambda: any(place.glob(".0*.partial-*")))
+    workers_of(psutil.Process(started.pid))[0].kill()
+    _, said = started.communicate(timeout=60)
+    assert started.returncode == 1
+    assert "error: write shards: one of the 2 processes was killed, probably for lack of memory" in said
+    assert "Traceback" not in said
+
+
+def test_a_failed_task_is_one_line_that_names_its_log(repository, vocabulary, texts, tmp_path):
+    mine = tmp_path / "texts"
+    mine.mkdir()
+    for path in texts.iterdir():
+        (mine / path.name).write_bytes(path.read_bytes())
+    (mine / "05.txt").write_bytes(b"An apple.\nA caf\xe9.\n")
+    more = ["--shard_gigabytes", repr(SMALL), "--workers", 2, "--tasks", 4]
+    command = command_of(repository, vocabulary, mine, tmp_path / "store", *more)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "05.txt" in line
+    log = Path(line.split("log: ")[1].rstrip(")"))
+    assert "05.txt" in log.read_text()
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+# Slurm, as far as it can be had without it: `sbatch` that runs a job at once, in another folder
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    jobs, programs = tmp_path / "jobs", tmp_path / "programs"
+    jobs.mkdir()
+    programs.mkdir()
+    scripts = {
+        "sbatch": SBATCH.format(python=sys.executable),
+        "srun": '#!/bin/bash\nshift 3\nexec "$@"\n',
+        "scontrol": "#!/bin/bash\necho node\n",
+    }
+    for name, text in scripts.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    path = os.pathsep.join([str(programs), sysconfig.get_path("scripts"), os.environ["PATH"]])
+    return jobs, os.environ | {"PATH": path, "FAKE_SLURM": str(jobs)}
+
+
+def test_slurm_gets_the_tasks_and_a_join_that_waits_for_them(repository, vocabulary, texts, straight, tmp_path, slurm):
+    jobs, environment = slurm
+    # Paths as a user gives them, which only mean something in the folder that the command is given in.
+    relative = Path(os.path.relpath(texts, tmp_path))
+    more = [
+        "--executor",
+        "slurm",
+        "--partition",
+        "cpu",
+        "--time",
+        "01:00:00",
+        "--tasks",
+        2,
+        "--sbatch_args",
+        "account=nlp",
+    ]
+    more += ["--document_boundary", "file", "--shard_gigabytes", repr(SMALL), "--validation_fraction", "0.3"]
+    command = command_of(repository, vocabulary, relative, "store", *more)
+
+    def submit():
+        for file in jobs.iterdir():
+            file.unlink()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path, env=environment
+        )
+
+    damaged = texts / "05.txt"
+    text = damaged.read_bytes()
+    damaged.write_bytes(b"\xe9" * len(text))
+    try:
+        done = submit()
+    finally:
+        damaged.write_bytes(text)
+    assert done.returncode == 0, done.stderr
+    assert "submitted: job 1 with 2 tasks" in done.stdout
+    assert (jobs / "failed_1").exists()
+    assert not (tmp_path / "store").exists()
+    logs = (tmp_path / "store.logs" / "write" / "logs").glob("task_*.log")
+    assert "05.txt" in "".join(path.read_text() for path in logs)
+
+    done = submit()
+    assert done.returncode == 0, done.stderr
+    join = json.loads(done.stdout.split("and job ")[1].split(",")[0])
+    outputs = "\n".join(path.read_text() for path in jobs.glob("output_*"))
+    assert not list(jobs.glob("failed_*")), outputs
+    assert contents_of(tmp_path / "store") == straight
+    write_script, join_script = (jobs / "job_1").read_text(), (jobs / f"job_{join}").read_text()
+    assert "#SBATCH --array=0-1" in write_script
+    assert "#SBATCH --account=nlp" in write_script
+    assert "--dependency=afterok:1" in join_script
+    assert "#SBATCH --kill-on-invalid-dep=yes" in join_script
+
+
+def test_without_slurm_it_is_one_line(repository, vocabulary, texts, tmp_path):
+    more = ["--executor", "slurm", "--partition", "cpu", "--time", "01:00:00", "--shard_gigabytes", repr(SMALL)]
+    command = command_of(repository, vocabulary, texts, tmp_path / "store", *more)
+    environment = os.environ | {"PATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: executor 'slurm' needs sbatch on the PATH")
