@@ -11,23 +11,21 @@ die of the signal alone.
 import os
 import sys
 
+from accelerate.commands import launch
+
 from bert_recipes.errors import run_cli
-from bert_recipes.launching import SHUTDOWN_SECONDS, SHUTDOWN_VARIABLE, exit_code_of, starts_one_process
+from bert_recipes.launching import SHUTDOWN_SECONDS, SHUTDOWN_VARIABLE, become, exit_code_of
 
 
 def main() -> None:
     """Start the processes, and end as they do."""
-    from accelerate.commands.launch import launch_command, launch_command_parser, prepare_simple_launcher_cmd_env
-
-    parser = launch_command_parser()
-    args = parser.parse_args()
+    args = launch.launch_command_parser().parse_args()
     args.quiet = True
-    if starts_one_process(args):
-        command, environment = prepare_simple_launcher_cmd_env(args)
-        os.execvpe(command[0], command, environment)
+    # Called where there is one process, and neither torch's launcher nor DeepSpeed's.
+    launch.simple_launcher = become
     os.environ.setdefault(SHUTDOWN_VARIABLE, str(SHUTDOWN_SECONDS))
     try:
-        launch_command(args)
+        launch.launch_command(args)
     except Exception as error:
         code = exit_code_of(error)
         if code is None:

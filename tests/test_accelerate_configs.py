@@ -116,6 +116,36 @@ def test_a_launch_that_is_not_really_distributed_is_refused(tmp_path: Path, monk
         check_launch(args)
 
 
+@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_tasks_that_would_each_train_alone_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str):
+    """`srun -n 8 python recipes/pretrain.py`: nobody tells the eight of each other."""
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    assert args.world_size == 1
+    monkeypatch.setenv(name, "8")
+    with pytest.raises(InputError, match=r"8 tasks were started .* each would train alone"):
+        check_launch(args)
+
+
+def test_fsdp_on_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(InputError, match="FSDP is for GPUs"):
+        check_launch(args)
+
+
+@pytest.mark.parametrize(("end", "code"), [("pass", 0), ("sys.exit(143)", 143), ("os.kill(os.getpid(), 9)", -9)])
+def test_our_launcher_becomes_the_one_process(repository: Path, tmp_path: Path, end: str, code: int):
+    """Its signals and its exit code are the process'."""
+    script = tmp_path / "script.py"
+    script.write_text(f"import os, sys\nprint(os.getpid(), os.environ['ACCELERATE_USE_CPU'], flush=True)\n{end}\n")
+    command = [sys.executable, str(repository / "recipes" / "launch.py"), "--config_file"]
+    command += [str(repository / "accelerate_configs" / "cpu.yaml"), str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        told, said = process.communicate(timeout=60)
+    assert process.returncode == code, said
+    assert told.lower().split()[-2:] == [str(process.pid), "true"], told
+
+
 @pytest.mark.gpu
 def test_the_single_gpu_configuration_uses_the_gpu(tmp_path: Path):
     result = launch(next(path for path in CONFIGS if path.stem == "single_gpu"), tmp_path)

@@ -18,6 +18,7 @@ from bert_recipes.checkpointing import (
     remove_leftovers,
     rotate,
     seal,
+    set_aside_later,
     why_incomplete,
 )
 from bert_recipes.errors import InputError
@@ -148,6 +149,28 @@ def test_rotation_never_removes_the_last_good_one(tmp_path: Path):
     damage(tmp_path / "checkpoint-3" / "optimizer.pt", "cut short")
     rotate(tmp_path, 1)
     assert last_complete(tmp_path)[0] == tmp_path / "checkpoint-2"
+
+
+def test_a_kill_while_a_checkpoint_is_replaced_leaves_the_old_one(tmp_path: Path):
+    """Between the two renames of `put_in_place`."""
+    save(tmp_path, 2).rename(tmp_path / ".aside-old-checkpoint-2")
+    write_parts(aside_of(tmp_path) / "checkpoint-2", 2)
+    remove_leftovers(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
+    assert why_incomplete(tmp_path / "checkpoint-2") is None
+
+
+def test_later_checkpoints_are_set_aside_and_do_not_count(tmp_path: Path):
+    for step in (100, 200, 300):
+        save(tmp_path, step)
+    save(tmp_path, 300).rename(tmp_path / "abandoned-checkpoint-300")  # of an earlier time
+    save(tmp_path, 300)
+    moved = set_aside_later(tmp_path, tmp_path / "checkpoint-100")
+    assert [path.name for path in moved] == ["abandoned-checkpoint-200", "abandoned-checkpoint-300"]
+    save(tmp_path, 110)
+    rotate(tmp_path, 2, keep=[tmp_path / "checkpoint-110"])
+    assert names(tmp_path) == ["checkpoint-100", "checkpoint-110"]
+    assert last_complete(tmp_path)[0] == tmp_path / "checkpoint-110"
 
 
 def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path: Path):

@@ -63,6 +63,7 @@ LAYER_2 = {
     "resumable_trainer",
     "run_arguments",
     "run_folder",
+    "run_lock",
     "run_progress",
     "stock_comparison",
     "sweeps",

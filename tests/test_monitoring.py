@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from bert_recipes.monitoring import describe_progress, describe_spike
@@ -49,3 +51,9 @@ def test_a_loss_that_jumps_is_said_in_words_with_advice():
 )
 def test_otherwise_no_spike_is_seen(losses):
     assert describe_spike(losses, step=1) is None
+
+
+def test_losses_that_are_not_finite_are_no_reason_to_stop():
+    """A step whose gradient is not finite is left out, its loss stands in the log."""
+    assert describe_spike([5.0] * 12 + [math.nan, math.inf, 5.1], 15) is None
+    assert "at step 15" in describe_spike([5.0] * 12 + [math.nan, 9.0], 15)

@@ -132,6 +132,11 @@ def test_a_phase_may_have_a_schedule_of_its_own():
         seen.append(optimizer.param_groups[0]["lr"])
         second.step()
     assert seen == pytest.approx([0.5 * x for x in (0, 0.5, 0.6, 0.4, 0.2)])
+    # The first step's rate is the new schedule's also where both have the same peak.
+    third = create_bert_schedule(optimizer, Schedule(10, 5, 0, 2.0))
+    third.load_state_dict(first.state_dict())
+    set_peak_rate(third, 2.0)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("name", ["bert_adam", "adamw", "lamb"])

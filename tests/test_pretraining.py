@@ -188,6 +188,17 @@ def test_of_many_instances_a_sample_is_counted_and_that_is_said(tmp_path, tokeni
     assert "counted in 3 of 4 instances" in caplog.text
 
 
+def test_instance_files_are_told_from_each_other_by_what_they_hold(tmp_path, tokenizer):
+    """Not by their number of instances, and not by their place."""
+    arguments = instance_arguments(tmp_path)
+    first = load_data(arguments, 1).identity
+    arguments.train_file = [shutil.move(tmp_path / "train.jsonl", tmp_path / "moved.jsonl")]
+    assert load_data(arguments, 1).identity == first
+    other = Instance([2, 6, 4, 3, 11, 3], 4, [2, 4], [7, 8], False)
+    write_instances([other] * 4, arguments.train_file, max_seq_length=16, max_predictions_per_seq=3)
+    assert load_data(arguments, 1).identity != first
+
+
 def test_the_held_out_instances_must_fit_the_model_too(tmp_path, tokenizer):
     longer = make_instances(tmp_path / "held_out.jsonl", max_seq_length=40)
     data = load_data(instance_arguments(tmp_path, validation_file=[longer]), 1)

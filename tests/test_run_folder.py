@@ -3,15 +3,18 @@
 import json
 import logging
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bert_recipes.arguments import PreTrainingArguments
-from bert_recipes.checkpointing import PROGRESS_FILE, STATE_FILE, seal
+from bert_recipes.checkpointing import PROGRESS_FILE, STATE_FILE, last_complete, seal
 from bert_recipes.config import save_config
 from bert_recipes.errors import InputError
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir
+from bert_recipes.run_lock import lock_run
 from bert_recipes.training import results_text
 
 
@@ -148,7 +151,6 @@ def test_overwrite_never_removes_what_the_run_reads(tmp_path: Path, inside: str)
         ("learning_rate", 1e-4, 2e-4, "learning_rate is 0.0002, but in .*run.yaml 0.0001"),
         ("max_steps", 100, 200, "max_steps is 200, but in .*run.yaml 100"),
         ("data_seed", None, 7, "data_seed is 7, .* not given; .*leave --data_seed out"),
-        ("precision", "fp32", "bf16", "precision is bf16"),
     ],
 )
 def test_a_run_goes_on_with_its_own_settings_only(
@@ -198,7 +200,10 @@ def test_a_checkpoint_that_is_not_whole_is_passed_over_and_named(
     warnings = " ".join(record.getMessage() for record in caplog.records)
     assert "checkpoint-6 is passed over: optimizer.pt is missing" in warnings
     assert "checkpoint-4 is passed over: trainer_state.json has" in warnings
-    assert (folder / "checkpoint-6").is_dir()
+    # Nothing is lost, but what the run writes now is not older than they are.
+    assert {"checkpoint-2", "abandoned-checkpoint-4", "abandoned-checkpoint-6"} < {
+        path.name for path in folder.iterdir()
+    }
 
 
 def test_last_without_a_whole_checkpoint_is_refused(tmp_path: Path):
@@ -234,7 +239,29 @@ def test_an_explicit_checkpoint_of_the_run_itself_is_taken(tmp_path: Path):
     folder = make_run(tmp_path / "run", 2, 4)
     wanted = folder / "checkpoint-2"
     assert claim(folder, wanted) == str(wanted)
-    assert (folder / "checkpoint-4").is_dir()
+    # It is another future of the run: the newest checkpoint is the one from which it goes on.
+    assert (folder / "abandoned-checkpoint-4").is_dir()
+    assert last_complete(folder)[0] == wanted
+
+
+def test_a_finished_run_that_goes_on_is_unfinished_again(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2, is_finished=True)
+    assert claim(folder, "last") == str(folder / "checkpoint-2")
+    assert claim(folder) == str(folder / "checkpoint-2")
+
+
+def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2)
+    code = "import sys, time\nfrom pathlib import Path\nfrom bert_recipes.run_lock import lock_run\n"
+    code += f"lock_run(Path({str(folder)!r}))\nprint('held', flush=True)\ntime.sleep(60)\n"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match=r"run: another process runs in it; wait for its end"):
+            lock_run(folder, patience=0.2)
+        other.kill()
+        other.wait()
+    # However it ended.
+    assert claim(folder) == str(folder / "checkpoint-2")
 
 
 def test_an_explicit_checkpoint_of_another_run_goes_into_a_free_folder_only(tmp_path: Path):

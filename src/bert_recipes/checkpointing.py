@@ -30,6 +30,7 @@ _REQUIRED = (STATE_FILE, PROGRESS_FILE, "scheduler.pt")
 _NAME = re.compile(r"checkpoint-(\d+)")
 # Begins the names of folders that are being written or deleted: nothing in them counts.
 ASIDE_PREFIX = ".aside-"
+ABANDONED_PREFIX = "abandoned-"
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,34 @@ def rotate(run_folder: Path, limit: int | None, keep: Collection[Path] = ()) -> 
         shutil.rmtree(doomed, ignore_errors=True)
 
 
+def set_aside_later(run_folder: Path, checkpoint: Path) -> list[Path]:
+    """Take the name from the checkpoints after one that a run goes on from: they are another future of it, or damaged.
+
+    Otherwise they would count as the newest ones, and those that the run writes now as old ones to be deleted.
+
+    Args:
+        run_folder: output_dir.
+        checkpoint: Of the same folder.
+
+    Returns:
+        Where they are now: `abandoned-checkpoint-N`; one that was abandoned before them at the same step is deleted.
+    """
+    moved = []
+    checkpoints = list_checkpoints(run_folder)
+    for path in checkpoints[checkpoints.index(run_folder / checkpoint.name) + 1 :]:
+        target = path.with_name(f"{ABANDONED_PREFIX}{path.name}")
+        shutil.rmtree(target, ignore_errors=True)
+        path.rename(target)
+        moved.append(target)
+    return moved
+
+
 def remove_leftovers(run_folder: Path) -> None:
-    """Delete what a killed process left while it wrote or deleted a checkpoint."""
+    """Delete what a killed process left while it wrote or deleted a checkpoint; put back one that it was about to replace."""
+    for old in run_folder.glob(f"{ASIDE_PREFIX}old-checkpoint-*"):
+        target = run_folder / old.name.removeprefix(f"{ASIDE_PREFIX}old-")
+        if not target.exists() and why_incomplete(old) is None:
+            old.rename(target)
     for path in run_folder.glob(f"{ASIDE_PREFIX}*"):
         logger.info("%s: left by an interrupted save, deleted", path)
         shutil.rmtree(path, ignore_errors=True)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from bert_recipes.config_file import read_tree
+from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 
 
 # What torch's launcher gives a process that it has told to stop is 30; a step and a checkpoint may take longer.
 SHUTDOWN_VARIABLE, SHUTDOWN_SECONDS = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 600
 
 
-def starts_one_process(args: Any) -> bool:
-    """Whether `accelerate launch` with these arguments would start one process, without torch's agent.
+def become(args: Any) -> NoReturn:
+    """Go on as the one process that is to be started, instead of waiting for it: signals reach it, and its exit code counts.
 
     Args:
-        args: Of Accelerate's parser.
+        args: Of Accelerate's parser, completed.
     """
-    settings: dict[str, Any] = {}
-    if args.config_file is not None and Path(args.config_file).is_file():
-        settings, _ = read_tree(Path(args.config_file))
-    chosen = any(getattr(args, name, False) for name in ("multi_gpu", "use_deepspeed", "use_fsdp", "tpu"))
-    kind = str(settings.get("distributed_type", "NO"))
-    processes = args.num_processes or int(settings.get("num_processes", 1))
-    return not chosen and kind == "NO" and processes == 1
+    command, environment = prepare_simple_launcher_cmd_env(args)
+    os.execvpe(command[0], command, environment)
 
 
 def exit_code_of(error: BaseException) -> int | None:

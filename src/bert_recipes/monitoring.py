@@ -31,6 +31,7 @@ def describe_spike(losses: Sequence[float], step: int) -> str | None:
         step: Of the newest one.
     """
     *before, last = losses[-SPIKE_MEMORY - 1 :]
+    before = [loss for loss in before if math.isfinite(loss)]
     if len(before) < SPIKE_MEMORY // 5 or not math.isfinite(last):
         return None
     mean = statistics.fmean(before)

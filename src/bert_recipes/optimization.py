@@ -203,9 +203,12 @@ class Schedule:
     power: float = 1.0
 
     def factor(self, step: int) -> float:
-        """Factor of the learning rate at a step of the run; see `bert_linear`."""
+        """Factor of the learning rate at a step of the run; see `bert_linear`. Before the start it is that of the start."""
         return bert_linear(
-            step - self.start, num_warmup_steps=self.warmup_steps, num_training_steps=self.steps, power=self.power
+            max(step - self.start, 0),
+            num_warmup_steps=self.warmup_steps,
+            num_training_steps=self.steps,
+            power=self.power,
         )
 
 
@@ -216,8 +219,6 @@ def create_bert_schedule(optimizer: torch.optim.Optimizer, schedule: Schedule) -
 
 def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:
     """Give a scheduler that was loaded from a checkpoint another peak: that of the phase which begins."""
-    if all(rate == learning_rate for rate in scheduler.base_lrs):
-        return
     scheduler.base_lrs = [learning_rate] * len(scheduler.base_lrs)
     for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
         group["initial_lr"] = learning_rate

@@ -18,6 +18,7 @@ from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArg
 from bert_recipes.checkpoint_access import check_checkpoint, find_tokenizer, opening, warn_once
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
+from bert_recipes.data.file_fingerprint import fingerprint_files
 from bert_recipes.data.instances import InstanceDataset
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.splits import Split
@@ -123,7 +124,7 @@ def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
         validation = InstanceDataset(data.validation_file, cache_dir=data.data_cache_dir, vocab_size=size)
     _warn_of_ignored(data, INSTANCE_FIELDS, "the instance files were made with their own pairs and masks")
     collator = make_collator(data, tokenizer, seed)
-    identity = {"instances": len(train), "tokenizer": tokenizer.fingerprint}
+    identity = {"instances": fingerprint_files(train.paths), "tokenizer": tokenizer.fingerprint}
     return PreTrainingData(tokenizer, train, validation, collator, lambda: count_tokens(train, size), identity)
 
 

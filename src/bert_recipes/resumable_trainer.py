@@ -7,7 +7,8 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,11 @@ class ResumableTrainer(Trainer):
         # Written into each checkpoint by name of the file: what a run that goes on must find again.
         self.checkpoint_files: dict[str, Callable[[Path], None]] = {}
         # Name -> value: what must be the same where a run goes on: the data, the tokenizer, the global batch.
-        self.identity: dict[str, Any] = {}
+        self.identity: dict[str, Any] = {
+            # "auto" may be another one on another machine.
+            "precision": "bf16" if self.args.bf16 else "fp16" if self.args.fp16 else "fp32"
+        }
+        self._save_total_limit = self.args.save_total_limit
         self._stop_flags: list[torch.Tensor] = []
         self._resumed_from: Path | None = None
         self._progress: dict[str, Any] = {}
@@ -73,10 +78,23 @@ class ResumableTrainer(Trainer):
         self._progress = {} if self._resumed_from is None else self._read_progress(self._resumed_from)
         self.skipped_steps, self._skipped_in_a_row = self._progress.get("skipped_steps", 0), 0
         self._stop_flags, self._is_stopped = [], False
-        with self.stop_request.listening():
+        with self.stop_request.listening(), self._own_settings():
             output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
             self._leave_if_asked()
         return output
+
+    @contextmanager
+    def _own_settings(self) -> Iterator[None]:
+        """Settings that stock would follow where it should not, for one call of `train`."""
+        limit, on_start = self.args.save_total_limit, self.args.eval_on_start
+        # At the end stock deletes all checkpoints but the best; `rotate` has done what is to be done.
+        self._save_total_limit, self.args.save_total_limit = limit, None
+        # A run that goes on has its first evaluation in its log.
+        self.args.eval_on_start = on_start and self.steps_done == 0
+        try:
+            yield
+        finally:
+            self.args.save_total_limit, self.args.eval_on_start = limit, on_start
 
     def _leave_if_asked(self) -> None:
         """Raise where any process was asked to stop, also after the last step."""
@@ -87,8 +105,11 @@ class ResumableTrainer(Trainer):
         if not self._is_stopped and not self._checkpoint_folder().is_dir() and not self.args.load_best_model_at_end:
             self._save_checkpoint(self.model_wrapped, None)
         step, last = self.state.global_step, self.state.max_steps
+        how = (
+            "the same command goes on" if self.args.resume == "auto" else "the same command with --resume auto goes on"
+        )
         raise Interrupted(
-            f"stopped by {signal.Signals(number).name} after step {step} of {last}; the same command goes on from there",
+            f"stopped by {signal.Signals(number).name} after step {step} of {last}; {how} from there",
             128 + number,
         )
 
@@ -173,7 +194,7 @@ class ResumableTrainer(Trainer):
         seal(written)
         put_in_place(written, target)
         best = self.state.best_model_checkpoint
-        rotate(target.parent, self.args.save_total_limit, keep=() if best is None else (Path(best),))
+        rotate(target.parent, self._save_total_limit, keep=(target,) if best is None else (target, Path(best)))
 
     def _name_best(self, target: Path) -> None:
         """The best checkpoint by its final name; stock looks for it in the folder that is being written to."""
@@ -252,9 +273,12 @@ class ResumableTrainer(Trainer):
         step = self.state.global_step + 1
         self.skipped_steps += 1
         self._skipped_in_a_row += 1
-        if self.accelerator.scaler is None:  # with a loss scaler this is how it finds its scale
+        scaler = self.accelerator.scaler
+        # With a loss scaler this is how it finds its scale, which halves every time; below 1 it is not the scale that is wrong.
+        if scaler is None or scaler.get_scale() < 1:
             self._check_skipped(step)
-            logger.warning("step %d is skipped: its gradient is not finite (%s)", step, float(norm))
+            if self.is_world_process_zero():
+                logger.warning("step %d is skipped: its gradient is not finite (%s)", step, float(norm))
         model.zero_grad()
         return norm
 

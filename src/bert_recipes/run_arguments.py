@@ -140,7 +140,11 @@ class RunArguments(TrainingArguments):
     def _check_without_effect(self) -> None:
         """Refuse settings of the Trainer that would be ignored here."""
         defaults = {item.name: item.default for item in fields(TrainingArguments)}
-        reasons = dict(self.WITHOUT_EFFECT)
+        reasons = {
+            **self.WITHOUT_EFFECT,
+            "save_only_model": "no run could go on from such checkpoints; the finished run's folder is a model alone",
+            "save_on_each_node": "output_dir is one folder that all machines share",
+        }
         if self.optimizer != "trainer":
             reasons["optim"] = "optimizer decides; give --optimizer trainer to let optim decide"
         if self.schedule != "trainer":

@@ -10,11 +10,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from bert_recipes.checkpointing import PassedOver, last_complete, remove_leftovers, why_incomplete
+from accelerate.utils import broadcast_object_list
+
+from bert_recipes.checkpointing import (
+    PassedOver,
+    last_complete,
+    remove_leftovers,
+    set_aside_later,
+    why_incomplete,
+)
 from bert_recipes.config import save_config
 from bert_recipes.config_file import read_tree
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, describe_os_error
 from bert_recipes.run_arguments import RunArguments
+from bert_recipes.run_lock import lock_run
 
 
 logger = logging.getLogger(__name__)
@@ -24,7 +33,7 @@ RESULTS_FILE = "all_results.json"
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
     *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt", "report.md", "losses.png"),
-    *("checkpoint-*", ".aside-*", "runs", "README.md", ".gitattributes"),
+    *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*", "runs", "README.md", ".gitattributes"),
 )
 # Settings that change nothing of what the remaining steps learn: where files lie, what is logged, saved and measured, and how
 # the work is shared out. Data, tokenizer and global batch are compared by what they are (`ResumableTrainer.identity`).
@@ -71,6 +80,8 @@ _FREE = frozenset(
         "parallelism_config",
         "local_rank",
         "fast_layers",
+        # What it comes to is compared (`ResumableTrainer.identity`).
+        "precision",
         "max_skipped_steps",
         "skip_memory_metrics",
         "enable_jit_checkpoint",
@@ -101,25 +112,44 @@ def claim_output_dir(
         InputError: The folder holds another or a finished run, foreign files or what this run reads, there is nothing to
             resume from, or the run that lies there has other settings.
     """
+    # One process looks, so that all see the same, and reads large checkpoints once.
+    found: list[str | None] = [None, None]
+    if args.process_index == 0:
+        try:
+            lock_run(Path(args.output_dir))
+            resume_from = _claim(args, configs, sources)
+            found[0] = None if resume_from is None else str(resume_from)
+        except InputError as error:
+            found[1] = str(error)
+        except OSError as error:
+            found[1] = describe_os_error(error)
+    if args.world_size > 1:
+        broadcast_object_list(found)
+    if found[1] is not None:
+        raise InputError(found[1])
+    return found[0]
+
+
+def _claim(args: RunArguments, configs: Sequence[Any], sources: Mapping[str, str | None]) -> Path | None:
+    """Look at what is there, and only then change anything."""
     folder = Path(args.output_dir)
-    try:
-        resume_from = None if args.overwrite_run else _find_checkpoint(args.resume, folder)
-        goes_on = resume_from is not None and resume_from.parent.resolve() == folder.resolve()
-        if resume_from is not None:
-            _check_same_settings(resume_from / CONFIG_FILE, configs, allow=args.allow_changes)
-        if not goes_on:
-            _check_free(folder, args)
-            _check_sources(folder, sources)
-    finally:
-        # No process writes before all have looked.
-        args.distributed_state.wait_for_everyone()
-    if args.process_index == 0 and folder.is_dir():
-        if args.overwrite_run and not goes_on:
-            shutil.rmtree(folder)
-        else:
-            remove_leftovers(folder)
-    args.distributed_state.wait_for_everyone()
-    return None if resume_from is None else str(resume_from)
+    resume_from = None if args.overwrite_run else _find_checkpoint(args.resume, folder)
+    goes_on = resume_from is not None and resume_from.parent.resolve() == folder.resolve()
+    if resume_from is not None:
+        _check_same_settings(resume_from / CONFIG_FILE, configs, allow=args.allow_changes)
+    if not goes_on:
+        _check_free(folder, args)
+        _check_sources(folder, sources)
+    if folder.is_dir() and args.overwrite_run:
+        shutil.rmtree(folder)
+    elif folder.is_dir():
+        remove_leftovers(folder)
+    if goes_on and resume_from is not None:
+        for path in set_aside_later(folder, resume_from):
+            logger.warning("%s: later than %s, from which the run goes on; it counts no more", path, resume_from.name)
+        # The run is unfinished again.
+        (folder / RESULTS_FILE).unlink(missing_ok=True)
+    return resume_from
 
 
 def is_unfinished(folder: Path) -> bool:

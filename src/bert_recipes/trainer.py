@@ -85,6 +85,7 @@ class BertTrainer(GlobalBatchTrainer):
         self.identity["global batch"] = ", then ".join(
             str(part.phase.global_batch or self.global_batch_size) for part in self.phases
         )
+        self._check_batches()
         self._enter(self.phases[0])
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.max_eval_pairs = max_eval_pairs
@@ -114,13 +115,28 @@ class BertTrainer(GlobalBatchTrainer):
         self.eval_collator = replace(part.data_collator, seed=EVALUATION_SEED)
         if phase.global_batch is not None:
             micro, accumulation = self.args.split_batch(phase.global_batch, phase.micro_batch)
-            if self.is_deepspeed_enabled and accumulation != self.args.gradient_accumulation_steps:
-                raise InputError(
-                    f"phase2_per_device_train_batch_size: DeepSpeed takes {self.args.gradient_accumulation_steps} micro-batches a "
-                    f"step in both phases, the second would have {accumulation}; give sizes that make them equal"
-                )
             self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps = micro, accumulation
             self._train_batch_size = self.args.train_batch_size
+
+    def _check_batches(self) -> None:
+        """See before the first phase that the batches of all of them can be cut.
+
+        Raises:
+            InputError: The processes cannot share one, or DeepSpeed would have to change the number of micro-batches.
+        """
+        splits = [
+            self.args.split_batch(part.phase.global_batch, part.phase.micro_batch)
+            for part in self.phases
+            if part.phase.global_batch is not None
+        ]
+        counts = [accumulation for _, accumulation in splits]
+        if self.is_deepspeed_enabled and len(set(counts)) > 1:
+            fitting = [max(1, micro * accumulation // max(counts)) for micro, accumulation in splits]
+            raise InputError(
+                f"phase2_per_device_train_batch_size: DeepSpeed takes the same number of micro-batches a step in both phases, here it "
+                f"would be {' and then '.join(map(str, counts))}; give --per_device_train_batch_size {fitting[0]} and "
+                f"--phase2_per_device_train_batch_size {fitting[-1]}"
+            )
 
     def _ends_here(self) -> bool:
         """A phase ends with a checkpoint, the next one begins with it."""
@@ -146,9 +162,10 @@ class BertTrainer(GlobalBatchTrainer):
         """The micro-batches of the phase, as one pass over its `PreTrainingOrder`."""
         args, phase = self.args, self._part.phase
         if isinstance(self.train_dataset, PreTrainingDataset):
-            self.train_dataset.remember_num_pairs(
-                self._progress.get("pairs_of_epochs", {}).get(str(phase.first_step), ())
-            )
+            known = self._progress.get("pairs_of_epochs", {}).get(str(phase.first_step), {})
+            # Another store, seed or length, which allow_changes lets pass, has other pairs.
+            if known.get("index") == self.train_dataset.index_name:
+                self.train_dataset.remember_num_pairs(known["counts"])
         self._pairs_an_epoch = self.train_dataset.num_pairs(0)
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(args.num_train_epochs)
@@ -159,7 +176,9 @@ class BertTrainer(GlobalBatchTrainer):
     def progress_of_run(self) -> dict[str, Any]:
         """With the number of pairs of each epoch up to now, which a run that goes on elsewhere would have to count anew."""
         counts = [self.train_dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)]
-        return {**super().progress_of_run(), "pairs_of_epochs": {str(self._part.phase.first_step): counts}}
+        index = self.train_dataset.index_name if isinstance(self.train_dataset, PreTrainingDataset) else None
+        known = {"index": index, "counts": counts}
+        return {**super().progress_of_run(), "pairs_of_epochs": {str(self._part.phase.first_step): known}}
 
     def _steps_of_epochs(self, num_epochs: float) -> int:
         """Whole optimiser steps in the pairs of that many epochs; at least one."""

@@ -10,6 +10,7 @@ import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,17 +25,22 @@ from bert_recipes.errors import InputError, saving
 from bert_recipes.memory import peak_memory_mb
 from bert_recipes.resumable_trainer import ResumableTrainer
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE
+from bert_recipes.whole_files import written_aside
 
 
 logger = logging.getLogger(__name__)
+
+
+# How many tasks of this program a scheduler has started, as its environment says.
+_TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def check_launch(args: TrainingArguments) -> None:
     """Refuse a launch that would train something else than it seems to.
 
     Raises:
-        InputError: Several processes were started but would train on their own, or one process would use several GPUs
-            by `DataParallel`.
+        InputError: Several processes were started but would train on their own, one process would use several GPUs
+            by `DataParallel`, or FSDP is asked for on CPUs.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and (args.world_size != started or args.parallel_mode != ParallelMode.DISTRIBUTED):
@@ -43,6 +49,14 @@ def check_launch(args: TrainingArguments) -> None:
             "to the same output_dir; on CPUs give --use_cpu true or use accelerate_configs/ddp_cpu.yaml, and leave "
             "ddp_backend to the default"
         )
+    tasks = max(int(os.environ.get(name, "1")) for name in _TASK_COUNTS)
+    if started == 1 and args.world_size == 1 and tasks > 1:
+        raise InputError(
+            f"{tasks} tasks were started (srun, mpirun) and each would train alone, in the same output_dir; start one launcher a "
+            "machine, as recipes/cluster/pretrain.slurm does, or one task"
+        )
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true") and args.device.type == "cpu":
+        raise InputError("FSDP is for GPUs: on CPUs Accelerate would train with DDP instead; LAUNCH=ddp_cpu does that")
     if args.n_gpu > 1:
         raise InputError(
             f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
@@ -104,7 +118,10 @@ def run_training(
         save_config(folder / CONFIG_FILE, *configs)
     trainer.accelerator.wait_for_everyone()
     start = time.perf_counter()
-    trainer.checkpoint_files[CONFIG_FILE] = lambda path: save_config(path, *configs)
+    if trainer.is_world_process_zero():
+        # As it was given: training fills in what follows from it, for example the number of steps.
+        text = (folder / CONFIG_FILE).read_text(encoding="utf-8")
+        trainer.checkpoint_files[CONFIG_FILE] = partial(_write_text, text=text)
     trainer.train(resume_from_checkpoint=resume_from)
     results: dict[str, Any] = {**facts, "train_loss": trainer.mean_loss, "train_steps": trainer.state.global_step}
     if trainer.skipped_steps:
@@ -126,6 +143,10 @@ def run_training(
     return results
 
 
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
 def results_text(results: Mapping[str, Any]) -> str:
     """Results as JSON, which has no NaN and no infinity: a figure that is not defined is null."""
     defined = {
@@ -144,5 +165,7 @@ def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
         if trainer.is_world_process_zero():
             # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
             (folder / "training_args.bin").unlink(missing_ok=True)
-            (folder / RESULTS_FILE).write_text(results_text(results), encoding="utf-8")
+            # Its being there says that the run has come to its end.
+            with written_aside(folder / RESULTS_FILE) as aside:
+                aside.write_text(results_text(results), encoding="utf-8")
     trainer.accelerator.wait_for_everyone()

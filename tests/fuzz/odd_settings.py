@@ -110,6 +110,10 @@ ODD_YAML = [
 ]
 
 
+# Not the whole file system as the next one of --files, and no --help.
+stray_words = st.text(max_size=8).filter(lambda text: not text.startswith(("/", "-h", "--h")))
+
+
 @st.composite
 def command_lines(draw: st.DrawFn) -> tuple[list[str], bytes | None]:
     """Flags, and what stands in the file of --config, if there is one; about half of them right."""
@@ -125,7 +129,7 @@ def command_lines(draw: st.DrawFn) -> tuple[list[str], bytes | None]:
             flags += [f"--{name}", draw(st.sampled_from(values))]
     config = None
     if not is_right:
-        flags += draw(mostly(st.just([]), st.lists(st.text(max_size=8), max_size=2), 6))
+        flags += draw(mostly(st.just([]), st.lists(stray_words, max_size=2), 6))
         config = draw(mostly(st.none(), configs(), 3))
     return flags, config
 

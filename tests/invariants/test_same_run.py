@@ -141,6 +141,74 @@ def test_epochs_are_counted_once_and_have_pairs_of_their_own(small_store, tmp_pa
     assert len(set(texts)) > 0.95 * len(texts)
 
 
+def resumed_run(store, folder, checkpoint, **settings):
+    return small_run(
+        store=str(store),
+        output_dir=str(folder),
+        per_device_train_batch_size=16,
+        resume_from=str(checkpoint),
+        **settings,
+    )
+
+
+def test_another_precision_or_store_is_refused_unless_it_is_wanted(small_store, tmp_path, caplog):
+    folder = tmp_path / "run"
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+    small_run(store=str(small_store), output_dir=str(folder), per_device_train_batch_size=16, **settings)
+    state = folder / "checkpoint-2"
+    with pytest.raises(InputError, match=r"precision is bf16, .*checkpoint-2 was made with fp32"):
+        resumed_run(small_store, tmp_path / "other", state, precision="bf16", max_steps=3)
+    resumed_run(small_store, tmp_path / "other", state, precision="bf16", max_steps=3, allow_changes=True)
+    assert "the run goes on with it, as allow_changes is true" in caplog.text
+
+
+def test_pairs_of_another_seed_are_counted_anew(small_store, tmp_path):
+    """The numbers of pairs in a checkpoint are those of its own seed."""
+    folder = tmp_path / "run"
+    settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
+    small_run(store=str(small_store), output_dir=str(folder), per_device_train_batch_size=16, **settings)
+    progress = folder / "checkpoint-2" / "progress.json"
+    content = json.loads(progress.read_text())
+    (known,) = content["pairs_of_epochs"].values()
+    pairs = load_data(DataArguments(store=str(small_store), max_seq_length=48), 12345).train
+    assert known == {"index": pairs.index_name, "counts": [pairs.num_pairs(0)]}
+    known["counts"] = [10**6]
+    progress.write_text(json.dumps(content))
+    # With the same seed they are believed, and then the table is found to have other rows.
+    with pytest.raises(IndexError):
+        resumed_run(small_store, tmp_path / "same", folder / "checkpoint-2", max_steps=3)
+    run = resumed_run(
+        small_store, tmp_path / "other", folder / "checkpoint-2", max_steps=3, seed=7, allow_changes=True
+    )
+    assert run["rows"]
+
+
+def test_a_run_that_goes_on_does_not_evaluate_at_its_start_again(small_store, tmp_path):
+    settings = {
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "max_steps": 4,
+        "eval_on_start": True,
+        "eval_strategy": "steps",
+    }
+    settings |= {"eval_steps": 4, "dropout": 0.1}
+    folder = tmp_path / "run"
+    straight = small_run(store=str(small_store), output_dir=str(folder), per_device_train_batch_size=16, **settings)
+    resumed = resumed_run(small_store, tmp_path / "resumed", folder / "checkpoint-2", **settings)
+    assert [line["step"] for line in straight["history"] if "eval_loss" in line][:2] == [0, 4]
+    assert without_times(straight["history"]) == without_times(resumed["history"])
+
+
+def test_the_checkpoint_of_the_last_step_stays_beside_the_best(small_store, tmp_path):
+    """Stock deletes at its end whatever is not the best when one checkpoint is to be kept."""
+    settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3, "save_total_limit": 1}
+    settings |= {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, "learning_rate": 1.0}
+    folder = tmp_path / "run"
+    small_run(store=str(small_store), output_dir=str(folder), per_device_train_batch_size=16, **settings)
+    left = sorted(path.name for path in folder.glob("checkpoint-*"))
+    assert "checkpoint-3" in left
+
+
 def test_processes_that_would_train_alone_are_refused(monkeypatch, tmp_path):
     """torchrun without use_cpu on a CPU gives independent runs that write to the same folder."""
     args = PreTrainingArguments(output_dir=str(tmp_path))

@@ -102,9 +102,10 @@ class Column:
             reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
             if reader.schema.names != [name]:
                 raise InputError(f"{path}: damaged store: column {name!r} expected, {reader.schema.names} found")
-            self.dtype = np.dtype(reader.schema.field(0).type.to_pandas_dtype())
-            if self.dtype.kind not in "iu":
-                raise InputError(f"{path}: damaged store: integers expected, {self.dtype} found")
+            kind = reader.schema.field(0).type
+            if not pa.types.is_integer(kind):
+                raise InputError(f"{path}: damaged store: its values are no integers; prepare the store again")
+            self.dtype = np.dtype(kind.to_pandas_dtype())
             self._chunks = [_map_batch(reader, index) for index in range(reader.num_record_batches)]
         except FileNotFoundError as error:
             raise InputError(f"{path}: this file of the store is missing; prepare the store again") from error

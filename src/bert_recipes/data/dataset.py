@@ -105,6 +105,11 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         """Return the number of pairs of an epoch."""
         return self._indexes.num_pairs(epoch)
 
+    @property
+    def index_name(self) -> str:
+        """Tells the pairs of this store, split, seed and length from all others."""
+        return self._indexes.name
+
     def remember_num_pairs(self, counts: Sequence[int]) -> None:
         """Take the numbers of pairs of the epochs 0, 1, ... from where they were counted before."""
         self._indexes.remember_num_pairs(counts)

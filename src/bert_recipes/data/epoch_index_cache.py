@@ -33,6 +33,9 @@ class EpochIndexCache:
         identity: What tells this split of this store from every other (JSON values).
         cache_dir: Folder of the files; None = ``.cache`` in the store's folder, or a temporary one.
         num_processes: Processes to build with.
+
+    Attributes:
+        name: Of the tables; that of other pairs is another one.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class EpochIndexCache:
         """Choose the folder and the files' names."""
         self._lengths, self._settings, self._num_processes = lengths, settings, num_processes
         key = json.dumps({"version": FORMAT_VERSION, **asdict(settings), **identity}, sort_keys=True)
-        self._name = f"pairs-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
+        self.name = f"pairs-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
         if cache_dir is None:
             store_path = getattr(lengths, "path", None)
             cache_dir = usable_cache_dir(None if store_path is None else Path(store_path).parent / ".cache")
@@ -60,7 +63,7 @@ class EpochIndexCache:
 
     def path(self, epoch: int) -> Path:
         """Return the file of an epoch's table, whether or not it is there."""
-        return self._folder / f"{self._name}-epoch-{epoch}.npy"
+        return self._folder / f"{self.name}-epoch-{epoch}.npy"
 
     def num_pairs(self, epoch: int) -> int:
         """Return the number of pairs of an epoch; builds its table unless it was ever built here, or is remembered."""
@@ -105,17 +108,17 @@ class EpochIndexCache:
 
     def _build(self, partial: Path, epoch: int) -> None:
         num_pairs = write_epoch_index(partial, self._lengths, self._settings, epoch, self._num_processes)
-        descriptor, name = tempfile.mkstemp(prefix=f".{self._name}-", dir=self._folder)
+        descriptor, name = tempfile.mkstemp(prefix=f".{self.name}-", dir=self._folder)
         with open(descriptor, "w", encoding="ascii") as file:
             file.write(str(num_pairs))
         Path(name).chmod(0o644)  # as the tables: a store may be shared
         os.replace(name, self._count_path(epoch))
-        for old in self._folder.glob(f"{self._name}-epoch-*.npy"):
+        for old in self._folder.glob(f"{self.name}-epoch-*.npy"):
             if int(old.stem.rpartition("-")[2]) < epoch - 1:
                 remove_cached(old)
 
     def _count_path(self, epoch: int) -> Path:
-        return self._folder / f"{self._name}-epoch-{epoch}.count"
+        return self._folder / f"{self.name}-epoch-{epoch}.count"
 
 
 def _open_table(path: Path) -> np.ndarray:

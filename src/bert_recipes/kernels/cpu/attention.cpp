@@ -7,10 +7,14 @@ namespace {
 
 Tensor split_heads(const Tensor& packed, const std::optional<Tensor>& bias, const Tensor& offsets, int64_t heads,
                    int64_t length, int64_t parts) {
-  const int64_t batch = offsets.size(0) - 1, width = packed.size(1), size = width / parts / heads;
+  check_rows(packed);
+  TORCH_CHECK(offsets.numel() > 0 && heads > 0 && parts > 0, "no sequences, heads or parts");
+  const int64_t batch = offsets.numel() - 1, width = packed.size(1), size = width / parts / heads;
+  TORCH_CHECK(size * parts * heads == width, width, " columns are no ", parts, " parts of ", heads, " heads");
+  TORCH_CHECK(packed.size(0) == check_offsets(offsets, batch, length), "rows of another number");
+  if (bias.has_value()) check_size(*bias, width, "bias");
   Tensor out = at::empty({parts, batch, heads, length, size}, packed.options());
   const auto* off = data<int64_t>(offsets);
-  TORCH_CHECK(packed.size(0) == off[batch], "rows of another number");
   const float* added = bias.has_value() ? data<float>(*bias) : nullptr;
   auto run = [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
@@ -40,10 +44,12 @@ Tensor split_heads(const Tensor& packed, const std::optional<Tensor>& bias, cons
 }
 
 Tensor merge_heads_(Tensor rows, const Tensor& split, const Tensor& offsets) {
+  TORCH_CHECK(split.dim() == 5 && rows.dim() == 2, "rows and heads of other dimensions");
   const int64_t parts = split.size(0), batch = split.size(1), heads = split.size(2), length = split.size(3),
                 size = split.size(4), width = parts * heads * size;
   const auto* off = data<int64_t>(offsets);
-  TORCH_CHECK(rows.size(0) == off[batch] && rows.size(1) == width, "rows of another shape");
+  const int64_t count = check_offsets(offsets, batch, length);
+  TORCH_CHECK(rows.size(0) == count && rows.size(1) == width, "rows of another shape");
   auto run = [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const T* in = data<T>(split);
@@ -64,9 +70,16 @@ Tensor merge_heads_(Tensor rows, const Tensor& split, const Tensor& offsets) {
 
 // Attention probabilities, on scores (B, heads, S, S).
 
+void check_scores(const Tensor& scores, const Tensor& offsets, const Tensor& keys) {
+  TORCH_CHECK(scores.dim() == 4 && scores.size(2) == scores.size(3), "scores of another shape: ", scores.sizes());
+  check_offsets(offsets, scores.size(0), scores.size(2));
+  check_keys(keys, scores.size(0), scores.size(2));
+}
+
 // scores -> probabilities in place; returns them after dropout (the same tensor without dropout).
 Tensor softmax_dropout_(Tensor scores, const Tensor& offsets, const Tensor& keys, double scaling, int64_t seed,
                         int64_t stream, double p) {
+  check_scores(scores, offsets, keys);
   const int64_t batch = scores.size(0), heads = scores.size(1), length = scores.size(2);
   const Dropout dropout(seed, stream, p);
   Tensor out = dropout.on() ? at::empty_like(scores) : scores;
@@ -112,6 +125,8 @@ Tensor softmax_dropout_(Tensor scores, const Tensor& offsets, const Tensor& keys
 // Gradient of the dropped probabilities -> gradient of the scores, in place; returns the dropped probabilities again.
 Tensor softmax_dropout_backward_(Tensor grad, const Tensor& probabilities, const Tensor& offsets, const Tensor& keys,
                                  double scaling, int64_t seed, int64_t stream, double p) {
+  check_scores(grad, offsets, keys);
+  check_like(probabilities, grad, "probabilities");
   const int64_t batch = grad.size(0), heads = grad.size(1), length = grad.size(2);
   const Dropout dropout(seed, stream, p);
   const auto *off = data<int64_t>(offsets), *seen = data<int64_t>(keys);

@@ -159,6 +159,32 @@ T* data(const Tensor& tensor) {
   return reinterpret_cast<T*>(tensor.data_ptr());
 }
 
+// Sizes of what a kernel is given, checked once a call: memory beside a tensor is never read or written.
+inline void check_size(const Tensor& tensor, int64_t size, const char* name) {
+  TORCH_CHECK(tensor.numel() == size, name, " of another size: ", tensor.numel(), " instead of ", size);
+}
+inline void check_like(const Tensor& tensor, const Tensor& other, const char* name) {
+  TORCH_CHECK(tensor.sizes() == other.sizes(), name, " of another shape: ", tensor.sizes(), " instead of ", other.sizes());
+}
+inline void check_rows(const Tensor& tensor) { TORCH_CHECK(tensor.dim() == 2, "rows have two dimensions, not ", tensor.dim()); }
+// Offsets of `batch` sequences of 0 to `length` rows; returns how many rows these are.
+inline int64_t check_offsets(const Tensor& offsets, int64_t batch, int64_t length) {
+  check_size(offsets, batch + 1, "offsets");
+  const auto* off = data<int64_t>(offsets);
+  TORCH_CHECK(off[0] == 0, "offsets begin at ", off[0], ", not at 0");
+  for (int64_t row = 0; row < batch; ++row) {
+    const int64_t tokens = off[row + 1] - off[row];
+    TORCH_CHECK(tokens >= 0 && tokens <= length, "a sequence of ", tokens, " rows in ", length, " positions");
+  }
+  return off[batch];
+}
+inline void check_keys(const Tensor& keys, int64_t batch, int64_t length) {
+  check_size(keys, batch, "keys");
+  const auto* seen = data<int64_t>(keys);
+  for (int64_t row = 0; row < batch; ++row)
+    TORCH_CHECK(seen[row] >= 0 && seen[row] <= length, seen[row], " keys in ", length, " positions");
+}
+
 // Per-thread sums of columns, added up at the end in the order of the threads.
 class ColumnSums {
  public:

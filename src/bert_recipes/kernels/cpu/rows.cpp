@@ -6,7 +6,12 @@ namespace {
 // LayerNorm(residual + dropout(x + bias)): returns the result, the normalised rows, 1 / deviation.
 std::vector<Tensor> dropout_add_norm(const Tensor& input, const Tensor& bias, const Tensor& residual, const Tensor& weight,
                                      const Tensor& shift, double epsilon, int64_t seed, int64_t stream, double p) {
+  check_rows(input);
+  check_like(residual, input, "residual");
   const int64_t rows = input.size(0), width = input.size(1);
+  check_size(bias, width, "bias");
+  check_size(weight, width, "weight");
+  check_size(shift, width, "shift");
   const Dropout dropout(seed, stream, p);
   Tensor out = at::empty_like(input), normal = at::empty_like(input);
   Tensor inverse = at::empty({rows}, input.options().dtype(at::kFloat));
@@ -52,7 +57,11 @@ std::vector<Tensor> dropout_add_norm(const Tensor& input, const Tensor& bias, co
 // Gradients of dropout_add_norm: of the residual, of the input, of weight, shift and bias.
 std::vector<Tensor> dropout_add_norm_backward(const Tensor& grad, const Tensor& normal, const Tensor& inverse,
                                               const Tensor& weight, int64_t seed, int64_t stream, double p) {
+  check_rows(grad);
+  check_like(normal, grad, "normalised rows");
   const int64_t rows = grad.size(0), width = grad.size(1);
+  check_size(inverse, rows, "inverse");
+  check_size(weight, width, "weight");
   const Dropout dropout(seed, stream, p);
   Tensor of_residual = at::empty_like(grad), of_input = dropout.on() ? at::empty_like(grad) : of_residual;
   ColumnSums sums(3 * width);
@@ -116,7 +125,9 @@ inline Gelu gelu_erf(float x) {
 }
 
 Tensor bias_gelu(const Tensor& input, const Tensor& bias, bool exact) {
+  check_rows(input);
   const int64_t rows = input.size(0), width = input.size(1);
+  check_size(bias, width, "bias");
   Tensor out = at::empty_like(input);
   const float* b = data<float>(bias);
   auto run = [&](auto* tag) {
@@ -141,7 +152,10 @@ Tensor bias_gelu(const Tensor& input, const Tensor& bias, bool exact) {
 
 // Gradient of the input in place of that of the output; returns the output once more, and the gradient of the bias.
 std::vector<Tensor> bias_gelu_backward_(Tensor grad, const Tensor& input, const Tensor& bias, bool exact) {
+  check_rows(input);
+  check_like(grad, input, "gradient");
   const int64_t rows = input.size(0), width = input.size(1);
+  check_size(bias, width, "bias");
   Tensor out = at::empty_like(input);
   ColumnSums sums(width);
   const float* b = data<float>(bias);
@@ -173,6 +187,7 @@ std::vector<Tensor> bias_gelu_backward_(Tensor grad, const Tensor& input, const 
 }
 
 Tensor column_sum(const Tensor& input) {
+  check_rows(input);
   const int64_t rows = input.size(0), width = input.size(1);
   ColumnSums sums(width);
   auto run = [&](auto* tag) {

@@ -7,6 +7,8 @@ namespace {
 // become scale * (softmax - one-hot). Columns after the bias' are filling; a row with a negative target counts for nothing.
 std::vector<Tensor> cross_entropy_(Tensor logits, const Tensor& bias, const Tensor& targets, double scale,
                                    bool needs_gradient) {
+  check_rows(logits);
+  check_size(targets, logits.size(0), "targets");
   const int64_t rows = logits.size(0), stride = logits.size(1), width = bias.size(0);
   TORCH_CHECK(width <= stride, "fewer logits than biases");
   Tensor losses = at::empty({rows}, logits.options().dtype(at::kFloat));
