@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -199,7 +200,8 @@ def test_a_signal_to_the_launcher_ends_both_processes_at_one_step(
     checkpoint, passed = last_complete(folder)
     assert checkpoint is not None
     assert not passed
-    assert f"stopped by SIGTERM after step {checkpoint.name.rpartition('-')[2]} of" in said or number == signal.SIGINT
+    # Torch's launcher passes Ctrl-C on as it came, or as SIGTERM.
+    assert re.search(rf"stopped by SIG(TERM|INT) after step {checkpoint.name.rpartition('-')[2]} of", said), said[-2000:]
     process = launched(repository, small_store, folder)
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said[-2000:]
@@ -251,25 +253,19 @@ def test_a_killed_data_worker_is_one_line_and_the_run_goes_on(repository, small_
 
 
 @pytest.mark.slow
-def test_a_store_that_vanishes_is_one_line_and_the_run_goes_on(repository, small_store, straight, tmp_path):
-    """Its files stay open while they are read; the index of the next epoch is what is missed."""
+def test_a_store_that_vanishes_stays_open_and_is_missed_by_the_next_start(repository, small_store, straight, tmp_path):
+    """Also what is read for the first time in the second phase."""
     store, folder = tmp_path / "store", tmp_path / "run"
-    shutil.copytree(small_store, store)
+    shutil.copytree(small_store, store, ignore=shutil.ignore_patterns(".cache"))
     argv = flags_for(store, folder)
     command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
     store.rename(tmp_path / "elsewhere")
     _, said = process.communicate(timeout=120)
-    assert "Traceback" not in said
-    if process.returncode:
-        errors = [line for line in said.splitlines() if line.startswith("error: ")]
-        assert len(errors) == 1, said[-2000:]
-        assert str(store) in errors[0]
-        done = pretrain(repository, argv)
-        assert done.returncode == 1
-        assert str(store) in done.stderr.splitlines()[-1]
-        (tmp_path / "elsewhere").rename(store)
-        done = pretrain(repository, argv)
-        assert done.returncode == 0, done.stderr[-2000:]
+    assert process.returncode == 0, said[-2000:]
     assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    done = pretrain(repository, [*argv, "--resume", "last"])
+    assert done.returncode == 1
+    assert f"error: {store}" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

@@ -54,7 +54,7 @@ def two_processes(repository, small_store, tmp_path_factory) -> Path:
 
 
 def test_two_processes_leave_one_run(two_processes: Path):
-    assert [path.name for path in two_processes.parent.iterdir()] == ["run"]
+    assert {path.name for path in two_processes.parent.iterdir()} == {"run", ".run.lock"}
     names = {path.name for path in two_processes.iterdir()}
     assert {"model.safetensors", "vocab.txt", "run.yaml", "all_results.json", "report.md", "losses.png"} <= names
     results = read(two_processes / "all_results.json")
