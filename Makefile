@@ -33,12 +33,11 @@ PYTHON := .venv/bin/python
 READY := .venv/.installed
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 endif
-# One process on the CPU needs no launcher, which takes two seconds to start. --quiet: the recipe has said in one line what is
-# wrong; without it the launcher adds a traceback of its own.
+# One process on the CPU needs no launcher, which takes two seconds to start.
 ifeq ($(LAUNCH),cpu)
 LAUNCHER := ACCELERATE_USE_CPU=true $(PYTHON)
 else
-LAUNCHER := $(PYTHON) -m accelerate.commands.launch --quiet --config_file accelerate_configs/$(LAUNCH).yaml
+LAUNCHER := $(PYTHON) recipes/launch.py --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
 .PHONY: help install check-names no-sweep pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate compare benchmark compare-launches test test-slow lint format clean

@@ -104,6 +104,7 @@ class BertTrainer(GlobalBatchTrainer):
                 self._enter(part)
                 super().train(resume_from_checkpoint=resumed, **kwargs)
                 resumed = str(self._checkpoint_folder())
+                self._let_go_of_deepspeed()
         self._enter(last)
         return super().train(resume_from_checkpoint=resumed, **kwargs)
 
@@ -117,6 +118,12 @@ class BertTrainer(GlobalBatchTrainer):
             micro, accumulation = self.args.split_batch(phase.global_batch, phase.micro_batch)
             self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps = micro, accumulation
             self._train_batch_size = self.args.train_batch_size
+
+    def _let_go_of_deepspeed(self) -> None:
+        """Its engine is one phase's: the Trainer makes a new one of the bare model only."""
+        if self.is_deepspeed_enabled and self.deepspeed is not None:
+            self.deepspeed.destroy()
+            self.deepspeed, self.model_wrapped = None, self.model
 
     def _check_batches(self) -> None:
         """See before the first phase that the batches of all of them can be cut.

@@ -1,4 +1,4 @@
-"""A DeepSpeed checkpoint becomes a plain folder in Hub form; another launch does not take up its optimiser."""
+"""Runs under DeepSpeed: two phases, checkpoints as plain folders in Hub form, and what cannot go on from them."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ FLAGS += ["--save_strategy", "steps", "--save_steps", "4"]
 def pretrain(repository: Path, store: Path, folder: Path, *flags: str, launch: str | None, ok: bool = True) -> str:
     command = [sys.executable]
     if launch is not None:
-        command += ["-m", "accelerate.commands.launch", "--quiet", "--main_process_port", "0", "--num_processes", "2"]
+        command += [str(repository / "recipes" / "launch.py"), "--main_process_port", "0", "--num_processes", "2"]
         command += ["--config_file", str(repository / "accelerate_configs" / f"{launch}.yaml")]
     command += [str(repository / "recipes" / "pretrain.py"), "--store", str(store), "--output_dir", str(folder)]
     done = subprocess.run(
@@ -115,6 +115,49 @@ def test_the_folder_holds_the_weights_of_the_run(repository, english_store, tmp_
         assert f"was written by 2 processes under DeepSpeed ZeRO {stage}, this run has" in errors[0]
     # Its weights can, as a new run.
     pretrain(repository, english_store, tmp_path / "new", "--model_name_or_path", str(tmp_path / "model"), launch=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_two_phases_are_those_of_two_processes_without_deepspeed(repository, small_store, tmp_path, stage):
+    pytest.importorskip("deepspeed", reason="deepspeed is an extra")
+    flags = [
+        "--phase2_steps",
+        "2",
+        "--phase2_max_seq_length",
+        "48",
+        "--max_steps",
+        "5",
+        "--global_train_batch_size",
+        "8",
+    ]
+    flags += ["--phase2_per_device_train_batch_size", "2"]
+    for launch in (f"deepspeed_zero{stage}", "ddp_cpu"):
+        pretrain(repository, small_store, tmp_path / launch, *flags, launch=launch)
+    ours, others = (load_file(tmp_path / name / "model.safetensors") for name in (f"deepspeed_zero{stage}", "ddp_cpu"))
+    for name, weight in others.items():
+        torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_phases_of_other_numbers_of_micro_batches_are_refused_at_the_start(repository, small_store, tmp_path):
+    pytest.importorskip("deepspeed", reason="deepspeed is an extra")
+    flags = [
+        "--phase2_steps",
+        "2",
+        "--phase2_max_seq_length",
+        "48",
+        "--max_steps",
+        "5",
+        "--global_train_batch_size",
+        "8",
+    ]
+    flags += ["--per_device_train_batch_size", "4", "--phase2_per_device_train_batch_size", "1"]
+    said = pretrain(repository, small_store, tmp_path / "run", *flags, launch="deepspeed_zero2", ok=False)
+    advice = "here it would be 1 and then 4; give --per_device_train_batch_size 1 and --phase2_per_device_train_batch_size 1"
+    assert advice in said
+    assert "Traceback" not in said
+    assert not list((tmp_path / "run").glob("*"))
 
 
 def test_checkpoints_that_are_refused(repository, small_store, tmp_path):
