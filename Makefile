@@ -140,7 +140,7 @@ evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or
 compare: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
 	$(PYTHON) recipes/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)
 
-benchmark: $(READY)  ## beside stock transformers, under 8 minutes: ARGS="--suite finetuning", pretraining, data, inference, time_to_quality, all
+benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini in about 8 minutes, others by ARGS="--suite finetuning", steps, data, inference, time_to_quality, all
 	$(PYTHON) recipes/benchmark.py $(ARGS)
 
 compare-launches: $(READY)  ## one run under several launches, and interrupted: STORE=my_store

@@ -85,21 +85,13 @@ def test_a_head_that_counts_pads_gets_those_of_stock_layers(lengths, fast_layers
         torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("dropout", "attention"), [(0.1, "eager"), (0.0, "sdpa")])
-def test_stock_layers_spell_attention_out_where_there_is_dropout(dropout, attention):
-    model = make_classifier(attention_probs_dropout_prob=dropout)
-    choose_layers(model, "off")
+@pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention"])
+@pytest.mark.parametrize("fast_layers", ["plain", "off"])
+def test_attention_stays_what_the_user_asked_for(attention, fast_layers):
+    model = make_classifier(attention_probs_dropout_prob=0.1, attn_implementation=attention)
+    choose_layers(model, fast_layers)
     assert model.config._attn_implementation == attention
-    assert model.bert.fast_kernels is None
-
-
-def test_attention_stays_as_it_is_where_nothing_is_dropped_or_the_user_has_chosen():
-    model = make_classifier()
-    choose_layers(model, "off", for_training=False)
-    assert model.config._attn_implementation == "sdpa"
-    model.set_attn_implementation("flex_attention")
-    choose_layers(model, "off")
-    assert model.config._attn_implementation == "flex_attention"
+    assert (model.bert.fast_kernels is None) == (fast_layers == "off")
 
 
 def test_other_architectures_keep_what_they_have():

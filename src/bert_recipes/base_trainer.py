@@ -36,8 +36,9 @@ class GlobalBatchTrainer(ResumableTrainer):
     def __init__(self, model: PreTrainedModel, args: RunArguments, **kwargs: Any) -> None:
         """Set the Trainer up, and on a CPU the model's layers and the process' memory for speed."""
         if args.use_cpu:
-            choose_layers(model, args.fast_layers, for_training=kwargs.get("train_dataset") is not None)
-            keep_freed_memory()
+            choose_layers(model, args.fast_layers)
+            if args.keep_freed_memory:
+                keep_freed_memory()
         super().__init__(model=model, args=args, **kwargs)
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
         self.model_accepts_loss_kwargs = True

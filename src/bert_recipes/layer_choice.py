@@ -14,13 +14,14 @@ from bert_recipes.models.bert_model import BertModel
 logger = logging.getLogger(__name__)
 
 
-def choose_layers(model: PreTrainedModel, fast_layers: str, *, for_training: bool = True) -> None:
+def choose_layers(model: PreTrainedModel, fast_layers: str) -> None:
     """Give a model on a CPU the fastest layers that machine and architecture allow; weights, names and results stay.
+
+    Stock layers keep the attention that the model has: nothing says whether the user asked for it or transformers chose it.
 
     Args:
         model: With any head; a stock `BertModel` inside is put under our class.
         fast_layers: "auto", "plain" or "off" (`bert_recipes.kernels.load_kernels`).
-        for_training: Dropout will be on.
     """
     base: Any = model.base_model
     if type(base) is transformers.BertModel and base is not model:
@@ -30,7 +31,3 @@ def choose_layers(model: PreTrainedModel, fast_layers: str, *, for_training: boo
         base.computes_pads = isinstance(model, transformers.BertForQuestionAnswering)
         if base.use_fast_layers(fast_layers):
             logger.info("layers: on packed rows, with fused kernels")
-    has_dropout = for_training and getattr(model.config, "attention_probs_dropout_prob", 0) > 0
-    if has_dropout and model.config._attn_implementation == "sdpa":
-        # For stock layers: scaled_dot_product_attention has no fast path with dropout on CPUs; spelled out it is quicker.
-        model.set_attn_implementation("eager")

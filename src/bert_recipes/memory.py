@@ -18,7 +18,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep the large blocks that a training step frees, for the next step.
+    """Let glibc keep the blocks that a training step frees, for the next step; the process never gives memory back.
 
     By default every block above 32 MB goes back to the kernel when it is freed and comes back as empty pages, one page
     fault each. The logits of one batch of 32 x 128 alone are 75 MB.
@@ -34,9 +34,11 @@ def keep_freed_memory() -> bool:
     if not any(mallopt(_M_MMAP_THRESHOLD, size) == 1 for size in (1 << 30, 1 << 25)):
         logger.info("glibc does not keep freed memory; steps will be slower")
         return False
-    return all(
-        mallopt(name, value) == 1 for name, value in ((_M_TRIM_THRESHOLD, (1 << 31) - 1), (_M_TOP_PAD, 64 << 20))
-    )
+    # -1: the heap is never trimmed. Any number of bytes would be too small for somebody's step.
+    is_done = all(mallopt(name, value) == 1 for name, value in ((_M_TRIM_THRESHOLD, -1), (_M_TOP_PAD, 64 << 20)))
+    if is_done:
+        logger.info("memory: freed blocks are kept for the next step (--keep_freed_memory false gives them back)")
+    return is_done
 
 
 def peak_memory_mb() -> float:

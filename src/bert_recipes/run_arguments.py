@@ -33,6 +33,7 @@ class RunArguments(TrainingArguments):
         precision: auto, fp32, bf16, fp16.
         fast_layers: auto (layers on packed rows with fused kernels where this CPU can have them), plain (the same with
             torch operations, slow), off (stock layers).
+        keep_freed_memory: On a CPU with glibc: what a step frees is kept for the next one instead of going back to the system.
         global_train_batch_size: Examples of an optimiser step over all processes. It is cut into micro-batches of at
             most per_device_train_batch_size and decides gradient_accumulation_steps, so that one configuration serves any
             number of processes that divides it.
@@ -69,6 +70,9 @@ class RunArguments(TrainingArguments):
     schedule_power: float = field(default=1.0, metadata={"help": "exponent of bert_linear's decay (original: 1)"})
     precision: str = field(default="auto", metadata={"help": f"one of {', '.join(PRECISIONS)}"})
     fast_layers: str = field(default="auto", metadata={"help": f"fused CPU kernels: {', '.join(FAST_LAYERS)}"})
+    keep_freed_memory: bool = field(
+        default=True, metadata={"help": "on a CPU: glibc keeps what a step frees for the next one"}
+    )
     global_train_batch_size: int | None = field(
         default=None, metadata={"help": "examples of a step over all processes; decides the accumulation"}
     )

@@ -80,6 +80,7 @@ _FREE = frozenset(
         "parallelism_config",
         "local_rank",
         "fast_layers",
+        "keep_freed_memory",
         # What it comes to is compared (`ResumableTrainer.identity`).
         "precision",
         "max_skipped_steps",

@@ -129,8 +129,68 @@ def test_the_report_says_what_failed(tmp_path):
     file.append(sample("ours", 0, 1234.0))
     table = write_report(tmp_path)
     assert "| tiny-128 | failed | - | 1,234 |" in table
-    assert "no memory" in table
+    assert "- pretraining tiny-128, stock_defaults, round 1: exit code 1: no memory" in table
+    assert "stock at its best, " not in table
     assert (tmp_path / "benchmarks.md").read_text(encoding="utf-8") == table
+
+
+def cells_of(table: str, column: str) -> list[str]:
+    """A column of the first table."""
+    lines = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line.startswith("|")]
+    place = lines[0].index(column)
+    return [line[place] for line in lines[2:]]
+
+
+def test_a_side_that_failed_in_one_round_is_told_too(tmp_path):
+    file = ResultsFile(tmp_path / "amd.json")
+    for number in range(3):
+        file.append(sample("ours", number, 10.0))
+        file.append(sample("stock_best", number, 5.0))
+    failed = sample("stock_best", 3, 1.0)
+    del failed["result"]
+    file.append(failed | {"error": "ended by signal 9"})
+    table = write_report(tmp_path)
+    assert "- pretraining tiny-128, stock_best, round 4: ended by signal 9" in table
+    assert cells_of(table, "rounds") == ["3"]
+    file.append(sample("ours", 3, 10.0))
+    assert cells_of(write_report(tmp_path), "rounds") == ["3, 4"]
+
+
+def test_the_report_says_what_was_not_tried(tmp_path):
+    """Of the search that the run took its switches from, on its machine."""
+    file = ResultsFile(tmp_path / "amd.json")
+    start = {"switch": "start", "value": {}, "rate": 1.0, "kept": True, "problem": None}
+    left = {"switch": "compile", "value": True, "rate": None, "kept": False, "problem": "not tried: 5 s left"}
+    search = {"role": "search", "suite": "pretraining", "case": "tiny-128", "side": "stock_best", "run": "old"}
+    file.append(search | {"machine": MACHINE, "search": {"best": {}, "tries": [start, left]}})
+    other = search | {"machine": MACHINE | {"threads": 1}, "search": {"best": {}, "tries": [start]}}
+    file.append(other)
+    best = sample("stock_best", 0, 1.0)
+    file.append(best | {"spec": {"switches": {"attn": "eager"}}})
+    file.append(sample("ours", 0, 2.0))
+    file.append(other | {"machine": MACHINE})
+    expected = "- stock at its best, tiny-128: attn eager; not tried: compile True; decided by one short try each"
+    assert expected in write_report(tmp_path).splitlines()
+
+
+def test_rows_of_several_revisions_and_versions_say_so(tmp_path):
+    file = ResultsFile(tmp_path / "amd.json")
+    for case, revision, torch in (("tiny-128", "abc", "2"), ("mini-128", "def+", "3")):
+        machine = MACHINE | {"revision": revision, "torch": torch}
+        file.append(sample("ours", 0, 1.0) | {"case": case, "machine": machine})
+    file.append(sample("ours", 0, 1.0) | {"case": "base-128"})
+    table = write_report(tmp_path)
+    assert cells_of(table, "revision") == ["abc", "def+", "not recorded"]
+    assert "torch 2, transformers 5 (pretraining tiny-128, pretraining base-128); torch 3" in table
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, "one sample"), (2, "10.00 .. 11.00")])
+def test_one_sample_has_no_spread(tmp_path, count: int, shown: str):
+    file = ResultsFile(tmp_path / "amd.json")
+    for number in range(count):
+        result = {"about": "text -> store", "unit": "MB", "per_second": 10.0 + number}
+        file.append(sample("ours", number, 1.0) | {"suite": "data", "case": "store_1", "result": result})
+    assert cells_of(write_report(tmp_path), "least .. most") == [shown]
 
 
 def test_the_report_says_what_each_step_gave(tmp_path):

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
-from bert_recipes.benchmarking import finetuning_sides, pretraining_sides
+from bert_recipes import base_trainer
+from bert_recipes.benchmarking import finetuning_sides, pretraining_sides, quality
 from bert_recipes.benchmarking.lengths import TASK_LIMITS, read_tables
 from bert_recipes.benchmarking.measuring import measure
 from bert_recipes.benchmarking.results import ResultsFile
 from bert_recipes.benchmarking.runner import SampleRunner, describe_failure
 from bert_recipes.benchmarking.spec import MAX_WARMUP_STEPS, OURS, STEPS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
 from bert_recipes.benchmarking.stock_switches import GroupedBatches
+from bert_recipes.pretraining import load_data
+from bert_recipes.tokenization import load_tokenizer
 
 
 CONFIGS = Path(__file__).resolve().parents[2] / "recipes" / "configs"
@@ -120,6 +124,8 @@ def test_pads_are_counted_apart_and_take_no_part_in_the_rate(spec: SampleSpec, s
     batches = list(itertools.islice(trainer.get_train_dataloader(), 1, 4))
     result = measure(replace(spec, side=side))
     assert len(result["step_seconds"]) == len(result["losses"]) == 3
+    assert result["tokens"] == sum(result["step_tokens"])
+    assert result["step_sequences"] == [4, 4, 4]
     assert result["tokens"] == sum(int(batch["attention_mask"].sum()) for batch in batches)
     assert result["positions"] == sum(batch["input_ids"].numel() for batch in batches)
     assert result["pads"] == result["positions"] - result["tokens"]
@@ -243,6 +249,33 @@ def test_each_step_on_the_way_to_ours_is_ours_with_other_settings(spec: SampleSp
     assert chosen["ours_fp32"] == (False, "off")
     assert chosen["ours_bf16"] == (True, "off")
     assert chosen[OURS][1] == "auto"
+
+
+def test_kept_memory_is_a_setting(spec: SampleSpec, monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    monkeypatch.setattr(base_trainer, "keep_freed_memory", lambda: calls.append(True))
+    pretraining_sides.make_ours(replace(spec, switches={"keep_freed_memory": "false"}))
+    assert calls == []
+    pretraining_sides.make_ours(spec)
+    assert calls == [True]
+
+
+@pytest.mark.parametrize("switches", [{}, {"order": "group_by_length"}, {"padding": "max", "attn": "eager"}], ids=str)
+def test_a_run_to_a_quality_trains_with_the_switches_of_its_record(
+    spec: SampleSpec, small_store: Path, switches: dict[str, str]
+):
+    """Stock's own order of like lengths is another one in every pass."""
+    spec = replace(spec, kind="quality", config=str(CONFIGS / "pretrain" / "quickstart.yaml"), switches=switches)
+    _, data_args, args = quality.our_settings(spec, small_store)
+    data = load_data(data_args, args.seed)
+    load_tokenizer(small_store / "tokenizer").save_pretrained(Path(spec.work_dir) / "quality-tokenizer")
+    trainer = quality._stock(spec, args, data)
+    assert trainer.model.config._attn_implementation == switches.get("attn", "sdpa")
+    short = [{"input_ids": [2, 7, 3], "token_type_ids": [0, 0, 0], "next_sentence_label": 0}] * 2
+    assert trainer.data_collator(short)["input_ids"].shape[1] == (128 if "padding" in switches else 3)
+    orders = [list(trainer._get_train_sampler()) for _ in range(2)]
+    assert orders[0] != orders[1]
+    assert isinstance(trainer._get_train_sampler(), LengthGroupedSampler) == ("order" in switches)
 
 
 def test_mixed_documents_give_inputs_of_256_tokens_on_average(spec: SampleSpec):

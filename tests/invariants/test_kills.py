@@ -201,7 +201,9 @@ def test_a_signal_to_the_launcher_ends_both_processes_at_one_step(
     assert checkpoint is not None
     assert not passed
     # Torch's launcher passes Ctrl-C on as it came, or as SIGTERM.
-    assert re.search(rf"stopped by SIG(TERM|INT) after step {checkpoint.name.rpartition('-')[2]} of", said), said[-2000:]
+    assert re.search(rf"stopped by SIG(TERM|INT) after step {checkpoint.name.rpartition('-')[2]} of", said), said[
+        -2000:
+    ]
     process = launched(repository, small_store, folder)
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said[-2000:]

@@ -1,5 +1,10 @@
 """The compiled kernels compute what the torch operations of plain.py compute, masks included."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -135,6 +140,22 @@ def test_column_sums(compiled, dtype):
     both(compiled, "column_sum", randn(301, 70, dtype=dtype))
 
 
+def test_several_threads_compute_what_one_computes(compiled):
+    """Tests have one thread; sums over rows have a part for each."""
+    script = Path(__file__).with_name("many_threads.py")
+    environment = {**os.environ, "OMP_NUM_THREADS": "4"}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=300, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_what_a_library_is_checked_with_is_shared_by_threads_and_exact():
+    """A part is 2048 rows of 8 numbers; whole numbers below 2**24 are added exactly in any order."""
+    assert loading.CHECKED_ROWS >= 16 * 2048
+    assert loading.CHECKED_ROWS * 12 < 2**24
+
+
 def test_dropout_is_what_is_asked_for_and_a_function_of_its_key(compiled):
     ones = torch.ones(1_000_003)
     out = compiled.dropout(ones, SEED, 3, 0.1)
@@ -171,6 +192,57 @@ def test_numbers_of_another_type_are_refused(compiled):
         compiled.split_heads(torch.ones(3, 6), None, offsets, 1, 2, 1)
 
 
+OFFSETS_OF_TWO, KEYS = torch.tensor([0, 2, 3]), torch.tensor([2, 1])
+FEW, MANY = torch.ones(3), torch.ones(5)
+ROWS = torch.ones(3, 4)
+OK = torch.ones(4)
+SCORES = torch.ones(2, 1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("split_heads", (torch.ones(3, 4), FEW, OFFSETS_OF_TWO, 2, 2, 1), "bias of another size"),
+        ("split_heads", (torch.ones(3, 4), None, OFFSETS_OF_TWO, 3, 2, 1), "are no 1 parts of 3 heads"),
+        ("split_heads", (torch.ones(3, 4), None, OFFSETS_OF_TWO, 2, 1, 1), "2 rows in 1 positions"),
+        ("split_heads", (torch.ones(3, 4), None, torch.tensor([0, 4, 3]), 2, 4, 1), "sequence of -1 rows"),
+        ("split_heads", (torch.ones(3, 4), None, torch.tensor([1, 2, 3]), 2, 4, 1), "offsets begin at 1"),
+        ("merge_heads_", (ROWS, torch.ones(1, 3, 2, 2, 2), OFFSETS_OF_TWO), "offsets of another size"),
+        ("merge_heads_", (ROWS, torch.ones(1, 2, 2, 1, 2), OFFSETS_OF_TWO), "2 rows in 1 positions"),
+        ("merge_heads_", (ROWS, torch.ones(1, 2, 2, 2, 1), OFFSETS_OF_TWO), "rows of another shape"),
+        (
+            "softmax_dropout_",
+            (torch.ones(2, 1, 2, 3), OFFSETS_OF_TWO, KEYS, 1.0, 0, 0, 0.0),
+            "scores of another shape",
+        ),
+        ("softmax_dropout_", (SCORES, torch.tensor([0, 2]), KEYS, 1.0, 0, 0, 0.0), "offsets of another size"),
+        ("softmax_dropout_", (SCORES, OFFSETS_OF_TWO, KEYS[:1], 1.0, 0, 0, 0.0), "keys of another size"),
+        ("softmax_dropout_", (SCORES, OFFSETS_OF_TWO, KEYS + 1, 1.0, 0, 0, 0.0), "3 keys in 2 positions"),
+        (
+            "softmax_dropout_backward_",
+            (SCORES, torch.ones(2, 1, 2, 1), OFFSETS_OF_TWO, KEYS, 1.0, 0, 0, 0.0),
+            "probabilities of another shape",
+        ),
+        ("dropout_add_norm", (ROWS, MANY, ROWS, OK, OK, 1e-12, 0, 0, 0.0), "bias of another size"),
+        ("dropout_add_norm", (ROWS, OK, ROWS[:2], OK, OK, 1e-12, 0, 0, 0.0), "residual of another shape"),
+        ("dropout_add_norm", (ROWS, OK, ROWS, FEW, OK, 1e-12, 0, 0, 0.0), "weight of another size"),
+        ("dropout_add_norm", (ROWS, OK, ROWS, OK, FEW, 1e-12, 0, 0, 0.0), "shift of another size"),
+        ("dropout_add_norm_backward", (ROWS, ROWS[:2], FEW, OK, 0, 0, 0.0), "normalised rows of another shape"),
+        ("dropout_add_norm_backward", (ROWS, ROWS, FEW[:2], OK, 0, 0, 0.0), "inverse of another size"),
+        ("dropout_add_norm_backward", (ROWS, ROWS, FEW, FEW, 0, 0, 0.0), "weight of another size"),
+        ("bias_gelu", (ROWS, FEW, True), "bias of another size"),
+        ("bias_gelu_backward_", (ROWS[:2], ROWS, OK, True), "gradient of another shape"),
+        ("bias_gelu_backward_", (ROWS, ROWS, FEW, True), "bias of another size"),
+        ("column_sum", (FEW,), "two dimensions"),
+        ("cross_entropy_", (ROWS, OK, torch.tensor([1, 2]), 1.0, True), "targets of another size"),
+    ],
+)
+def test_sizes_that_do_not_belong_together_are_refused(compiled, name, arguments, message):
+    """Memory beside the tensors would be read or written."""
+    with pytest.raises(RuntimeError, match=message):
+        getattr(compiled, name)(*arguments)
+
+
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
@@ -195,6 +267,24 @@ def test_a_build_that_fails_is_one_line_and_stock_layers(monkeypatch, caplog, me
     finally:
         loading._compiled.cache_clear()
     assert f"no compiled kernels ({expected}): stock layers" in caplog.text
+
+
+def test_a_cache_folder_that_cannot_be_made_is_one_line_and_stock_layers(monkeypatch, tmp_path, caplog):
+    """As with a home folder that is missing or cannot be written to; `auto` is the default of every Trainer."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "file" / "below"))
+    caches = (loading._compiled, loading._library)
+    for cache in caches:
+        cache.cache_clear()
+    try:
+        with caplog.at_level("WARNING"):
+            assert load_kernels("auto", torch.device("cpu")) is None
+    finally:
+        for cache in caches:
+            cache.cache_clear()
+    assert "no compiled kernels (" in caplog.text
+    if torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        assert "Not a directory" in caplog.text
 
 
 @pytest.mark.parametrize(("tool", "advice"), [("c++", "install a C++ compiler"), ("ninja", "pip install ninja")])

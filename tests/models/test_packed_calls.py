@@ -1,12 +1,14 @@
 """Which models, modules and calls the packed rows serve; stock layers serve the others."""
 
+import functools
+
 import pytest
 import torch
 from packed_models import LENGTHS, assert_gradients_alike, count_packed_calls, make_batch, make_model, run
 from transformers.models.bert.modeling_bert import BertSelfAttention
 
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert_model import BertModel
+from bert_recipes.models.bert_model import BertModel, say_once
 
 
 def test_dropout_is_what_the_modules_say(kernels, monkeypatch):
@@ -158,3 +160,130 @@ def test_the_head_is_stocks_where_the_vocabulary_loss_does_not_serve(kernels, ch
     assert ours.prediction_logits is not None
     torch.testing.assert_close(ours.loss, expected.loss, rtol=1e-5, atol=1e-6)
     assert_gradients_alike(gradients, stock_gradients, 1e-5)
+
+
+def change_part(model, part, change):
+    """Hang something on a part of a model that shows in its output, or in what is recorded."""
+    module = model.get_submodule(part)
+    if change == "hook":
+        module.register_forward_hook(lambda module, args, output: altered(output))
+    elif change == "pre_hook":
+        module.register_forward_pre_hook(
+            lambda module, args, kwargs: (tuple(map(altered, args)), kwargs), with_kwargs=True
+        )
+    elif change == "forward":
+        original = module.forward
+        module.forward = lambda *args, **kwargs: altered(original(*args, **kwargs))
+    else:
+        module.__class__ = type(
+            "Own", (type(module),), {"forward": functools.partialmethod(altered_forward, type(module))}
+        )
+
+
+def altered_forward(self, cls, *args, **kwargs):
+    return altered(cls.forward(self, *args, **kwargs))
+
+
+def altered(output):
+    if isinstance(output, torch.Tensor):
+        return 2 * output + 0.5 if output.is_floating_point() else output
+    if isinstance(output, tuple):
+        return tuple(map(altered, output))
+    for name in ("last_hidden_state", "pooler_output") if hasattr(output, "last_hidden_state") else ():
+        output[name] = 2 * output[name] + 0.5
+    return output
+
+
+@pytest.mark.parametrize("change", ["hook", "pre_hook", "forward", "subclass"])
+@pytest.mark.parametrize("part", ["bert", "cls", "cls.predictions", "bert.pooler"])
+@pytest.mark.parametrize("with_labels", [True, False])
+def test_what_hangs_on_a_whole_part_is_called(kernels, part, change, with_labels):
+    """In training and in evaluation, with the outputs of stock layers."""
+    if (part, change) == ("bert", "pre_hook"):
+        pytest.skip("the arguments of the encoder are names and integers")
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    if not with_labels:
+        model.eval()
+        batch = {name: value for name, value in batch.items() if "label" not in name}
+    plain_output = model(**batch)
+    change_part(model, part, change)
+    outputs = []
+    for fast_layers in ("off", kernels):
+        model.bert.use_fast_layers(fast_layers)
+        outputs.append(model(**batch))
+    expected, ours = outputs
+    names = ("mlm_loss", "nsp_loss") if with_labels else ("prediction_logits", "seq_relationship_logits")
+    places = batch["attention_mask"].bool()
+    for name in names:
+        own, other = getattr(ours, name), getattr(expected, name)
+        if name == "prediction_logits":
+            own, other = own[places], other[places]
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4)
+    changed = names[1] if part == "bert.pooler" else names[0]
+    assert not torch.allclose(getattr(expected, changed), getattr(plain_output, changed), rtol=1e-3)
+
+
+def test_one_call_for_hidden_states_does_not_turn_the_layers_off_for_good(kernels, monkeypatch):
+    """Hooks of transformers that collect them stay on the layers."""
+    calls = count_packed_calls(monkeypatch)
+    model, batch = make_model(BertModel).eval(), make_batch(LENGTHS["ragged"])
+    model.use_fast_layers(kernels)
+    assert model(batch["input_ids"], output_hidden_states=True).hidden_states is not None
+    assert not calls
+    model(batch["input_ids"])
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["linear_bias", "norm_affine", "max_norm", "scale_grad", "activation", "position_padding"],
+)
+def test_modules_with_other_parameters_or_abilities_are_called_as_they_are(kernels, monkeypatch, change):
+    calls = count_packed_calls(monkeypatch)
+    model, batch = make_model(BertModel).eval(), make_batch(LENGTHS["ragged"])
+    layer, embeddings = model.encoder.layer[1], model.embeddings
+    if change == "linear_bias":
+        layer.intermediate.dense = torch.nn.Linear(48, 100, bias=False)
+    elif change == "norm_affine":
+        layer.output.LayerNorm = torch.nn.LayerNorm(48, eps=1e-12, elementwise_affine=False)
+    elif change == "max_norm":
+        embeddings.word_embeddings.max_norm = 0.5
+    elif change == "scale_grad":
+        embeddings.position_embeddings.scale_grad_by_freq = True
+    elif change == "position_padding":
+        embeddings.token_type_embeddings.padding_idx = 0
+    else:
+        layer.intermediate.intermediate_act_fn = torch.nn.GELU()
+    inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    expected = model(**inputs).last_hidden_state
+    model.use_fast_layers(kernels)
+    assert torch.equal(model(**inputs).last_hidden_state, expected)
+    assert not calls
+
+
+def test_a_call_that_falls_back_says_why_and_says_it_once(kernels, caplog):
+    """The log has said before that the layers are on packed rows."""
+    say_once.cache_clear()
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    model.bert.use_fast_layers(kernels)
+    flipped = {name: value.flip(1) for name, value in batch.items() if value.dim() == 2}
+    with caplog.at_level("WARNING"):
+        for _ in range(2):
+            model(**flipped)
+        model(**batch)
+        model.bert.encoder.layer[2].output.dense.register_forward_hook(lambda module, args, output: output)
+        model(**batch)
+        model.cls.register_forward_hook(lambda module, args, output: output)
+        model(**batch)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "stock layers for calls like this one, which is slower: a row does not begin with a token",
+        "stock layers for calls like this one, which is slower: encoder.layer.2.output.dense is not as stock BERT has it "
+        "(hooks, another type or forward)",
+        "padded hidden states and the stock head for calls like this one, which is slower: bert or cls has hooks, another "
+        "type or a forward",
+    ]
+    model.bert.use_fast_layers("off")
+    caplog.clear()
+    model(**flipped)
+    assert not caplog.records

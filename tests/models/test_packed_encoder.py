@@ -155,14 +155,35 @@ def test_gradient_checkpointing_changes_nothing(kernels, monkeypatch):
     assert_gradients_alike(gradients, plain_gradients, 1e-6)
 
 
+@pytest.mark.parametrize("frozen", ["embeddings", "embeddings and first layer"])
+def test_reentrant_checkpointing_below_frozen_embeddings_still_learns(kernels, frozen):
+    """Such checkpointing gives gradients only where an input has one."""
+    found = []
+    for is_checkpointed in (False, True):
+        model, batch = make_model(dropout=0.1), make_batch(LENGTHS["ragged"])
+        model.bert.embeddings.requires_grad_(False)
+        model.bert.encoder.layer[0].requires_grad_(frozen == "embeddings")
+        if is_checkpointed:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+        model.bert.use_fast_layers(kernels)
+        torch.manual_seed(3)
+        model(**batch).loss.backward()
+        found.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    expected, gradients = found
+    assert "bert.encoder.layer.1.output.dense.weight" in gradients
+    assert gradients.keys() == expected.keys()
+    assert_gradients_alike(gradients, expected, 1e-6)
+
+
 def test_checkpoints_carry_stock_names_and_give_the_same_loss(kernels, tmp_path):
     model, batch = make_model(), make_batch(LENGTHS["ragged"])
-    expected, _ = run(model, batch, kernels)
+    expected, gradients = run(model, batch, kernels)
     model.save_pretrained(tmp_path)
     stock = transformers.BertForPreTraining.from_pretrained(tmp_path)
     assert stock.state_dict().keys() == model.state_dict().keys()
-    again, _ = run(BertForPreTraining.from_pretrained(tmp_path).train(), batch, kernels)
-    assert torch.equal(again.loss, expected.loss)
+    again, found = run(BertForPreTraining.from_pretrained(tmp_path).train(), batch, "off")
+    torch.testing.assert_close(again.loss, expected.loss, rtol=1e-5, atol=1e-6)
+    assert_gradients_alike(gradients, found, 1e-5)
 
 
 def test_an_encoder_that_does_not_learn_still_passes_gradients_on(kernels):

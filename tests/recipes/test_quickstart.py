@@ -100,7 +100,16 @@ def test_every_configuration_trains_a_step_in_each_phase_and_goes_on(
 ):
     """Saved after phase 1, and loaded again by the second phase and by a second run of the same command."""
     layers = LAYERS[config]
-    flags = ["--store", small_store, "--output_dir", tmp_path / "run", "--phase2_steps", "1"]
+    flags = [
+        "--store",
+        small_store,
+        "--output_dir",
+        tmp_path / "run",
+        "--phase2_steps",
+        "1",
+        "--save_total_limit",
+        "2",
+    ]
     pretrain(repository, config, *flags)
     check_stock(tmp_path / "run", layers=layers)
     history = read(tmp_path / "run" / "trainer_state.json")["log_history"]

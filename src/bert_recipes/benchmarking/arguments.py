@@ -15,6 +15,9 @@ SUITES = ("pretraining", "finetuning", "steps", "data", "inference", "time_to_qu
 ALL = "all"
 TASKS = ("sst2", "mnli", "squad", "conll2003")
 LENGTH_RANGE = (16, 512)
+REUSE, ANEW, ONLY, OFF = "reuse", "again", "only", "off"
+# Defaults that a case's name need not tell.
+VOCAB_SIZE, BATCH_SIZE, MEGABYTES = 30_522, 32, 16.0
 
 
 @dataclass
@@ -28,7 +31,8 @@ class BenchmarkArguments:
         time_limit_minutes: Of a named suite altogether, of `all` for each case. One round is always finished.
         budget_seconds: Measured steps of a sample end at the first that reaches it.
         resume: Go on with the last run of each case: its finished samples are kept. Default: for `all` only.
-        search: "reuse" what a search on this machine found before, or search "again".
+        search: "reuse" what a search on this machine found before and go on with what it left out, search "again", "only" search,
+            with the whole time; or "off": stock at its best is left out.
     """
 
     suite: str = field(default="pretraining", metadata={"help": f"one of {', '.join(SUITES)}, {ALL}"})
@@ -44,15 +48,18 @@ class BenchmarkArguments:
     store: str | None = field(default=None, metadata={"help": "token-id store to train on; default: generated ids"})
     files: list[str] | None = field(default=None, metadata={"help": "text of data and time_to_quality; default: made"})
     minutes: float = field(default=20.0, metadata={"help": "time_to_quality: wall clock of each side"})
-    megabytes: float = field(default=16.0, metadata={"help": "data: size of the generated text"})
+    megabytes: float = field(default=MEGABYTES, metadata={"help": "data: size of the generated text"})
     tokens_per_step: int | None = field(
         default=None, metadata={"help": "pretraining; default: 4096, base and large 2048"}
     )
-    batch_size: int = field(default=32, metadata={"help": "finetuning: examples of a step"})
-    vocab_size: int = field(default=30_522, metadata={"help": "entries of the generated vocabulary"})
+    batch_size: int = field(default=BATCH_SIZE, metadata={"help": "finetuning: examples of a step"})
+    vocab_size: int = field(default=VOCAB_SIZE, metadata={"help": "entries of the generated vocabulary"})
     threads: int | None = field(default=None, metadata={"help": "threads of a sample; default: as the machine has it"})
     use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
-    search: str = field(default="reuse", metadata={"help": "stock at its best: reuse the last search, again, or off"})
+    search: str = field(
+        default=REUSE,
+        metadata={"help": "stock at its best: reuse the last search, again, only (no samples), or off (left out)"},
+    )
     resume: bool | None = field(default=None, metadata={"help": "keep finished samples; default: with all only"})
     measure_lengths: bool = field(
         default=False,
@@ -71,7 +78,11 @@ class BenchmarkArguments:
         check_names("sizes", self.sizes or [], tuple(SIZES))
         check_names("tasks", self.tasks or [], TASKS)
         check_names("documents", [self.documents], tuple(DOCUMENTS))
-        check_names("search", [self.search], ("reuse", "again", "off"))
+        check_names("search", [self.search], (REUSE, ANEW, ONLY, OFF))
+        if self.search == ONLY and self.suite not in ("pretraining", "finetuning", ALL):
+            raise InputError(
+                f"search is 'only': nothing is searched for {self.suite}; allowed: pretraining, finetuning, all"
+            )
         low, high = LENGTH_RANGE
         for length in self.lengths or []:
             if not low <= length <= high:

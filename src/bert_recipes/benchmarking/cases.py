@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.benchmarking.arguments import ALL, SUITES, TASKS, BenchmarkArguments
+from bert_recipes.benchmarking.arguments import (
+    ALL,
+    BATCH_SIZE,
+    MEGABYTES,
+    OFF,
+    SUITES,
+    TASKS,
+    VOCAB_SIZE,
+    BenchmarkArguments,
+)
 from bert_recipes.benchmarking.lengths import LENGTHS_FILE, TASK_LIMITS, lengths_of_tasks
 from bert_recipes.benchmarking.spec import OURS, STEPS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
 from bert_recipes.models.sizes import SIZES
@@ -69,15 +78,21 @@ def _base(args: BenchmarkArguments, kind: str, work_dir: Path, **values: Any) ->
 
 def _switches(args: BenchmarkArguments, on_gpu: bool) -> tuple[str, ...]:
     """Switches in the order of the search: what steadies the others first, compiling last as it takes longest."""
-    if args.search == "off":
-        return ()
     # Without it a CPU spends most of a small model's step on page faults, whatever else is chosen.
     first = () if on_gpu else ("glibc",)
     return (*first, "precision", "attn", "padding", "order", "optim", *(("workers",) if on_gpu else ()), "compile")
 
 
-def _sides(spec: SampleSpec) -> dict[str, SampleSpec]:
-    return {side: replace(spec, side=side) for side in (STOCK_DEFAULTS, STOCK_BEST, OURS)}
+def _sides(args: BenchmarkArguments, spec: SampleSpec) -> dict[str, SampleSpec]:
+    """Without a search nothing says what stock's best is: there is no such side."""
+    sides = (STOCK_DEFAULTS, OURS) if args.search == OFF else (STOCK_DEFAULTS, STOCK_BEST, OURS)
+    return {side: replace(spec, side=side) for side in sides}
+
+
+def _name(args: BenchmarkArguments, *parts: str) -> str:
+    """A case's name with what is not the default of its work: cases of other work do not meet in the results."""
+    vocab = () if args.vocab_size == VOCAB_SIZE else (f"vocab{args.vocab_size}",)
+    return "-".join([*(part for part in parts if part), *vocab])
 
 
 def pretraining_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[Case]:
@@ -90,8 +105,14 @@ def pretraining_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -
     cases = []
     for size in sizes:
         for length in lengths:
-            name = f"{size}-{length}" + ("" if args.documents == "long" else f"-{args.documents}")
-            name += "-store" if args.store else ""
+            tokens = args.tokens_per_step or TOKENS_PER_STEP[size]
+            name = _name(
+                args,
+                f"{size}-{length}",
+                "" if args.documents == "long" else args.documents,
+                "store" if args.store else "",
+                "" if tokens == TOKENS_PER_STEP[size] else f"{tokens}tokens",
+            )
             spec = _base(
                 args,
                 "pretraining",
@@ -99,7 +120,7 @@ def pretraining_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -
                 config=str(configs / "pretrain" / f"bert_{size}.yaml"),
                 size=size,
                 length=length,
-                tokens_per_step=args.tokens_per_step or TOKENS_PER_STEP[size],
+                tokens_per_step=tokens,
                 documents=args.documents,
                 store=args.store,
                 warmup_seconds=min(WARMUP_SECONDS, args.budget_seconds),
@@ -107,7 +128,7 @@ def pretraining_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -
             matmul = replace(spec, kind="matmul", what="pretraining", config="", store=None)
             searched = _switches(args, _on_gpu(args))
             start = stock_defaults()
-            cases.append(Case("pretraining", name, _sides(spec), searched=searched, start=start, matmul=matmul))
+            cases.append(Case("pretraining", name, _sides(args, spec), searched=searched, start=start, matmul=matmul))
     return cases
 
 
@@ -134,7 +155,7 @@ def finetuning_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) ->
                 warmup_steps=1,
                 max_steps=_pass_steps(args, task, size),
             )
-            sides = _sides(spec)
+            sides = _sides(args, spec)
             # Batches of like length come in any order: all of them are measured, or the mean is not that of the task. They are
             # measured in the second epoch: products are prepared once for each of their shapes.
             sides[OURS] = replace(sides[OURS], whole_pass=True, warmup_steps=sides[OURS].max_steps)
@@ -142,7 +163,9 @@ def finetuning_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) ->
             matmul = replace(spec, kind="matmul", what="finetuning", config="", tokens_per_step=tokens, lengths=())
             start = stock_defaults(limit.stock_padding)
             searched = _switches(args, _on_gpu(args))
-            cases.append(Case("finetuning", f"{task}-{size}", sides, "examples_per_second", searched, start, matmul))
+            batch = "" if args.batch_size == BATCH_SIZE else f"batch{args.batch_size}"
+            name = _name(args, f"{task}-{size}", batch, "own_lengths" if args.data_dir else "")
+            cases.append(Case("finetuning", name, sides, "examples_per_second", searched, start, matmul))
     return cases
 
 
@@ -182,17 +205,19 @@ def inference_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> 
                 batch_size=64,
             )
             sides = {side: replace(spec, side=side) for side in (STOCK_DEFAULTS, OURS)}
-            cases.append(Case("inference", f"sst2-{size}-{precision}", sides, "examples_per_second"))
+            name = _name(args, f"sst2-{size}-{precision}", "own_lengths" if args.data_dir else "")
+            cases.append(Case("inference", name, sides, "examples_per_second"))
     return cases
 
 
 def data_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> list[Case]:
     """One case a measure; ours alone."""
     files = tuple(args.files or ())
+    amount = "files" if files else "" if args.megabytes == MEGABYTES else f"{args.megabytes:g}mb"
     return [
         Case(
             "data",
-            what,
+            _name(args, what, amount),
             {OURS: _base(args, "data", work_dir, side=OURS, what=what, megabytes=args.megabytes, files=files)},
             "per_second",
         )
@@ -212,7 +237,8 @@ def quality_cases(args: BenchmarkArguments, configs: Path, work_dir: Path) -> li
         files=tuple(args.files or ()),
     )
     sides = {side: replace(spec, side=side) for side in (OURS, STOCK_BEST)}
-    return [Case("time_to_quality", f"{spec.size}-{args.minutes:g}min", sides, "mlm_loss")]
+    name = _name(args, f"{spec.size}-{args.minutes:g}min", "files" if args.files else "")
+    return [Case("time_to_quality", name, sides, "mlm_loss")]
 
 
 def _on_gpu(args: BenchmarkArguments) -> bool:

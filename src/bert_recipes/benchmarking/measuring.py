@@ -87,6 +87,8 @@ def measure_training(spec: SampleSpec) -> dict[str, Any]:
         "warmup_steps": timer.warmup_steps,
         "warmup_seconds": round(warmup, 3),
         "step_seconds": [round(value, 6) for value in seconds],
+        "step_tokens": [each.tokens for each in works],
+        "step_sequences": [each.sequences for each in works],
         "seconds": round(total, 6),
         "tokens": work.tokens,
         "positions": sum(positions),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import transformers
 from transformers import BertTokenizer, DataCollatorForLanguageModeling, TrainerCallback, set_seed
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.benchmarking.data_suite import paragraphs
@@ -196,6 +197,15 @@ def measure(spec: SampleSpec) -> dict[str, Any]:
     }
 
 
+class StockRun(StockTrainer):
+    """Stock for many epochs: its own samplers, which draw another order in each."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        return LengthGroupedSampler(self.args.train_batch_size, lengths=self.lengths)
+
+
 def _stock(spec: SampleSpec, args: PreTrainingArguments, data: PreTrainingData) -> Any:
     """Stock on static pairs, with the same batch, and dropout and learning rate of the same configuration."""
     assert isinstance(data.train, PreTrainingDataset)
@@ -211,13 +221,15 @@ def _stock(spec: SampleSpec, args: PreTrainingArguments, data: PreTrainingData) 
     switches = stock_defaults() | dict(spec.switches)
     model.set_attn_implementation(switches["attn"])
     stock_args = stock_arguments(spec, switches, args.per_device_train_batch_size)
-    stock_args.max_steps, stock_args.train_sampling_strategy = MAX_STEPS, "random"
+    stock_args.max_steps = MAX_STEPS
+    stock_args.train_sampling_strategy = switches["order"]
     stock_args.adam_epsilon, stock_args.weight_decay = args.adam_epsilon, args.weight_decay
-    return StockTrainer(
+    multiple = data.max_seq_length if switches["padding"] == "max" else None
+    return StockRun(
         pairs.lengths.tolist(),
         model=model,
         args=stock_args,
-        data_collator=DataCollatorForLanguageModeling(tokenizer),
+        data_collator=DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=multiple),
         train_dataset=StaticDataset(pairs),
     )
 

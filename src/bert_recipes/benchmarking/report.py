@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.benchmarking.results import read_folder
+from bert_recipes.benchmarking.results import read_folder, same_machine
+from bert_recipes.benchmarking.search import what_is_left
 from bert_recipes.benchmarking.spec import OURS, SIDES, STOCK_BEST, STOCK_DEFAULTS
 from bert_recipes.whole_files import written_aside
 
@@ -46,8 +47,11 @@ class Row:
         pads: Share of the positions that stock's defaults pad.
         wait: Share of its time for which ours waits for data.
         sequences: Inputs a second of ours.
-        errors: Side -> what went wrong, where it has no sample.
-        switches: Of stock at its best, where they differ from its defaults.
+        failed: Sides with a sample that failed.
+        rounds: Side -> samples that did not fail.
+        switches: Of stock at its best, where they differ from its defaults; None where there is no such side.
+        left: What its search did not try or not repeat.
+        revisions: Of the project, of the row's samples; a "+" behind one: with changes.
     """
 
     suite: str
@@ -60,8 +64,11 @@ class Row:
     pads: float | None = None
     wait: float | None = None
     sequences: float | None = None
-    errors: dict[str, str] = field(default_factory=dict)
-    switches: dict[str, Any] = field(default_factory=dict)
+    failed: frozenset[str] = frozenset()
+    rounds: dict[str, int] = field(default_factory=dict)
+    switches: dict[str, Any] | None = None
+    left: list[str] = field(default_factory=list)
+    revisions: list[str] = field(default_factory=list)
 
 
 def last_runs(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
@@ -77,18 +84,41 @@ def last_runs(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], lis
     return chosen
 
 
-def summarise(suite: str, case: str, records: Sequence[Mapping[str, Any]]) -> Row:
-    """The row of a case from the records of one run."""
+def last_search(records: Sequence[Mapping[str, Any]], run: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The search that stands before a run's last sample of stock at its best, on the same machine.
+
+    Args:
+        records: Of the whole file.
+        run: Of one run of a case.
+    """
+    samples = [record for record in run if (record["role"], record["side"]) == ("sample", STOCK_BEST)]
+    if not samples or not samples[-1].get("machine"):
+        return None
+    last, found = samples[-1], None
+    for record in records:
+        if record is last:
+            break
+        if (record["suite"], record["case"], record["role"]) == (last["suite"], last["case"], "search"):
+            found = record if same_machine(record.get("machine") or {}, last["machine"]) else found
+    return None if found is None else found["search"]
+
+
+def summarise(
+    suite: str, case: str, records: Sequence[Mapping[str, Any]], search: Mapping[str, Any] | None = None
+) -> Row:
+    """The row of a case from the records of one run.
+
+    Args:
+        suite: Its suite.
+        case: Its name.
+        records: Of the run.
+        search: Of stock at its best.
+    """
     rate = RATES[suite]
     rounds: dict[int, dict[str, Mapping[str, Any]]] = {}
-    errors = {}
     for record in records:
-        if record["role"] != "sample":
-            continue
-        if "result" in record:
+        if record["role"] == "sample" and "result" in record:
             rounds.setdefault(record["round"], {})[record["side"]] = record["result"]
-        else:
-            errors[record["side"]] = record["error"]
     by_side = {side: [found[side] for found in rounds.values() if side in found] for side in SIDES}
     by_side = {side: found for side, found in by_side.items() if found}
     mfu, of_peak = _utilisation(by_side, records)
@@ -108,8 +138,11 @@ def summarise(suite: str, case: str, records: Sequence[Mapping[str, Any]]) -> Ro
         pads=first["pads"] / first["positions"] if first.get("positions") else None,
         wait=_median(by_side.get(OURS, []), "data_wait_share"),
         sequences=_median(by_side.get(OURS, []), "examples_per_second"),
-        errors={side: error for side, error in errors.items() if side not in by_side},
+        failed=frozenset(r["side"] for r in records if r["role"] == "sample" and "error" in r),
+        rounds={side: len(found) for side, found in by_side.items()},
         switches=_changed_switches(records),
+        left=what_is_left(search) if search else [],
+        revisions=revisions_of(records),
     )
 
 
@@ -142,15 +175,25 @@ def _utilisation(
     return mfu, of_peak
 
 
-def _changed_switches(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def revisions_of(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Revisions of the project with which the samples were taken, in their order; those that are not known are left out."""
+    machines = [record.get("machine") or {} for record in records if record["role"] == "sample"]
+    return list(dict.fromkeys(machine["revision"] for machine in machines if machine.get("revision")))
+
+
+def _changed_switches(records: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     samples = [r for r in records if r["role"] == "sample" and r["side"] == STOCK_BEST]
-    return dict(samples[-1]["spec"].get("switches", {})) if samples else {}
+    return dict(samples[-1]["spec"].get("switches", {})) if samples else None
 
 
 def make_rows(records: Iterable[Mapping[str, Any]]) -> list[Row]:
     """One row a compared case, in the order of its first record."""
-    runs = last_runs(records)
-    return [summarise(suite, case, found) for (suite, case), found in runs.items() if suite in RATES]
+    records = list(records)
+    return [
+        summarise(suite, case, found, last_search(records, found))
+        for (suite, case), found in last_runs(records).items()
+        if suite in RATES
+    ]
 
 
 def write_report(folder: Path) -> str:

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_recipes.benchmarking.report import Ratio, Row
+from bert_recipes.benchmarking.report import Ratio, Row, revisions_of
 from bert_recipes.benchmarking.spec import OURS, STEPS, STOCK_BEST, STOCK_DEFAULTS
 
 
@@ -18,12 +18,35 @@ def format_machine(name: str, records: Sequence[Mapping[str, Any]], rows: Sequen
     machine: Mapping[str, Any] = next((record["machine"] for record in reversed(records) if record.get("machine")), {})
     shown = machine.get("gpu") or f"{machine.get('processor')}, {machine.get('threads')} threads"
     lines = [f"## {shown}", ""]
-    versions = f"torch {machine.get('torch')}, transformers {machine.get('transformers')}"
-    lines += [f"{versions}; every sample: `{name}.json`.", ""]
+    lines += [f"{_versions(runs)}; every sample: `{name}.json`.", ""]
     for suite in dict.fromkeys(row.suite for row in rows):
         lines += [f"### {suite}", "", *_compared([row for row in rows if row.suite == suite]), ""]
-    lines += _steps(runs) + _data(runs) + _quality(runs)
-    return lines
+    return lines + _steps(runs) + _data(runs) + _quality(runs) + _failures(runs)
+
+
+def _versions(runs: Runs) -> str:
+    """The versions of all samples, or of which cases they are where there are several."""
+    cases: dict[str, list[str]] = {}
+    for (suite, case), records in runs.items():
+        for record in records:
+            machine = record.get("machine")
+            if record["role"] == "sample" and machine:
+                shown = f"torch {machine.get('torch')}, transformers {machine.get('transformers')}"
+                cases.setdefault(shown, []).append(f"{suite} {case}")
+    if len(cases) < 2:
+        return next(iter(cases), "versions not recorded")
+    return "; ".join(f"{shown} ({', '.join(dict.fromkeys(names))})" for shown, names in cases.items())
+
+
+def _failures(runs: Runs) -> list[str]:
+    """Every sample that failed, with its round."""
+    lines = [
+        f"- {suite} {case}, {record['side']}, round {(record['round'] or 0) + 1}: {record['error']}"
+        for (suite, case), records in runs.items()
+        for record in records
+        if record["role"] == "sample" and "error" in record
+    ]
+    return ["### samples that failed", "", *lines, ""] if lines else []
 
 
 def _compared(rows: Sequence[Row]) -> list[str]:
@@ -31,7 +54,7 @@ def _compared(rows: Sequence[Row]) -> list[str]:
     has_peak = any(row.of_peak for row in rows)
     head = ["case", f"stock defaults, {unit}", "stock at its best", "ours", "ours / defaults", "ours / best"]
     head += ["memory: defaults, best, ours (MB)", "MFU: defaults, best, ours", "pads of defaults"]
-    head += ["ours, inputs/s", "ours waits for data"]
+    head += ["ours, inputs/s", "ours waits for data", "rounds", "revision"]
     head += ["of the vendor's peak: ours"] if has_peak else []
     lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     for row in rows:
@@ -43,12 +66,13 @@ def _compared(rows: Sequence[Row]) -> list[str]:
         cells += [
             "-" if row.sequences is None else f"{row.sequences:,.1f}",
             "-" if row.wait is None else f"{row.wait:.1%}",
+            _rounds(row),
+            _revisions(row.revisions),
         ]
         cells += [f"{row.of_peak[OURS]:.0%}" if OURS in row.of_peak else "-"] if has_peak else []
         lines.append(f"| {' | '.join(cells)} |")
-    notes = [f"{row.case}: {_switches(row)}" for row in rows if row.switches]
-    notes += [f"{row.case}, {side}: {error}" for row in rows for side, error in row.errors.items()]
-    return [*lines, "", *(f"- stock at its best, {note}" for note in notes)] if notes else lines
+    notes = [f"- stock at its best, {row.case}: {_best(row)}" for row in rows if row.switches is not None]
+    return [*lines, "", *notes] if notes else lines
 
 
 _ALL = (STOCK_DEFAULTS, STOCK_BEST, OURS)
@@ -57,7 +81,17 @@ _ALL = (STOCK_DEFAULTS, STOCK_BEST, OURS)
 def _rate(row: Row, side: str) -> str:
     if side in row.rates:
         return f"{row.rates[side]:,.0f}" if row.rates[side] >= 100 else f"{row.rates[side]:.1f}"
-    return "failed" if side in row.errors else "-"
+    return "failed" if side in row.failed else "-"
+
+
+def _rounds(row: Row) -> str:
+    """How many samples a figure is the median of; of each side where they differ."""
+    counts = [row.rounds.get(side, 0) for side in _ALL if side in row.rounds or side in row.failed]
+    return str(counts[0]) if len(set(counts)) == 1 else ", ".join(map(str, counts))
+
+
+def _revisions(found: Sequence[str]) -> str:
+    return ", ".join(found) or "not recorded"
 
 
 def _ratio(ratio: Ratio | None) -> str:
@@ -67,8 +101,10 @@ def _ratio(ratio: Ratio | None) -> str:
     return f"{ratio.median:.2f}x{spread}"
 
 
-def _switches(row: Row) -> str:
-    return ", ".join(f"{name} {value}" for name, value in row.switches.items())
+def _best(row: Row) -> str:
+    """The switches, and what the search left out."""
+    found = ", ".join(f"{name} {value}" for name, value in (row.switches or {}).items())
+    return "; ".join([found or "the defaults", *row.left])
 
 
 def _steps(runs: Runs) -> list[str]:
@@ -85,9 +121,11 @@ def _steps(runs: Runs) -> list[str]:
             if found:
                 rate = statistics.median(found)
                 gain = "" if before is None else f"{rate / before:.2f}x"
-                lines.append(f"| {case} | {names[side]} | {rate:,.0f} | {gain} |")
+                lines.append(
+                    f"| {case} | {names[side]} | {rate:,.0f} | {gain} | {_revisions(revisions_of(records))} |"
+                )
                 before = rate
-    head = ["### steps", "", "| case | and then | tokens/s | over the line above |", "| --- | --- | --- | --- |"]
+    head = ["### steps", "", "| case | and then | tokens/s | over the line above | revision |", "|" + " --- |" * 5]
     return [*head, *lines, ""] if lines else []
 
 
@@ -98,10 +136,10 @@ def _data(runs: Runs) -> list[str]:
         results = [record["result"] for record in records if record["role"] == "sample" and "result" in record]
         if suite == "data" and results:
             rates = [result["per_second"] for result in results]
-            spread = f"{min(rates):,.2f} .. {max(rates):,.2f}"
-            about = results[0]["about"]
-            lines.append(f"| {about} | {statistics.median(rates):,.2f} {results[0]['unit']}/s | {spread} |")
-    head = ["### data", "", "| what | median | least .. most |", "| --- | --- | --- |"]
+            spread = f"{min(rates):,.2f} .. {max(rates):,.2f}" if len(rates) > 1 else "one sample"
+            cells = [results[0]["about"], f"{statistics.median(rates):,.2f} {results[0]['unit']}/s", spread]
+            lines.append(f"| {' | '.join([*cells, _revisions(revisions_of(records))])} |")
+    head = ["### data", "", "| what | median | least .. most | revision |", "|" + " --- |" * 4]
     return [*head, *lines, ""] if lines else []
 
 

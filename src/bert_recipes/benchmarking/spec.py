@@ -15,15 +15,34 @@ SIDES = (STOCK_DEFAULTS, STOCK_BEST, OURS)
 # Ours, one step after the other: side -> what it is, and the settings with which it is ours without the steps to come.
 STEPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "ours_fp32": (
-        "vocabulary for masked tokens alone, fused Adam and GELU, kept memory, eager attention",
+        "vocabulary for masked tokens alone, fused Adam and GELU, kept memory",
         {"precision": "fp32", "fast_layers": "off"},
     ),
     "ours_bf16": ("bfloat16 products", {"precision": "bf16", "fast_layers": "off"}),
     OURS: ("layers on packed rows with fused kernels, logits never held", {}),
 }
 MAX_WARMUP_STEPS = 12
+# What has to be equal for what was found for one sample to hold for another.
+_WORK = (
+    "kind",
+    "size",
+    "length",
+    "tokens_per_step",
+    "batch_size",
+    "vocab_size",
+    "documents",
+    "store",
+    "task",
+    "files",
+    "seed",
+)
 # Where things lie is no part of what is measured.
 _PLACES = ("work_dir", "config")
+
+
+def same_work(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether two descriptions (of `SampleSpec.describe`, through JSON) are of the same work, however long it was measured."""
+    return all(first.get(name) == second.get(name) for name in _WORK)
 
 
 @dataclass(frozen=True)

@@ -9,27 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from bert_recipes.benchmarking.arguments import ALL, BenchmarkArguments
+from bert_recipes.benchmarking.arguments import ALL, OFF, ONLY, BenchmarkArguments
 from bert_recipes.benchmarking.cases import Case
 from bert_recipes.benchmarking.results import ResultsFile, of_case, same_machine
 from bert_recipes.benchmarking.runner import Deadline, SampleRunner
-from bert_recipes.benchmarking.search import SearchResult, search_switches, untried
 from bert_recipes.benchmarking.spec import STOCK_BEST, STOCK_DEFAULTS, SampleSpec
-from bert_recipes.benchmarking.stock_switches import CHOICES, stock_defaults
-from bert_recipes.precision import choose_precision
+from bert_recipes.benchmarking.stock_search import COMPILE_WARMUP, StockSearch, known_best, pass_of
 
 
 logger = logging.getLogger(__name__)
-
-# A search may take this share of a case's time; compiling needs at least so many seconds of it.
-SEARCH_SHARE = 0.5
-COMPILE_SECONDS = 150.0
-# Tries are shorter than samples.
-# What anybody would try first; on a CPU page faults hide what the others do unless the allocator is told to keep memory.
-USUAL_SWITCHES = {"glibc": True, "precision": "bf16", "padding": "batch", "order": "group_by_length"}
-TRY_SECONDS, TRY_STEPS, TRY_WARMUP, COMPILE_WARMUP, TRY_PASS = 5.0, 3, 1, 3, 8
 
 
 def run_suite(
@@ -47,11 +35,11 @@ def run_suite(
     whole = Deadline(args.time_limit_minutes * 60)
     for number, case in enumerate(cases):
         limit = whole.seconds if args.suite == ALL else max(whole.left, 0.0) / (len(cases) - number)
-        earlier = [record for record in of_case(results.records(), case.suite, case.name) if _fits(record, machine)]
-        run_name = _last_run(earlier) if resume else None
+        known = [record for record in results.records() if _fits(record, machine)]
+        run_name = _last_run(of_case(known, case.suite, case.name)) if resume else None
         runner = SampleRunner(results, run_name or time.strftime("%Y%m%d-%H%M%S"), args.threads)
         logger.info("case %d of %d: %s %s", number + 1, len(cases), case.suite, case.name)
-        CaseRun(case, args, runner, Deadline(limit), earlier).run()
+        CaseRun(case, args, runner, Deadline(limit), known).run()
 
 
 def _fits(record: Mapping[str, Any], machine: Mapping[str, Any]) -> bool:
@@ -71,7 +59,7 @@ class CaseRun:
         args: Settings.
         runner: Runs and records.
         deadline: Of this case; one round is finished whatever it says.
-        earlier: Records of this case on this machine.
+        known: All records of this machine.
     """
 
     def __init__(
@@ -80,45 +68,43 @@ class CaseRun:
         args: BenchmarkArguments,
         runner: SampleRunner,
         deadline: Deadline,
-        earlier: Sequence[Mapping[str, Any]],
+        known: Sequence[Mapping[str, Any]],
     ) -> None:
         """Find out what is there already."""
         self.case, self.args, self.runner, self.deadline = case, args, runner, deadline
-        self.earlier = earlier
+        self.known, self.earlier = known, of_case(known, case.suite, case.name)
+        self.samples = self._planned_samples()
         self.done = {
             (record["side"], record["round"])
-            for record in earlier
+            for record in self.earlier
             if record["role"] == "sample" and record["run"] == runner.run_name and self._is_planned(record)
         }
         self.machine: Mapping[str, Any] | None = None
 
     def _is_planned(self, record: Mapping[str, Any]) -> bool:
         """Whether a record is a finished sample with the settings of now; the switches of stock's best are found anew."""
-        if "result" not in record or record["side"] not in self.case.samples:
+        if "result" not in record or record["side"] not in self.samples:
             return False
         own = {"switches", "whole_pass", "warmup_steps"} if record["side"] == STOCK_BEST else set()
-        planned = self.case.samples[record["side"]].describe()
+        planned = self.samples[record["side"]].describe()
         return {k: v for k, v in planned.items() if k not in own} == {
             k: v for k, v in json.loads(json.dumps(record["spec"])).items() if k not in own
         }
 
     def run(self) -> None:
         """Everything that is not there yet."""
-        wanted = {(side, number) for side in self.case.samples for number in range(self._rounds)}
+        wanted = {(side, number) for side in self.samples for number in range(self._rounds)}
+        if self.args.search == ONLY:
+            if self._is_searched:
+                self._search()
+            return
         if wanted <= self.done:
             logger.info("  finished before")
             return
-        samples = dict(self.case.samples)
-        if STOCK_BEST in samples and self.case.searched:
-            best = {name: value for name, value in self._best_switches().items() if value != self.case.start[name]}
-            warmup = COMPILE_WARMUP if best.get("compile") else samples[STOCK_BEST].warmup_steps
-            samples[STOCK_BEST] = replace(
-                samples[STOCK_BEST],
-                **{"switches": best, "warmup_steps": warmup, **self._pass_of(best, samples[STOCK_BEST])},
-            )
-        elif self.case.suite == "time_to_quality":
-            switches = known_best(self.runner.results.records(), samples[STOCK_BEST])
-            samples[STOCK_BEST] = replace(samples[STOCK_BEST], switches=switches)
+        samples = self._searched_samples()
+        if STOCK_BEST in samples and self._had_other_switches(samples[STOCK_BEST]):
+            logger.info("  stock's best is another one now: the rounds are measured anew")
+            self.done = set()
         for number in range(self._rounds):
             begin = self.deadline.elapsed
             for side, spec in samples.items():
@@ -130,6 +116,48 @@ class CaseRun:
             if took * 1.05 > self.deadline.left and number + 1 < self._rounds:
                 logger.info("  no time for another round (%.0f s): %d of %d", took, number + 1, self._rounds)
                 break
+
+    def _planned_samples(self) -> dict[str, SampleSpec]:
+        """The samples of a round; in a run to a quality stock has the switches that were found for its size, or its defaults."""
+        samples = dict(self.case.samples)
+        if self.case.suite == "time_to_quality":
+            spec = samples.pop(STOCK_BEST)
+            found = None if self.args.search == OFF else known_best(self.known, spec)
+            if found is None:
+                logger.info("  stock with its defaults: no search for %s-128 on this machine is known", spec.size)
+                samples[STOCK_DEFAULTS] = replace(spec, side=STOCK_DEFAULTS)
+            else:
+                samples[STOCK_BEST] = replace(spec, switches=found)
+        return samples
+
+    def _searched_samples(self) -> dict[str, SampleSpec]:
+        """The planned ones, stock at its best with the switches that a search has found."""
+        samples = dict(self.samples)
+        if self._is_searched:
+            best = {name: value for name, value in self._search().items() if value != self.case.start[name]}
+            warmup = COMPILE_WARMUP if best.get("compile") else samples[STOCK_BEST].warmup_steps
+            passes = pass_of(self.case, best, samples[STOCK_BEST])
+            samples[STOCK_BEST] = replace(samples[STOCK_BEST], **{"switches": best, "warmup_steps": warmup, **passes})
+        return samples
+
+    def _had_other_switches(self, best: SampleSpec) -> bool:
+        """Whether the run that is gone on with has rounds in which stock's best had other switches."""
+        own = [
+            r for r in self.earlier if (r["role"], r["side"], r["run"]) == ("sample", STOCK_BEST, self.runner.run_name)
+        ]
+        return any(
+            (r["side"], r["round"]) in self.done and r["spec"].get("switches", {}) != best.switches for r in own
+        )
+
+    @property
+    def _is_searched(self) -> bool:
+        return STOCK_BEST in self.case.samples and bool(self.case.searched)
+
+    def _search(self) -> dict[str, Any]:
+        return StockSearch(self.case, self.args, self.deadline, self.earlier, self._run, self._add_search).find()
+
+    def _add_search(self, record: Mapping[str, Any]) -> None:
+        self.runner.add({**record, "machine": self.machine})
 
     @property
     def _rounds(self) -> int:
@@ -150,84 +178,3 @@ class CaseRun:
         figure = record["result"].get(self.case.rate) if "result" in record else record["error"]
         shown = f"{figure:,.1f}" if isinstance(figure, float) else figure
         logger.info("  round %d %s: %s %s", number + 1, spec.side, shown, self.case.rate.replace("_", " "))
-
-    def _pass_of(self, switches: Mapping[str, Any], spec: SampleSpec) -> dict[str, Any]:
-        """Fine-tuning with batches of like length is measured as a whole, as ours is: in its second epoch."""
-        grouped = self.case.suite == "finetuning" and switches.get("order") == "group_by_length"
-        return {"whole_pass": True, "warmup_steps": spec.max_steps} if grouped else {"whole_pass": False}
-
-    # The search
-
-    def _best_switches(self) -> dict[str, Any]:
-        """Of the last search on this machine, gone on with where there was no time; or of a new one."""
-        last = [record for record in self.earlier if record["role"] == "search"]
-        choices: dict[str, Sequence[Any]] = {name: CHOICES[name] for name in self.case.searched}
-        if last and self.args.search == "reuse":
-            before = last[-1]["search"]
-            left = untried(before)
-            if not left:
-                return dict(before["best"])
-            choices = {name: [before["best"][name], *values] for name, values in left.items()}
-            return self._search(before["best"], choices, before["tries"])
-        return self._search(self.case.start, choices, [])
-
-    def _search(
-        self, start: Mapping[str, Any], choices: Mapping[str, Sequence[Any]], tries: Sequence[Any]
-    ) -> dict[str, Any]:
-        begin = self.deadline.elapsed
-        end = begin + SEARCH_SHARE * max(self.deadline.left, 0.0)
-        longest = 0.0
-
-        def measure(switches: Mapping[str, Any]) -> tuple[float | None, str | None]:
-            nonlocal longest
-            before = self.deadline.elapsed
-            rate, problem = self._try(switches)
-            longest = max(longest, self.deadline.elapsed - before)
-            changed = [f"{name} {value}" for name, value in switches.items() if value != self.case.start[name]]
-            logger.info("  search: %s: %s", ", ".join(changed) or "defaults", problem or f"{rate:,.1f}")
-            return rate, problem
-
-        def why_not(switch: str) -> str | None:
-            left = end - self.deadline.elapsed
-            needed = COMPILE_SECONDS if switch == "compile" else longest
-            return f"{left:.0f} s left for it, about {needed:.0f} s needed" if left < needed else None
-
-        usual = None if tries else {name: value for name, value in USUAL_SWITCHES.items() if name in choices}
-        found: SearchResult = search_switches(start, choices, measure, why_not, usual)
-        outcome = found.as_json()
-        known = [item for item in tries if not str(item["problem"]).startswith("not tried")]
-        outcome["tries"] = [*known, *outcome["tries"]]
-        record = {"suite": self.case.suite, "case": self.case.name, "role": "search", "side": STOCK_BEST}
-        seconds = round(self.deadline.elapsed - begin, 1)
-        self.runner.add(record | {"machine": self.machine, "wall_seconds": seconds, "search": outcome})
-        return found.best
-
-    def _try(self, switches: Mapping[str, Any]) -> tuple[float | None, str | None]:
-        first = self.case.samples[STOCK_DEFAULTS]
-        shorter = replace(
-            first,
-            side=STOCK_BEST,
-            switches={name: value for name, value in switches.items() if value != self.case.start[name]},
-            max_steps=min(first.max_steps, TRY_PASS) if self.case.suite == "finetuning" else first.max_steps,
-            warmup_steps=COMPILE_WARMUP if switches["compile"] else TRY_WARMUP,
-            warmup_seconds=0.0,
-            min_steps=TRY_STEPS,
-            budget_seconds=min(TRY_SECONDS, self.args.budget_seconds),
-        )
-        spec = replace(shorter, **self._pass_of(switches, shorter))
-        record = self._run(spec, role="try")
-        if "error" in record:
-            return None, record["error"]
-        return record["result"][self.case.rate], None
-
-
-def known_best(records: Iterable[Mapping[str, Any]], spec: SampleSpec) -> dict[str, Any]:
-    """Switches of stock for a size: the last search of the pre-training suite, or bf16 where the machine has it."""
-    case = f"{spec.size}-128"
-    found = [r for r in records if (r["suite"], r["case"], r["role"]) == ("pretraining", case, "search")]
-    if found:
-        best, start = found[-1]["search"]["best"], stock_defaults()
-        # Compiling anew for every length of a batch takes more of the minutes than it gives.
-        return {name: value for name, value in best.items() if value != start.get(name) and name != "compile"}
-    precision = choose_precision("auto", use_cpu=spec.use_cpu or not torch.cuda.is_available()).name
-    return {"precision": precision} if precision == "bf16" else {}

@@ -19,11 +19,9 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.errors import InputError
-from bert_recipes.kernels import Kernels
-from bert_recipes.models.bert_model import BertModel, OriginalInitialization
-from bert_recipes.models.packed_encoder import is_plain
+from bert_recipes.models.bert_model import BertModel, OriginalInitialization, say_once
+from bert_recipes.models.packed_encoder import Encoded, is_plain
 from bert_recipes.models.padding_free import make_layout
-from bert_recipes.models.tied_embedding import SharedGradient
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
 
@@ -115,39 +113,33 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         Returns:
             BertForPreTrainingOutput.
         """
-        hidden_states = attentions = None
-        encoded = self.bert.encode_rows(
-            input_ids, attention_mask, token_type_ids, position_ids, {"inputs_embeds": inputs_embeds, **kwargs}
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids)
+        encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs})
         if encoded is not None:
             rows, layout = encoded.rows, encoded.layout
             pooled_output = self.bert.pool_rows(rows, layout)
         else:
-            outputs = self.bert(
-                input_ids,
-                attention_mask=attention_mask,
-                token_type_ids=token_type_ids,
-                position_ids=position_ids,
-                inputs_embeds=inputs_embeds,
-                return_dict=True,
-                **kwargs,
-            )
-            rows, pooled_output = outputs.last_hidden_state, outputs.pooler_output
-            layout = make_layout(None, (rows.shape[0], rows.shape[1]), rows.device)
-            rows = rows.flatten(0, 1)
-            hidden_states, attentions = outputs.hidden_states, outputs.attentions
-        seq_relationship_logits = self.cls.seq_relationship(pooled_output)
+            hidden, pooled_output = outputs.last_hidden_state, outputs.pooler_output
+            layout = make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
+            rows = hidden.flatten(0, 1)
+        full_logits = None
+        if is_plain(self.cls):
+            seq_relationship_logits = self.cls.seq_relationship(pooled_output)
+        else:
+            full_logits, seq_relationship_logits = self.cls(layout.unpack(rows), pooled_output)
 
         mlm_loss = nsp_loss = prediction_logits = None
         if labels is not None:
             places = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
             targets = labels.flatten()[places].long()
-            own_rows = layout.rows_of(places)
-            shared = None if encoded is None else encoded.shared
-            kernels = None if encoded is None else self.bert.fast_kernels
-            mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, kernels, shared)
+            if full_logits is not None:
+                prediction_logits = full_logits.flatten(0, 1)[places]
+                mlm_loss = _mean_cross_entropy(prediction_logits, targets, num_items_in_batch)
+            else:
+                own_rows = layout.rows_of(places)
+                mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, encoded)
         if labels is None or return_full_logits:
-            prediction_logits = self.cls.predictions(layout.unpack(rows))
+            prediction_logits = self.cls.predictions(layout.unpack(rows)) if full_logits is None else full_logits
         if next_sentence_label is not None:
             nsp_targets = next_sentence_label.view(-1)
             nsp_loss = _mean_cross_entropy(seq_relationship_logits, nsp_targets, num_pairs_in_batch)
@@ -161,9 +153,29 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             nsp_loss=nsp_loss,
             prediction_logits=prediction_logits,
             seq_relationship_logits=seq_relationship_logits,
-            hidden_states=hidden_states,
-            attentions=attentions,
+            hidden_states=None if outputs is None else outputs.hidden_states,
+            attentions=None if outputs is None else outputs.attentions,
         )
+
+    def _encode(self, inputs: tuple[torch.Tensor | None, ...], kwargs: dict[str, Any]) -> tuple[Encoded | None, Any]:
+        """The encoder's packed rows, or the output of `self.bert` called as a module, and None for the other.
+
+        What somebody has hung on the encoder or the heads sees what it sees in stock: only plain ones are passed by.
+
+        Args:
+            inputs: input_ids, attention_mask, token_type_ids, position_ids.
+            kwargs: The other arguments of `BertModel.forward`.
+        """
+        is_direct = is_plain(self.bert, BertModel) and is_plain(self.cls) and is_plain(self.cls.predictions)
+        if is_direct:
+            input_ids, attention_mask, token_type_ids, position_ids = inputs
+            encoded = self.bert.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, kwargs)
+            if encoded is not None:
+                return encoded, None
+        elif getattr(self.bert, "fast_kernels", None) is not None:
+            say_once("padded hidden states and the stock head", "bert or cls has hooks, another type or a forward")
+        names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+        return None, self.bert(**dict(zip(names, inputs, strict=True)), return_dict=True, **kwargs)
 
     def _masked_lm(
         self,
@@ -171,12 +183,14 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         predicted: torch.Tensor,
         targets: torch.Tensor,
         count: torch.Tensor | int | None,
-        kernels: Kernels | None,
-        shared: SharedGradient | None,
+        encoded: Encoded | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The masked-LM loss of rows (T, H) at `predicted` int64 (M,), and their logits (M, V) where they are held."""
         decoder = self.cls.predictions.decoder
         learns = self.training and torch.is_grad_enabled()
+        kernels = None if encoded is None else self.bert.fast_kernels
+        if kernels is not None and learns and not is_plain(decoder):
+            say_once("logits held as a whole", "cls.predictions.decoder has hooks, another type or a forward")
         if kernels is None or not learns or not is_plain(decoder):
             logits = self.cls.predictions(rows[predicted])
             return _mean_cross_entropy(logits, targets, count), logits
@@ -187,8 +201,8 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         hidden = self.cls.predictions.transform(rows.index_select(0, predicted))
         if torch.is_autocast_enabled(hidden.device.type):
             hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-        if decoder.weight is not self.bert.embeddings.word_embeddings.weight:
-            shared = None
+        is_tied = decoder.weight is self.bert.embeddings.word_embeddings.weight
+        shared = encoded.shared if is_tied and encoded is not None else None
         return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels, shared), None
 
 

@@ -5,6 +5,7 @@ Legend: B batch, S positions, T real tokens of the batch, H hidden size.
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any, cast
 
@@ -17,11 +18,17 @@ from transformers.models.bert.modeling_bert import BertPreTrainedModel
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.kernels import Kernels, load_kernels
-from bert_recipes.models.packed_encoder import Encoded, encode_packed, serves_batch, why_not_packed
+from bert_recipes.models.packed_encoder import Encoded, encode_packed, why_not_batch, why_not_packed
 from bert_recipes.models.padding_free import PackedLayout
 
 
 logger = logging.getLogger(__name__)
+
+
+@functools.cache
+def say_once(what: str, reason: str) -> None:
+    """Warn, once for each reason, that calls are computed by stock modules although fast ones were announced."""
+    logger.warning("%s for calls like this one, which is slower: %s", what, reason)
 
 
 class OriginalInitialization(BertPreTrainedModel):
@@ -83,7 +90,11 @@ class BertModel(OriginalInitialization, transformers.BertModel):
     ) -> Encoded | None:
         """Last hidden states of the real tokens and where they are; None where the stock encoder has to do it."""
         kernels = self.fast_kernels
-        if kernels is None or input_ids is None or not serves_batch(self, attention_mask, kwargs):
+        if kernels is None:
+            return None
+        reason = "input_ids are not given" if input_ids is None else why_not_batch(self, attention_mask, kwargs)
+        if reason is not None or input_ids is None:
+            say_once("stock layers", str(reason))
             return None
         return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids)
 

@@ -29,10 +29,16 @@ _HARMLESS = ("num_items_in_batch", "return_dict")
 # What an encoder consists of; anything else in it (adapters, another attention) is somebody's own.
 _KNOWN_TYPES = {
     *(stock.BertEmbeddings, stock.BertEncoder, stock.BertLayer, stock.BertAttention, stock.BertSelfAttention),
-    *(stock.BertSelfOutput, stock.BertIntermediate, stock.BertOutput),
+    *(stock.BertSelfOutput, stock.BertIntermediate, stock.BertOutput, stock.BertPooler),
+    *(stock.BertPreTrainingHeads, stock.BertLMPredictionHead),
     *(nn.ModuleList, nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.GELU),
     *(type(ACT2FN[name]) for name in GELU_IS_EXACT),
 }
+# The same of the activations that a layer may hold, by their type.
+_EXACT_TYPES = {type(ACT2FN[name]): is_exact for name, is_exact in GELU_IS_EXACT.items()}
+# Hooks of transformers that change no numbers: gradient checkpointing's on the embeddings, and those that collect hidden states,
+# which stay on the layers after one call has asked for them and do nothing in the others.
+_IDLE_HOOKS = ("make_inputs_require_grads", "output_capturing_hook")
 _EMBEDDINGS = 0  # stream of the embeddings' dropout
 
 
@@ -63,26 +69,51 @@ def why_not_packed(model: transformers.BertModel) -> str | None:
     return None
 
 
-def serves_batch(model: Any, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> bool:
-    """Whether a call asks for nothing but the last hidden states, of sequences that begin with a token, from plain modules."""
+def why_not_batch(model: Any, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> str | None:
+    """Why the packed encoder does not serve a call; None if it does.
+
+    It serves calls that ask for nothing but the last hidden states, of sequences that begin with a token, from plain modules.
+    """
     config = model.config
-    if config.output_attentions or config.output_hidden_states:
-        return False
-    if any(value is not None and value is not False for name, value in kwargs.items() if name not in _HARMLESS):
-        return False
-    if torch._C._get_tracing_state() is not None or products_type(model) not in (torch.float32, torch.bfloat16):
-        return False
-    if not all(is_plain(module) for part in (model.embeddings, model.encoder) for module in part.modules()):
-        return False
-    if not all(_is_even(layer) for layer in model.encoder.layer):
-        return False
+    asked = [name for name, value in kwargs.items() if value is not None and value is not False]
+    asked += [name for name in ("output_attentions", "output_hidden_states") if getattr(config, name)]
+    if unserved := sorted({name for name in asked if name not in _HARMLESS}):
+        return f"{', '.join(unserved)} is asked for"
+    if torch._C._get_tracing_state() is not None:
+        return "the model is traced"
+    if (dtype := products_type(model)) not in (torch.float32, torch.bfloat16):
+        return f"products are in {dtype}"
+    return why_not_modules(model) or _why_not_mask(model, attention_mask)
+
+
+def why_not_modules(model: Any) -> str | None:
+    """Which module of the embeddings, the encoder or the pooler is not stock BERT's, or None."""
+    for part in ("embeddings", "encoder", "pooler"):
+        top = getattr(model, part)
+        # The pooler is called as it is; only what it is given has to be known.
+        modules = top.named_modules() if part != "pooler" else [] if top is None else [("", top)]
+        for name, module in modules:
+            if not is_plain(module):
+                return f"{f'{part}.{name}'.rstrip('.')} is not as stock BERT has it (hooks, another type or forward)"
+    others = model.embeddings.position_embeddings, model.embeddings.token_type_embeddings
+    if any(each.padding_idx is not None for each in others):
+        return "an embedding of positions or segments has a padding_idx"
+    uneven = [number for number, layer in enumerate(model.encoder.layer) if not _is_even(layer, config=model.config)]
+    return f"layer {uneven[0]} has two dropout rates, two epsilons or another activation" if uneven else None
+
+
+def _why_not_mask(model: Any, attention_mask: torch.Tensor | None) -> str | None:
     if attention_mask is None:
-        return True
-    if attention_mask.dim() != 2 or not bool((attention_mask[:, 0] != 0).all()):
-        return False
+        return None
+    if attention_mask.dim() != 2:
+        return f"attention_mask has {attention_mask.dim()} dimensions"
+    if not bool((attention_mask[:, 0] != 0).all()):
+        return "a row does not begin with a token"
     # Where pads are rows too, they have to follow the tokens.
     is_token = attention_mask != 0
-    return not model.computes_pads or bool((is_token[:, 1:] <= is_token[:, :-1]).all())
+    if model.computes_pads and not bool((is_token[:, 1:] <= is_token[:, :-1]).all()):
+        return "there are pads between tokens"
+    return None
 
 
 def products_type(model: Any) -> torch.dtype:
@@ -91,20 +122,34 @@ def products_type(model: Any) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else model.dtype
 
 
-def is_plain(module: nn.Module) -> bool:
-    """Whether a module does what stock BERT's does: of a known type, without hooks or a forward of its own."""
-    # What gradient checkpointing hangs on the embeddings changes no numbers.
-    after = [
-        hook for hook in module._forward_hooks.values() if getattr(hook, "__name__", "") != "make_inputs_require_grads"
-    ]
+def is_plain(module: nn.Module, own_type: type[nn.Module] | None = None) -> bool:
+    """Whether a module does what stock BERT's does: of a known type, as BERT has it, without hooks or a forward of its own.
+
+    Args:
+        module: What is looked at, without its parts.
+        own_type: A type that is known beside those of an encoder.
+    """
+    after = [hook for hook in module._forward_hooks.values() if getattr(hook, "__name__", "") not in _IDLE_HOOKS]
     hooks = (after, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return type(module) in _KNOWN_TYPES and not any(hooks) and "forward" not in module.__dict__
+    is_known = type(module) in _KNOWN_TYPES or type(module) is own_type
+    return is_known and not any(hooks) and "forward" not in module.__dict__ and _is_complete(module)
 
 
-def _is_even(layer: Any) -> bool:
-    """Whether both halves of a layer have the same dropout and the same epsilon."""
-    first, second = layer.attention.output, layer.output
-    return _rate(first.dropout) == _rate(second.dropout) and first.LayerNorm.eps == second.LayerNorm.eps
+def _is_complete(module: nn.Module) -> bool:
+    """Whether a module of torch has the parameters, and only the abilities, that stock BERT's has."""
+    if isinstance(module, nn.Linear | nn.LayerNorm):
+        return module.weight is not None and module.bias is not None
+    if isinstance(module, nn.Embedding):
+        return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
+    return True
+
+
+def _is_even(layer: Any, config: Any) -> bool:
+    """Whether both halves of a layer have the same dropout and the same epsilon, and its activation is the configuration's."""
+    first, second, act = layer.attention.output, layer.output, layer.intermediate.intermediate_act_fn
+    is_exact = act.approximate == "none" if type(act) is nn.GELU else _EXACT_TYPES.get(type(act))
+    same = _rate(first.dropout) == _rate(second.dropout) and first.LayerNorm.eps == second.LayerNorm.eps
+    return same and is_exact == GELU_IS_EXACT[config.hidden_act]
 
 
 def encode_packed(
@@ -143,11 +188,20 @@ def encode_packed(
     for layer, own, seed in zip(layers, settings, seeds, strict=False):
         arguments = (rows, layout, own, seed, kernels, layer_parameters(layer))
         if layer.training and layer.gradient_checkpointing:
+            if _is_cut_off(layer, rows):
+                rows.requires_grad_()
             rows = layer._gradient_checkpointing_func(encode_layer, *arguments)
         else:
             rows = encode_layer(*arguments)
     learns = torch.is_grad_enabled() and model.embeddings.word_embeddings.weight.requires_grad
     return Encoded(rows, layout, shared if learns else None)
+
+
+def _is_cut_off(layer: Any, rows: torch.Tensor) -> bool:
+    """Whether a layer that learns would get no gradient: reentrant checkpointing passes it on only where an input has one."""
+    is_reentrant = getattr(layer._gradient_checkpointing_func, "keywords", {}).get("use_reentrant", True)
+    learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in layer.parameters())
+    return is_reentrant and learns and not rows.requires_grad
 
 
 def _settings_of(layer: Any, config: Any, dtype: torch.dtype) -> LayerSettings:

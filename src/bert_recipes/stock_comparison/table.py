@@ -81,10 +81,7 @@ def _how_measured(records: Sequence[Mapping[str, Any]]) -> str:
         f"{records[0]['losses']['steps']} steps, without dropout, in fp32, on the same batches.",
     ]
     if any(record["machine"]["gpu"] is None for record in records):
-        parts.append(
-            "On a CPU ours has the fast layers, unless fast_layers is off: then it spells the attention out (eager) where the "
-            "model has dropout; stock calls sdpa."
-        )
+        parts.append("On a CPU ours has the fast layers, unless fast_layers is off; stock calls sdpa.")
     return " ".join(parts)
 
 
