@@ -36,6 +36,7 @@ class ResumableTrainer(Trainer):
 
     args: RunArguments
     optimizer: Any
+    deepspeed: Any
     control: TrainerControl
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

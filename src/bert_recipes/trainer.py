@@ -121,9 +121,8 @@ class BertTrainer(GlobalBatchTrainer):
 
     def _let_go_of_deepspeed(self) -> None:
         """Its engine is one phase's: the Trainer makes a new one of the bare model only."""
-        engine: Any = self.deepspeed
-        if engine is not None:
-            engine.destroy()
+        if self.deepspeed is not None:
+            self.deepspeed.destroy()
             self.deepspeed, self.model_wrapped = None, self.model
 
     def _check_batches(self) -> None:
