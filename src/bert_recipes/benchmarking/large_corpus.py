@@ -61,7 +61,7 @@ class Outcome:
 
     Attributes:
         seconds: Wall clock, start-up included.
-        peak_mb: Resident memory of the largest of its processes.
+        peak_mb: Resident memory of the largest of its processes, looked at twenty times a second.
         exit_code: Negative: the signal that killed it.
     """
 
@@ -91,25 +91,35 @@ class CorpusRun:
             InputError: It failed by itself.
         """
         command = [sys.executable, str(self.script), *self.flags, "--output_dir", str(output_dir)]
-        begin = time.monotonic()
+        begin, peak = time.monotonic(), 0.0
         with open(self.log, "ab") as log:
             process = subprocess.Popen(
                 [*command, "--files", *map(str, files)], stdout=log, stderr=log, start_new_session=True
             )
             shards = output_dir.with_name(f".{output_dir.name}.shards") / "shards"
-            while True:
-                done, status, usage = os.wait4(process.pid, os.WNOHANG)
-                if done:
-                    break
+            while process.poll() is None:
+                peak = max(peak, peak_mb(process.pid))
                 if kill_after_shards is not None and len(list(shards.glob("[0-9]*"))) >= kill_after_shards:
                     os.killpg(process.pid, signal.SIGKILL)
                     kill_after_shards = None
                 time.sleep(0.05)
-        process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode not in (0, -signal.SIGKILL):
             raise InputError(f"prepare_corpus.py ended with {process.returncode}; {self.log} says why")
-        peak = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
         return Outcome(time.monotonic() - begin, peak, process.returncode)
+
+
+def peak_mb(pid: int) -> float:
+    """Largest resident memory up to now of a process and its children, each for itself; 0 where the system does not tell.
+
+    From /proc, not from the system's account of resources: that begins with the memory of the process which started them.
+    """
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:  # it has just ended
+        return 0.0
+    own = [int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("VmHWM:")]
+    return max([*own, *(peak_mb(int(child)) for child in children)], default=0.0)
 
 
 def measure_large_corpus(run: CorpusRun, files: Sequence[Path], work_dir: Path) -> dict[str, Any]:
