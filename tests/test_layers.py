@@ -65,6 +65,7 @@ LAYER_2 = {
     "run_folder",
     "run_lock",
     "run_progress",
+    "skipped_steps",
     "stock_comparison",
     "sweeps",
     "trainer",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from bert_recipes.checkpointing import PROGRESS_FILE, STATE_FILE, aside_of, put_
 from bert_recipes.errors import InputError, Interrupted, saving
 from bert_recipes.run_arguments import RunArguments
 from bert_recipes.run_progress import NO_ENGINE, mean_of_processes, read_progress
+from bert_recipes.skipped_steps import SkippedSteps
 from bert_recipes.stopping import StopRequest
 
 
@@ -44,8 +44,7 @@ class ResumableTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.stop_request = StopRequest()
         self.steps_done = 0  # before this call of train()
-        self.skipped_steps = 0
-        self._skipped_in_a_row = 0
+        self.skipped = SkippedSteps(self.args.max_skipped_steps)
         # Written into each checkpoint by name of the file: what a run that goes on must find again.
         self.checkpoint_files: dict[str, Callable[[Path], None]] = {}
         # Name -> value: what must be the same where a run goes on: the data, the tokenizer, the global batch.
@@ -77,7 +76,7 @@ class ResumableTrainer(Trainer):
         self._resumed_from = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
         self.steps_done = 0 if self._resumed_from is None else read_step(self._resumed_from)
         self._progress = {} if self._resumed_from is None else self._read_progress(self._resumed_from)
-        self.skipped_steps, self._skipped_in_a_row = self._progress.get("skipped_steps", 0), 0
+        self.skipped = SkippedSteps(self.args.max_skipped_steps, self._progress.get("skipped_steps", 0))
         self._stop_flags, self._is_stopped = [], False
         with self.stop_request.listening(), self._own_settings():
             output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
@@ -185,7 +184,7 @@ class ResumableTrainer(Trainer):
         (written / "training_args.bin").unlink(missing_ok=True)
         self.state.save_to_json(str(written / STATE_FILE))
         states = len(list(written.glob("rng_state*.pth")))
-        if states != self.args.world_size and not self.args.save_only_model:
+        if states != self.args.world_size:
             raise InputError(
                 f"output_dir {target.parent}: {states} of {self.args.world_size} processes wrote their part of the checkpoint "
                 "there; it must be one folder that all machines share"
@@ -220,7 +219,7 @@ class ResumableTrainer(Trainer):
             "engine": self.engine,
             "total_loss": self._total_loss_scalar,
             "last_logged_step": self._globalstep_last_logged,
-            "skipped_steps": self.skipped_steps,
+            "skipped_steps": self.skipped.total,
         }
 
     def _write_progress(self, folder: Path) -> None:
@@ -268,31 +267,17 @@ class ResumableTrainer(Trainer):
             InputError: It happened `max_skipped_steps` times in a row.
         """
         norm = super()._get_grad_norm(model, grad_norm)
-        if norm is None or math.isfinite(float(norm)):
-            self._skipped_in_a_row = 0
+        if norm is None or not self.skipped.note(float(norm)):
             return norm
-        step = self.state.global_step + 1
-        self.skipped_steps += 1
-        self._skipped_in_a_row += 1
         scaler = self.accelerator.scaler
         # With a loss scaler this is how it finds its scale, which halves every time; below 1 it is not the scale that is wrong.
         if scaler is None or scaler.get_scale() < 1:
-            self._check_skipped(step)
+            step = self.state.global_step + 1
+            self.skipped.check(step, is_deepspeed=self.is_deepspeed_enabled)
             if self.is_world_process_zero():
                 logger.warning("step %d is skipped: its gradient is not finite (%s)", step, float(norm))
         model.zero_grad()
         return norm
-
-    def _check_skipped(self, step: int) -> None:
-        if self._skipped_in_a_row < self.args.max_skipped_steps and not self.is_deepspeed_enabled:
-            return
-        times = f"{self._skipped_in_a_row} steps in a row" if self._skipped_in_a_row > 1 else "one step"
-        # DeepSpeed has updated the weights by the time that it tells the norm.
-        why = ", and DeepSpeed cannot leave a step out" if self.is_deepspeed_enabled else ""
-        raise InputError(
-            f"step {step}: the gradient was not finite for {times}{why}; the checkpoints are from before. Lower learning_rate, "
-            "give more warmup_steps, or --precision fp32"
-        )
 
 
 class _AtStepEnd(TrainerCallback):

@@ -45,7 +45,7 @@ def read_progress(
 
 def _check_engine(checkpoint: Path, content: Mapping[str, Any], engine: str, processes: int) -> None:
     """DeepSpeed opens parts of its own stage from as many processes only; nobody else opens them."""
-    before, parts = content.get("engine", NO_ENGINE), len(content["processes"])
+    before, parts = content["engine"], len(content["processes"])
     if before == engine and (parts == processes or not engine.startswith("DeepSpeed")):
         return
     raise InputError(

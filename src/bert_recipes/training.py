@@ -124,8 +124,8 @@ def run_training(
         trainer.checkpoint_files[CONFIG_FILE] = partial(_write_text, text=text)
     trainer.train(resume_from_checkpoint=resume_from)
     results: dict[str, Any] = {**facts, "train_loss": trainer.mean_loss, "train_steps": trainer.state.global_step}
-    if trainer.skipped_steps:
-        results["skipped_steps"] = trainer.skipped_steps
+    if trainer.skipped.total:
+        results["skipped_steps"] = trainer.skipped.total
     if resume_from is not None:  # train_seconds and the rates are those since then
         results["resumed_at_step"] = trainer.steps_done
     results["train_seconds"] = round(time.perf_counter() - start, 1)

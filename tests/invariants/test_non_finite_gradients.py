@@ -1,5 +1,7 @@
 """A step whose gradient is not finite changes nothing and is counted; too many of them in a row end the run."""
 
+import json
+
 import pytest
 import torch
 from small_run import RecordingTrainer, small_run
@@ -28,11 +30,13 @@ def spoil(monkeypatch, value, steps):
 def test_the_step_changes_no_weight_and_is_counted(small_store, tmp_path, monkeypatch, caplog, value, max_grad_norm):
     weights = spoil(monkeypatch, value, steps={1})
     settings = {"max_steps": 4, "max_grad_norm": max_grad_norm, "per_device_train_batch_size": 16}
+    settings |= {"save_strategy": "steps", "save_steps": 4}
     result = small_run(store=str(small_store), output_dir=str(tmp_path), **settings)
     assert all(torch.equal(weights[1][name], weights[2][name]) for name in weights[1])
     assert not all(torch.equal(weights[2][name], weights[3][name]) for name in weights[1])
     assert all(torch.isfinite(each).all() for each in result["weights"].values())
     assert "step 2 is skipped: its gradient is not finite" in caplog.text
+    assert json.loads((tmp_path / "checkpoint-4" / "progress.json").read_text())["skipped_steps"] == 1
 
 
 def test_too_many_in_a_row_end_the_run_with_advice(small_store, tmp_path, monkeypatch):

@@ -51,14 +51,8 @@ class StockSearch:
         add: Callable[[Mapping[str, Any]], None],
     ) -> None:
         """Keep them."""
-        self.case, self.args, self.deadline, self.earlier, self._run, self._add = (
-            case,
-            args,
-            deadline,
-            earlier,
-            run,
-            add,
-        )
+        self.case, self.args, self.deadline, self.earlier = case, args, deadline, earlier
+        self._run, self._add = run, add
 
     def find(self) -> dict[str, Any]:
         """Switches of the last search for the same work on this machine, gone on with where it left something out; or of a new one."""
