@@ -3,7 +3,7 @@
     make compare-launches STORE=my_store
 
 Runs on CPUs, two processes at most; DeepSpeed's rows need pip install 'bert-recipes[deepspeed]'. Dropout is 0 where the split
-of the batch differs: each process drops elements of its own.
+of the batch differs, as each process drops elements of its own; the last table has it, beside the spread of seeds.
 """
 
 import time
@@ -56,6 +56,7 @@ def main() -> None:
         "machine": describe_machine(),
         "launches": comparison.compare_launches(launches),
         "resumes": comparison.compare_resumes(cases),
+        "seeds": comparison.compare_with_seeds(),
     }
     file = Path(args.results_file)
     write_json(file, results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -71,6 +72,14 @@ RESUME_CASES = (
     ResumeCase("2 processes, then 1", TWO, ONE),
     ResumeCase("1 process, then 2", ONE, TWO),
 )
+# With dropout each process drops elements of its own: a changed number of processes is one more draw.
+DROPOUT_CASES = (
+    ResumeCase("1 process", ONE, ONE, _DROPOUT),
+    ResumeCase("2 processes (DDP)", TWO, TWO, _DROPOUT),
+    ResumeCase("2 processes, then 1", TWO, ONE, _DROPOUT),
+    ResumeCase("1 process, then 2", ONE, TWO, _DROPOUT),
+)
+SEEDS = (1, 2, 3, 4, 5)
 
 
 @dataclass
@@ -119,18 +128,7 @@ class Comparison:
             half = self.steps // 2
             flags = [flag.format(most=self.steps - half // 2, few=half // 2) for flag in case.flags]
             straight = self.run(case.first, f"resume-{number}-straight", *flags)
-            # What is left of a run that was killed right after the checkpoint in its middle.
-            stopped = self.run(
-                case.first, f"resume-{number}", *flags, "--save_strategy", "steps", "--save_steps", str(half)
-            )
-            for file in ("all_results.json", "model.safetensors"):
-                (stopped / file).unlink()
-            for later in stopped.glob("checkpoint-*"):
-                if int(later.name.rpartition("-")[2]) > half:
-                    shutil.rmtree(later)
-            resumed = self.run(
-                case.second, f"resume-{number}", *flags, "--save_strategy", "steps", "--save_steps", str(half)
-            )
+            resumed = self.run_in_two_parts(case, f"resume-{number}", *flags)
             rows.append(
                 {
                     "case": case.name,
@@ -142,6 +140,44 @@ class Comparison:
                 }
             )
         return rows
+
+    def compare_with_seeds(
+        self, cases: Sequence[ResumeCase] = DROPOUT_CASES, seeds: Sequence[int] = SEEDS
+    ) -> dict[str, Any]:
+        """With dropout: is a run whose number of processes changes half way further off than one of another seed?
+
+        Args:
+            cases: Stopped half way and resumed; with the first seed.
+            seeds: Of uninterrupted runs of one process.
+
+        Returns:
+            The held-out masked-LM loss, nats a token, of each seed and of each case.
+        """
+        straight = [self.run(ONE, f"seed-{seed}", *_DROPOUT, "--seed", str(seed)) for seed in seeds]
+        losses = [held_out_loss(folder) for folder in straight]
+        rows = []
+        for number, case in enumerate(cases):
+            folder = self.run_in_two_parts(case, f"dropout-{number}", *case.flags, "--seed", str(seeds[0]))
+            loss = held_out_loss(folder)
+            rows.append({"case": case.name, "loss": loss, "difference": abs(loss - losses[0])})
+        return {
+            "losses_of_seeds": dict(zip(map(str, seeds), losses, strict=True)),
+            "standard_deviation": statistics.stdev(losses),
+            "cases": rows,
+        }
+
+    def run_in_two_parts(self, case: ResumeCase, name: str, *flags: str) -> Path:
+        """Train half of the steps under the case's first launch, and the rest under its second."""
+        half = self.steps // 2
+        flags = (*flags, "--save_strategy", "steps", "--save_steps", str(half))
+        # What is left of a run that was killed right after the checkpoint in its middle.
+        stopped = self.run(case.first, name, *flags)
+        for file in ("all_results.json", "model.safetensors"):
+            (stopped / file).unlink()
+        for later in stopped.glob("checkpoint-*"):
+            if int(later.name.rpartition("-")[2]) > half:
+                shutil.rmtree(later)
+        return self.run(case.second, name, *flags)
 
     def run(self, launch: Launch, name: str, *flags: str) -> Path:
         """Train in a folder of its own.
@@ -175,6 +211,11 @@ def last_loss(folder: Path) -> float:
     return [line["loss"] for line in history_of(folder / STATE_FILE) if "loss" in line][-1]
 
 
+def held_out_loss(folder: Path) -> float:
+    """The masked-LM loss of a finished run over the store's held-out part, nats a token."""
+    return float(json.loads((folder / "all_results.json").read_text(encoding="utf-8"))["eval_mlm_loss"])
+
+
 # Figures of the clock, which no two runs share.
 _TIMES = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime", "per_second")
 
@@ -201,7 +242,7 @@ def largest_difference(first: Path, second: Path) -> float:
 
 
 def format_tables(results: Mapping[str, Any]) -> str:
-    """Two Markdown tables."""
+    """Three Markdown tables."""
     lines = [
         "| launch | loss at the end | its difference | largest difference of a weight |",
         "| --- | --- | --- | --- |",
@@ -219,5 +260,20 @@ def format_tables(results: Mapping[str, Any]) -> str:
         f"| {row['case']} | {'bit for bit' if row['equal'] else 'to rounding'} | {'yes' if row['history_equal'] else 'to rounding'} "
         f"| {row['largest_weight_difference']:.1e} |"
         for row in results["resumes"]
+    ]
+    seeds = results["seeds"]
+    losses = seeds["losses_of_seeds"].values()
+    lines += [
+        "",
+        f"With dropout 0.1: {len(losses)} seeds, one process, uninterrupted: held-out masked-LM loss {min(losses):.4f} to "
+        f"{max(losses):.4f}, standard deviation {seeds['standard_deviation']:.4f}. The same run stopped half way and resumed:",
+        "",
+        "| with dropout 0.1, the first seed | held-out loss | from the uninterrupted run | in standard deviations of the seeds |",
+        "| --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {row['case']} | {row['loss']:.4f} | {row['difference']:.1e} "
+        f"| {row['difference'] / seeds['standard_deviation']:.2f} |"
+        for row in seeds["cases"]
     ]
     return "\n".join(lines) + "\n"

@@ -3,7 +3,6 @@
 import collections
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -12,38 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from ended_run import HERE, STEPS, flags_for, pretrain, wait_for
 
 from bert_recipes.checkpointing import last_complete
 from bert_recipes.launch_comparison import history_of
-
-
-HERE = Path(__file__).parent
-STEPS = 160
-FLAGS = [
-    "--size",
-    "tiny",
-    "--max_seq_length",
-    "48",
-    "--global_train_batch_size",
-    "8",
-    "--per_device_train_batch_size",
-    "4",
-]
-FLAGS += ["--max_steps", str(STEPS), "--warmup_steps", "10", "--learning_rate", "1e-3", "--logging_steps", "3"]
-FLAGS += ["--save_steps", "2", "--save_total_limit", "2", "--eval_strategy", "steps", "--eval_steps", "50"]
-FLAGS += ["--max_eval_pairs", "8", "--use_cpu", "true", "--disable_tqdm", "true", "--dropout", "0.1"]
-# Across the end of an epoch, with accumulation, evaluation, dropout, the end of phase one.
-FLAGS += ["--phase2_steps", "60", "--phase2_max_seq_length", "64", "--phase2_per_device_train_batch_size", "4"]
-
-
-def flags_for(store: Path, folder: Path) -> list[str]:
-    config = HERE.parents[1] / "recipes" / "configs" / "pretrain" / "bert_tiny.yaml"
-    return ["--config", str(config), "--store", str(store), "--output_dir", str(folder), *FLAGS]
-
-
-def pretrain(repository: Path, argv: list[str], **options) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
-    return subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, **options)
 
 
 @pytest.fixture(scope="module")
@@ -106,15 +77,6 @@ def test_signals_end_a_run_in_good_order_again_and_again(straight, small_store, 
     assert_like(straight, tmp_path / "run", result["finished"])
 
 
-def wait_for(condition, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return False
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
 )
@@ -165,70 +127,6 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_whole(repository, sm
     done = pretrain(repository, argv)
     assert done.returncode == 0, done.stderr[-2000:]
     assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
-
-
-def launched(repository: Path, store: Path, folder: Path) -> subprocess.Popen[str]:
-    """Two processes, by the launcher that passes exit codes on."""
-    command = [sys.executable, str(repository / "recipes" / "launch.py"), "--main_process_port", "0", "--config_file"]
-    command += [str(repository / "accelerate_configs" / "ddp_cpu.yaml"), str(repository / "recipes" / "pretrain.py")]
-    return subprocess.Popen(
-        [*command, *flags_for(store, folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-
-
-@pytest.fixture(scope="module")
-def straight_pair(repository, small_store, tmp_path_factory) -> Path:
-    """The run of two processes that nothing ends."""
-    folder = tmp_path_factory.mktemp("pair") / "run"
-    process = launched(repository, small_store, folder)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said[-2000:]
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_to_the_launcher_ends_both_processes_at_one_step(
-    repository, small_store, straight_pair, tmp_path, number, code
-):
-    folder = tmp_path / "run"
-    process = launched(repository, small_store, folder)
-    assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == code, said[-2000:]
-    checkpoint, passed = last_complete(folder)
-    assert checkpoint is not None
-    assert not passed
-    # Torch's launcher passes Ctrl-C on as it came, or as SIGTERM.
-    assert re.search(rf"stopped by SIG(TERM|INT) after step {checkpoint.name.rpartition('-')[2]} of", said), said[
-        -2000:
-    ]
-    process = launched(repository, small_store, folder)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
-
-
-@pytest.mark.slow
-def test_a_killed_peer_ends_the_other_process_and_the_run_goes_on(repository, small_store, straight_pair, tmp_path):
-    folder = tmp_path / "run"
-    process = launched(repository, small_store, folder)
-    assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
-    found = subprocess.run(
-        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
-    ).stdout.split()
-    begin = time.monotonic()
-    os.kill(int(found[-1]), signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGKILL, said[-2000:]
-    assert time.monotonic() - begin < 60
-    assert "Traceback" not in said
-    assert last_complete(folder)[0] is not None
-    process = launched(repository, small_store, folder)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
 
 
 @pytest.mark.slow

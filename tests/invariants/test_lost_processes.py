@@ -1,0 +1,113 @@
+"""A run of two processes of which one is told to stop, is killed, or cannot write."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ended_run import flags_for, wait_for
+
+from bert_recipes.checkpointing import last_complete
+
+
+def launched(repository: Path, store: Path, folder: Path, script: Path | None = None) -> subprocess.Popen[str]:
+    """Two processes, by the launcher that passes exit codes on."""
+    script = script or repository / "recipes" / "pretrain.py"
+    command = [sys.executable, str(repository / "recipes" / "launch.py"), "--main_process_port", "0", "--config_file"]
+    command += [str(repository / "accelerate_configs" / "ddp_cpu.yaml"), str(script)]
+    return subprocess.Popen(
+        [*command, *flags_for(store, folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def straight_pair(repository, small_store, tmp_path_factory) -> Path:
+    """The run of two processes that nothing ends."""
+    folder = tmp_path_factory.mktemp("pair") / "run"
+    process = launched(repository, small_store, folder)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said[-2000:]
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_to_the_launcher_ends_both_processes_at_one_step(
+    repository, small_store, straight_pair, tmp_path, number, code
+):
+    folder = tmp_path / "run"
+    process = launched(repository, small_store, folder)
+    assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == code, said[-2000:]
+    checkpoint, passed = last_complete(folder)
+    assert checkpoint is not None
+    assert not passed
+    # Torch's launcher passes Ctrl-C on as it came, or as SIGTERM.
+    assert re.search(rf"stopped by SIG(TERM|INT) after step {checkpoint.name.rpartition('-')[2]} of", said), said[
+        -2000:
+    ]
+    process = launched(repository, small_store, folder)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said[-2000:]
+    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_killed_peer_ends_the_other_process_and_the_run_goes_on(repository, small_store, straight_pair, tmp_path):
+    folder = tmp_path / "run"
+    process = launched(repository, small_store, folder)
+    assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
+    found = subprocess.run(
+        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    begin = time.monotonic()
+    os.kill(int(found[-1]), signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGKILL, said[-2000:]
+    assert time.monotonic() - begin < 60
+    assert "Traceback" not in said
+    assert last_complete(folder)[0] is not None
+    process = launched(repository, small_store, folder)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said[-2000:]
+    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
+
+
+# The second process may write no file of more than 1,000 bytes: less than its part of a checkpoint.
+ONE_CANNOT_WRITE = """
+import os, resource, runpy, signal, sys
+if os.environ["LOCAL_RANK"] == "1":
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+sys.path.insert(0, {folder!r})
+sys.argv[0] = {script!r}
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_one_of_two_processes_cannot_write_ends_both(
+    repository, small_store, straight_pair, tmp_path
+):
+    folder, script = tmp_path / "run", repository / "recipes" / "pretrain.py"
+    limited = tmp_path / "limited.py"
+    limited.write_text(ONE_CANNOT_WRITE.format(folder=str(script.parent), script=str(script)))
+    begin = time.monotonic()
+    process = launched(repository, small_store, folder, limited)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 1, said[-2000:]
+    assert time.monotonic() - begin < 120
+    errors = [line for line in said.splitlines() if line.startswith("error: ") and "cannot be written" in line]
+    assert len(errors) == 1, said[-2000:]
+    assert "Traceback" not in said
+    assert not list(folder.glob("checkpoint-*"))
+    process = launched(repository, small_store, folder)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said[-2000:]
+    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
