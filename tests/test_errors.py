@@ -173,6 +173,7 @@ def test_a_file_that_may_not_grow_is_one_line_from_every_library(tmp_path, libra
         # torch/utils/data/dataloader.py and _utils/signal_handling.py
         ("DataLoader worker (pid(s) 17, 18) exited unexpectedly", "a data worker has ended"),
         ("DataLoader worker (pid 17) is killed by signal: Killed. ", "a data worker has ended"),
+        ("DataLoader timed out after 1800 seconds", "a data worker did not answer"),
         # gloo
         (
             "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1",

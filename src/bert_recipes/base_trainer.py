@@ -78,6 +78,8 @@ class GlobalBatchTrainer(ResumableTrainer):
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
+            # A worker that cannot hand a batch over (shared memory is full) says so and reads on; nobody would ever get that batch.
+            timeout=args.ddp_timeout if args.dataloader_num_workers else 0,
             worker_init_fn=ignore_signals,
         )
 

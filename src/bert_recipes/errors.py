@@ -1,8 +1,10 @@
 """How users' mistakes are reported: one clear line, exit code not 0, no traceback."""
 
 import gc
+import multiprocessing
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -102,6 +104,8 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
         if lost is None:
             raise
         _fail(lost)
+    finally:
+        _end_workers()
     sys.exit(0)
 
 
@@ -144,6 +148,7 @@ _LOST_PEER = (
     "remote process exited",
 )
 _LATE_PEER = ("timed out waiting", "watchdog caught collective operation timeout", "timeout after", "wait timeout")
+_LATE_WORKER = re.compile(r"DataLoader timed out after")
 _LOST_WORKER = re.compile(r"DataLoader worker \(pid\S* [\d, ]+\) (exited unexpectedly|is killed by signal)")
 
 
@@ -160,12 +165,27 @@ def describe_lost_process(error: RuntimeError) -> str | None:
             f"a data worker has ended ({text[:120]}), most often because memory ran out; {go_on}; with less memory: fewer "
             "--dataloader_num_workers"
         )
+    if _LATE_WORKER.search(text):
+        return (
+            f"a data worker did not answer within --ddp_timeout seconds ({text[:120]}); what it could not do is above, most "
+            f"often that shared memory (/dev/shm) is full: fewer --dataloader_num_workers; {go_on}"
+        )
     said = text.lower()
     if any(sign in said for sign in _LOST_PEER):
         return f"another process of the run has ended ({text[:120]}); its own message is above, if it had one; {go_on}"
     if any(sign in said for sign in _LATE_PEER):
         return f"another process of the run did not answer within --ddp_timeout seconds ({text[:120]}); {go_on}"
     return None
+
+
+def _end_workers() -> None:
+    """Kill the data workers that an exception's frames still hold: they ignore SIGTERM, and Python would wait for them for ever."""
+    workers = [child for child in multiprocessing.active_children() if child.daemon]
+    if workers and hasattr(signal, "SIGCHLD"):
+        # Torch's handler would report each of them as lost.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for worker in workers:
+        worker.kill()
 
 
 def _wait_for_main_process() -> str:

@@ -14,13 +14,15 @@ from ended_run import flags_for, wait_for
 from bert_recipes.checkpointing import last_complete
 
 
-def launched(repository: Path, store: Path, folder: Path, script: Path | None = None) -> subprocess.Popen[str]:
+def launched(
+    repository: Path, store: Path, folder: Path, script: Path | None = None, flags: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
     """Two processes, by the launcher that passes exit codes on."""
     script = script or repository / "recipes" / "pretrain.py"
     command = [sys.executable, str(repository / "recipes" / "launch.py"), "--main_process_port", "0", "--config_file"]
     command += [str(repository / "accelerate_configs" / "ddp_cpu.yaml"), str(script)]
     return subprocess.Popen(
-        [*command, *flags_for(store, folder)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*command, *flags_for(store, folder), *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -99,7 +101,7 @@ def test_a_checkpoint_that_one_of_two_processes_cannot_write_ends_both(
     limited = tmp_path / "limited.py"
     limited.write_text(ONE_CANNOT_WRITE.format(folder=str(script.parent), script=str(script)))
     begin = time.monotonic()
-    process = launched(repository, small_store, folder, limited)
+    process = launched(repository, small_store, folder, limited, flags=("--dataloader_num_workers", "0"))
     _, said = process.communicate(timeout=300)
     assert process.returncode == 1, said[-2000:]
     assert time.monotonic() - begin < 120
@@ -111,3 +113,26 @@ def test_a_checkpoint_that_one_of_two_processes_cannot_write_ends_both(
     _, said = process.communicate(timeout=600)
     assert process.returncode == 0, said[-2000:]
     assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
+
+
+# What the data workers put into shared memory may have 1,000 bytes: less than a batch.
+WORKERS_CANNOT_SHARE = """
+import os, resource, runpy, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+os.register_at_fork(after_in_child=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)))
+sys.path.insert(0, {folder!r})
+sys.argv[0] = {script!r}
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_a_batch_that_never_comes_ends_the_run(repository, small_store, tmp_path):
+    script, limited = repository / "recipes" / "pretrain.py", tmp_path / "limited.py"
+    limited.write_text(WORKERS_CANNOT_SHARE.format(folder=str(script.parent), script=str(script)))
+    flags = [*flags_for(small_store, tmp_path / "run"), "--dataloader_num_workers", "1", "--ddp_timeout", "5"]
+    done = subprocess.run(
+        [sys.executable, str(limited), *flags], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: a data worker did not answer within --ddp_timeout seconds")
