@@ -59,7 +59,9 @@ class ConvertArguments:
         if (self.tf_checkpoint is None) == (self.model_name_or_path is None):
             raise InputError("give either --tf_checkpoint, or --model_name_or_path with --to_tensorflow")
         if self.to_tensorflow != (self.model_name_or_path is not None):
-            raise InputError("--model_name_or_path and --to_tensorflow are given together: a folder in Hub form, and the way back")
+            raise InputError(
+                "--model_name_or_path and --to_tensorflow are given together: a folder in Hub form, and the way back"
+            )
         for name in ("bert_config_file", "vocab_file", "do_lower_case", "exact_gelu", "labels"):
             if self.to_tensorflow and getattr(self, name) is not type(self).__dataclass_fields__[name].default:
                 raise InputError(f"--{name} goes with --tf_checkpoint; a folder in Hub form has its own")

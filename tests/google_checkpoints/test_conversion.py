@@ -74,7 +74,9 @@ def test_stock_computes_the_originals_outputs(tmp_path, heads, inputs):
     assert all("pooler" in name for name in info["unexpected_keys"])
     wanted = outputs(variables, CONFIG, inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
     with torch.no_grad():
-        got = model.eval()(**{name: torch.from_numpy(array) for name, array in inputs.items()}, output_hidden_states=True)
+        got = model.eval()(
+            **{name: torch.from_numpy(array) for name, array in inputs.items()}, output_hidden_states=True
+        )
     real = inputs["attention_mask"].astype(bool)
 
     def check(tensor, array):
@@ -117,9 +119,15 @@ def test_a_folder_is_what_stock_writes(tmp_path):
 
 def test_the_streamed_file_is_the_librarys_byte_for_byte(tmp_path):
     rng = np.random.default_rng(0)
-    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in {"b": (3, 5), "a.x": (7,), "c": ()}.items()}
+    arrays = {
+        name: rng.normal(size=shape).astype(np.float32) for name, shape in {"b": (3, 5), "a.x": (7,), "c": ()}.items()
+    }
     write_weights(tmp_path / "mine", {name: array.shape for name, array in arrays.items()}, arrays.__getitem__)
-    save_file({name: torch.from_numpy(array) for name, array in arrays.items()}, tmp_path / "library", metadata={"format": "pt"})
+    save_file(
+        {name: torch.from_numpy(array) for name, array in arrays.items()},
+        tmp_path / "library",
+        metadata={"format": "pt"},
+    )
     assert (tmp_path / "mine").read_bytes() == (tmp_path / "library").read_bytes()
 
 
@@ -197,7 +205,9 @@ def test_a_head_that_the_original_does_not_have_is_refused(tmp_path):
     write_original(tmp_path / "google", draw_variables(heads=("classifier",)))
     to_hub(tmp_path / "google", tmp_path / "hub")
     config = json.loads((tmp_path / "hub" / "config.json").read_text())
-    (tmp_path / "hub" / "config.json").write_text(json.dumps({**config, "architectures": ["BertForTokenClassification"]}))
+    (tmp_path / "hub" / "config.json").write_text(
+        json.dumps({**config, "architectures": ["BertForTokenClassification"]})
+    )
     with pytest.raises(InputError, match="a 'BertForTokenClassification', and the original's code has none"):
         convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
     written = convert_to_tensorflow(tmp_path / "hub", tmp_path / "back", skipped=["classifier"])
@@ -278,12 +288,27 @@ PLAIN = draw_variables()
 @pytest.mark.parametrize(
     ("variables", "config", "pieces", "message"),
     [
-        (without(PLAIN, "bert/pooler/dense/bias"), CONFIG, PIECES, "bert/pooler/dense/bias is missing; the checkpoint is not whole"),
-        (without(PLAIN, "cls/seq_relationship/output_bias"), CONFIG, PIECES, "cls/seq_relationship/output_bias is missing"),
+        (
+            without(PLAIN, "bert/pooler/dense/bias"),
+            CONFIG,
+            PIECES,
+            "bert/pooler/dense/bias is missing; the checkpoint is not whole",
+        ),
+        (
+            without(PLAIN, "cls/seq_relationship/output_bias"),
+            CONFIG,
+            PIECES,
+            "cls/seq_relationship/output_bias is missing",
+        ),
         ({**PLAIN, "module/x": np.zeros(2)}, CONFIG, PIECES, "module/x is not of the original's model"),
         (PLAIN, {**CONFIG, "num_hidden_layers": 3}, PIECES, "has 2 layers, .* says num_hidden_layers 3"),
         (PLAIN, {**CONFIG, "num_hidden_layers": 10**9}, PIECES, "has 2 layers"),
-        (PLAIN, {**CONFIG, "hidden_size": 10}, PIECES, r"bert/embeddings/word_embeddings is \[58, 8\], by .* it is \[58, 10\]"),
+        (
+            PLAIN,
+            {**CONFIG, "hidden_size": 10},
+            PIECES,
+            r"bert/embeddings/word_embeddings is \[58, 8\], by .* it is \[58, 10\]",
+        ),
         (PLAIN, {**CONFIG, "hidden_size": 9}, PIECES, "no multiple of num_attention_heads"),
         (PLAIN, {**CONFIG, "hidden_size": True}, PIECES, "hidden_size is True"),
         (PLAIN, {**CONFIG, "hidden_size": "8"}, PIECES, "hidden_size is '8'"),
@@ -300,7 +325,9 @@ PLAIN = draw_variables()
         ({"model/layer/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(2)}, CONFIG, PIECES, "TensorFlow 2's objects"),
     ],
 )
-def test_files_that_do_not_belong_together_are_refused_and_nothing_is_written(tmp_path, variables, config, pieces, message):
+def test_files_that_do_not_belong_together_are_refused_and_nothing_is_written(
+    tmp_path, variables, config, pieces, message
+):
     write_original(tmp_path / "google", variables, config, pieces=pieces)
     with pytest.raises(InputError, match=message):
         to_hub(tmp_path / "google", tmp_path / "hub")
@@ -322,14 +349,16 @@ def test_the_checkpoint_is_found_by_folder_path_or_file(tmp_path):
         write_original(folder, PLAIN, name=f"model.ckpt-{step}")
     with pytest.raises(InputError, match="several checkpoints: give one"):
         find_files(str(folder), None, None)
-    (folder / "checkpoint").write_text('model_checkpoint_path: "/elsewhere/model.ckpt-10"\nall_model_checkpoint_paths: "x"\n')
+    (folder / "checkpoint").write_text(
+        'model_checkpoint_path: "/elsewhere/model.ckpt-10"\nall_model_checkpoint_paths: "x"\n'
+    )
     assert find_files(str(folder), None, None).prefix == folder / "model.ckpt-10"
     for name in ("model.ckpt-9", "model.ckpt-9.index", "model.ckpt-9.data-00000-of-00001", "model.ckpt-9.meta"):
         assert find_files(str(folder / name), None, None).prefix == folder / "model.ckpt-9"
     write_original(folder, PLAIN)
     assert find_files(str(folder), None, None).prefix == folder / "bert_model.ckpt"
     shutil.move(folder / "vocab.txt", tmp_path / "v.txt")
-    with pytest.raises(InputError, match="has no vocab.txt; say where it is with --vocab_file"):
+    with pytest.raises(InputError, match=r"has no vocab\.txt; say where it is with --vocab_file"):
         find_files(str(folder), None, None)
     assert find_files(str(folder), None, str(tmp_path / "v.txt")).vocab_file == tmp_path / "v.txt"
     with pytest.raises(InputError, match="bert_config_file: no file nowhere"):
@@ -372,14 +401,24 @@ def change_weights(folder, change):
         (lambda folder: change_config(folder, vocab_size=50), "58 pieces in the vocabulary, but vocab_size is 50"),
         (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors; no other weights are opened"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 20), "no safetensors file, or damaged"),
-        (lambda folder: change_weights(folder, lambda w: w.pop("bert.pooler.dense.bias")), "bert.pooler.dense.bias is missing"),
-        (lambda folder: change_weights(folder, lambda w: w.update(x=torch.zeros(1))), "x is not of the original's model"),
         (
-            lambda folder: change_weights(folder, lambda w: w.update({"cls.predictions.decoder.weight": torch.zeros(58, 8)})),
+            lambda folder: change_weights(folder, lambda w: w.pop("bert.pooler.dense.bias")),
+            "bert.pooler.dense.bias is missing",
+        ),
+        (
+            lambda folder: change_weights(folder, lambda w: w.update(x=torch.zeros(1))),
+            "x is not of the original's model",
+        ),
+        (
+            lambda folder: change_weights(
+                folder, lambda w: w.update({"cls.predictions.decoder.weight": torch.zeros(58, 8)})
+            ),
             "the original has one weight for both",
         ),
         (
-            lambda folder: change_weights(folder, lambda w: w.update({"bert.pooler.dense.bias": torch.zeros(8).double()})),
+            lambda folder: change_weights(
+                folder, lambda w: w.update({"bert.pooler.dense.bias": torch.zeros(8).double()})
+            ),
             "is torch.float64; weights of these types are converted",
         ),
     ],

@@ -45,9 +45,7 @@ def test_the_table_is_the_originals_variables_and_stocks_tensors(heads, architec
     prefix = "bert." if architecture == "BertModel" else ""
     wanted = {prefix + name: tuple(tensor.shape) for name, tensor in stock.named_parameters(remove_duplicate=False)}
     has_pooler = any(".pooler." in name for name in wanted)
-    mine = {
-        weight.tensor: weight.tensor_shape for weight in chosen if has_pooler or weight.part != "pooler"
-    }
+    mine = {weight.tensor: weight.tensor_shape for weight in chosen if has_pooler or weight.part != "pooler"}
     assert mine == {name: shape for name, shape in wanted.items() if name not in tied}
 
 
@@ -83,7 +81,10 @@ def test_missing_unknown_and_too_many_are_named():
     del names["bert/pooler/dense/bias"], names["cls/predictions/transform/dense/kernel"]
     with pytest.raises(InputError, match=r"here: bert/pooler/dense/bias and 1 more are missing"):
         select_weights(WEIGHTS, names, "here", by_tensor=False)
-    with pytest.raises(InputError, match=r"here: other/kernel and 1 more are not of the original's model.*--skip_variables other/kernel"):
+    with pytest.raises(
+        InputError,
+        match=r"here: other/kernel and 1 more are not of the original's model.*--skip_variables other/kernel",
+    ):
         select_weights(WEIGHTS, {*shapes(CONFIG), "other/kernel", "z"}, "here", by_tensor=False)
     with pytest.raises(InputError, match="heads for masked_lm, next_sentence, squad"):
         select_weights(WEIGHTS, {**shapes(CONFIG), **shapes(CONFIG, ("squad",))}, "here", by_tensor=False)

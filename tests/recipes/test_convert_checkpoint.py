@@ -12,7 +12,16 @@ from original_model import CONFIG, PIECES, draw_variables, write_original
 from bert_recipes.tensor_bundle import BundleReader
 
 
-FLAGS = ["--max_seq_length", "32", "--per_device_train_batch_size", "4", "--global_train_batch_size", "4", "--use_cpu", "true"]
+FLAGS = [
+    "--max_seq_length",
+    "32",
+    "--per_device_train_batch_size",
+    "4",
+    "--global_train_batch_size",
+    "4",
+    "--use_cpu",
+    "true",
+]
 FLAGS += ["--max_steps", "2", "--eval_strategy", "no", "--precision", "fp32"]
 
 
@@ -49,13 +58,30 @@ def test_a_checkpoint_of_google_goes_on_here_and_back(repository, tmp_path):
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = "files: {train: train.jsonl, validation: validation.jsonl}"
-    (tmp_path / "task.yaml").write_text(f"name: mine\nkind: sequence_classification\nlabels: [a, b]\ntext_columns: text\n{files}\n")
-    tune = ["recipes/finetune.py", "--task_file", tmp_path / "task.yaml", "--model_name_or_path", tmp_path / "hub", *FLAGS]
+    (tmp_path / "task.yaml").write_text(
+        f"name: mine\nkind: sequence_classification\nlabels: [a, b]\ntext_columns: text\n{files}\n"
+    )
+    tune = [
+        "recipes/finetune.py",
+        "--task_file",
+        tmp_path / "task.yaml",
+        "--model_name_or_path",
+        tmp_path / "hub",
+        *FLAGS,
+    ]
     done = run(repository, *tune, "--output_dir", tmp_path / "tuned")
     assert "starts anew" not in done.stderr
 
     # And back: the trained models as the original reads them.
-    back = run(repository, converter, "--model_name_or_path", tmp_path / "run", "--to_tensorflow", "--output_dir", tmp_path / "tf")
+    back = run(
+        repository,
+        converter,
+        "--model_name_or_path",
+        tmp_path / "run",
+        "--to_tensorflow",
+        "--output_dir",
+        tmp_path / "tf",
+    )
     assert f"--init_checkpoint={tmp_path / 'tf' / 'bert_model.ckpt'} " in back.stdout
     assert "--do_lower_case=True" in back.stdout
     reader = BundleReader(tmp_path / "tf" / "bert_model.ckpt")
@@ -63,9 +89,20 @@ def test_a_checkpoint_of_google_goes_on_here_and_back(repository, tmp_path):
     name = "bert/pooler/dense/kernel"
     difference = np.abs(reader.read(name) - variables[name]).max()
     assert 0 < difference < 0.01  # two steps further
-    done = run(repository, converter, "--model_name_or_path", tmp_path / "tuned", "--to_tensorflow", "--output_dir", tmp_path / "tf2")
+    done = run(
+        repository,
+        converter,
+        "--model_name_or_path",
+        tmp_path / "tuned",
+        "--to_tensorflow",
+        "--output_dir",
+        tmp_path / "tf2",
+    )
     assert "labels, in the order of the classifier's rows: a, b" in done.stdout
-    assert BundleReader(tmp_path / "tf2" / "bert_model.ckpt").variables["output_weights"].shape == (2, CONFIG["hidden_size"])
+    assert BundleReader(tmp_path / "tf2" / "bert_model.ckpt").variables["output_weights"].shape == (
+        2,
+        CONFIG["hidden_size"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +112,10 @@ def test_a_checkpoint_of_google_goes_on_here_and_back(repository, tmp_path):
         (["--tf_checkpoint", "a", "--model_name_or_path", "b"], "give either --tf_checkpoint"),
         (["--model_name_or_path", "b"], "are given together"),
         (["--tf_checkpoint", "a", "--to_tensorflow"], "are given together"),
-        (["--model_name_or_path", "b", "--to_tensorflow", "--vocab_file", "v"], "--vocab_file goes with --tf_checkpoint"),
+        (
+            ["--model_name_or_path", "b", "--to_tensorflow", "--vocab_file", "v"],
+            "--vocab_file goes with --tf_checkpoint",
+        ),
         (["--model_name_or_path", "b", "--to_tensorflow", "--do_lower_case", "false"], "--do_lower_case goes with"),
         (["--model_name_or_path", "nowhere", "--to_tensorflow"], "nowhere has no config.json"),
         (["--tf_checkpoint", "nowhere"], "no nowhere.index; give the folder or the path"),

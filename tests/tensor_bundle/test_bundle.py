@@ -71,12 +71,17 @@ def test_a_large_tensor_and_one_that_is_not_contiguous(tmp_path):
 
 
 def test_a_block_that_fails_leaves_no_index(tmp_path):
-    with pytest.raises(ValueError, match="no new name"), BundleWriter(tmp_path / "m") as writer:
-        writer.add("a", np.zeros(1))
-        writer.add("a", np.zeros(1))
+    def write_twice():
+        with BundleWriter(tmp_path / "m") as writer:
+            writer.add("a", np.zeros(1))
+            writer.add("a", np.zeros(1))
+
+    with pytest.raises(ValueError, match="no new name"):
+        write_twice()
     assert not (tmp_path / "m.index").exists()
-    with pytest.raises(ValueError, match="uint8 is not written"), BundleWriter(tmp_path / "m") as writer:
-        writer.add("a", np.zeros(1, np.uint8))
+    with pytest.raises(ValueError, match="uint8 is not written"):
+        write(tmp_path / "m", {"a": np.zeros(1, np.uint8)})
+    assert not (tmp_path / "m.index").exists()
 
 
 def test_bfloat16_becomes_the_same_numbers_in_float32(tmp_path):
@@ -84,7 +89,9 @@ def test_bfloat16_becomes_the_same_numbers_in_float32(tmp_path):
     exact = BundleReader(prefix).read("a").view(np.uint32) >> 16
     data = exact.astype("<u2").tobytes()
     (tmp_path / "m.data-00000-of-00001").write_bytes(data)
-    rewrite(prefix, {b"a": dataclasses.replace(entry_of(prefix, "a"), dtype="bfloat16", size=8, crc=masked_crc32c(data))})
+    rewrite(
+        prefix, {b"a": dataclasses.replace(entry_of(prefix, "a"), dtype="bfloat16", size=8, crc=masked_crc32c(data))}
+    )
     values = BundleReader(prefix).read("a")
     assert values.dtype == np.float32
     assert values[:2].tolist() == [1.0, -3.140625]
@@ -104,7 +111,7 @@ def test_headers_and_entries_are_the_bytes_of_protocol_buffers():
     # Message by message as TensorFlow serialises it: fields in order, zeros left out.
     assert serialize_header(Header(1)) == bytes.fromhex("08011a020801")
     entry = Entry("float32", (2, 300), shard=0, offset=5, size=2400, crc=1)
-    assert serialize_entry(entry) == bytes.fromhex("0801" "1209" "12020802" "120308ac02" "2005" "28e012" "3501000000")
+    assert serialize_entry(entry) == bytes.fromhex("0801120912020802120308ac02200528e0123501000000")
     assert parse_entry(serialize_entry(entry)) == entry
     assert parse_header(serialize_header(Header(3, is_big_endian=True))) == Header(3, is_big_endian=True)
 
@@ -113,10 +120,10 @@ def test_headers_and_entries_are_the_bytes_of_protocol_buffers():
     ("name", "extents", "key"),
     [
         # tensorflow/core/lib/strings/ordered_code.cc: the numbers of its comments and of its tests.
-        (b"a", ((0, -1),), "00" "61" "0001" "0101" "80" "7f"),
-        (b"a/b", ((64, 8192), (-64, 0x424242)), "00" "612f62" "0001" "0102" "c040" "e02000" "40" "f0424242"),
-        (b"\0\xff", (), "00" "00ff" "ff00" "0001" "00"),
-        (b"a", ((-0x800, 2**63 - 1),), "00" "61" "0001" "0101" "3800" "ffc07fffffffffffffff"),
+        (b"a", ((0, -1),), "006100010101807f"),
+        (b"a/b", ((64, 8192), (-64, 0x424242)), "00612f6200010102c040e0200040f0424242"),
+        (b"\0\xff", (), "0000ffff00000100"),
+        (b"a", ((-0x800, 2**63 - 1),), "0061000101013800ffc07fffffffffffffff"),
     ],
 )
 def test_keys_of_slices(name, extents, key):

@@ -17,7 +17,10 @@ PAIRS = {b"": b"header", **dict(sorted(PAIRS.items()))}
 
 def block_of(*entries: tuple[int, bytes, bytes], num_restarts: int = 1) -> bytes:
     """A block of (bytes shared with the key before, rest of the key, value)."""
-    parts = [encode_varint(shared) + encode_varint(len(own)) + encode_varint(len(value)) + own + value for shared, own, value in entries]
+    parts = [
+        encode_varint(shared) + encode_varint(len(own)) + encode_varint(len(value)) + own + value
+        for shared, own, value in entries
+    ]
     return b"".join(parts) + struct.pack("<II", 0, num_restarts)
 
 
@@ -28,7 +31,10 @@ def table_of(*blocks: bytes, compression: int = 0, handles: list[tuple[int, int]
         stored = pa.compress(block, codec="snappy", asbytes=True) if compression == 1 else block
         places.append((len(data), len(stored)))
         data += with_trailer(stored, compression)
-    entries = [(0, bytes([number + 1]), encode_varint(offset) + encode_varint(size)) for number, (offset, size) in enumerate(handles or places)]
+    entries = [
+        (0, bytes([number + 1]), encode_varint(offset) + encode_varint(size))
+        for number, (offset, size) in enumerate(handles or places)
+    ]
     index = block_of(*entries)
     index_place = encode_varint(len(data)) + encode_varint(len(index))
     return data + with_trailer(index, 0) + (b"\0\0" + index_place).ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")

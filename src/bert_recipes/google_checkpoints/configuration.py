@@ -148,7 +148,9 @@ def to_bert_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     made: dict[str, Any] = dict(check_sizes(values, path))
     made |= {name: _share(values.get(name, default), name, path) for name, default in _SHARES.items()}
     if values.get("position_embedding_type", "absolute") != "absolute":
-        raise InputError(f"{path}: position_embedding_type {values['position_embedding_type']!r:.100} is not the original's")
+        raise InputError(
+            f"{path}: position_embedding_type {values['position_embedding_type']!r:.100} is not the original's"
+        )
     if values.get("is_decoder"):
         raise InputError(f"{path}: is_decoder is true; the original's model sees both sides")
     made["hidden_act"] = _original_activation(values.get("hidden_act", "gelu"), path)

@@ -39,17 +39,23 @@ def find_files(tf_checkpoint: str, config_file: str | None, vocab_file: str | No
 
     Args:
         tf_checkpoint: A folder, the path that the original's scripts take (``.../bert_model.ckpt``), or one of its files.
-        config_file, vocab_file: Where they lie if not beside it under their usual names.
+        config_file: Where its configuration lies if not beside it as bert_config.json.
+        vocab_file: The same of its vocab.txt.
 
     Raises:
         InputError: Something is not there, or a folder holds several checkpoints.
     """
     prefix = _find_prefix(Path(tf_checkpoint))
     files = []
-    for given, name, flag in ((config_file, CONFIG_NAME, "bert_config_file"), (vocab_file, VOCABULARY_NAME, "vocab_file")):
+    for given, name, flag in (
+        (config_file, CONFIG_NAME, "bert_config_file"),
+        (vocab_file, VOCABULARY_NAME, "vocab_file"),
+    ):
         path = prefix.parent / name if given is None else Path(given)
         if not path.is_file():
-            where = f"{prefix.parent} has no {name}; say where it is with --{flag}" if given is None else f"no file {path}"
+            where = (
+                f"{prefix.parent} has no {name}; say where it is with --{flag}" if given is None else f"no file {path}"
+            )
             raise InputError(f"{flag}: {where}")
         files.append(path)
     return OriginalFiles(prefix, *files)
@@ -69,7 +75,9 @@ def _find_prefix(path: Path) -> Path:
             f"tf_checkpoint: {path} is a file without {name}{INDEX_SUFFIX} beside it; a checkpoint is {name}{INDEX_SUFFIX} and "
             f"{name}.data-..., in TensorFlow's format of version 2"
         )
-    raise InputError(f"tf_checkpoint: no {prefix}{INDEX_SUFFIX}; give the folder or the path of a TensorFlow checkpoint")
+    raise InputError(
+        f"tf_checkpoint: no {prefix}{INDEX_SUFFIX}; give the folder or the path of a TensorFlow checkpoint"
+    )
 
 
 def _prefix_in(folder: Path) -> Path:
@@ -91,7 +99,9 @@ def _latest(state_file: Path) -> str:
     """The checkpoint that the last line of training named, without folder; "" where there is no such file."""
     if not state_file.is_file() or state_file.stat().st_size > _MOST_STATE_BYTES:
         return ""
-    match = re.search(r'^model_checkpoint_path: "(.*)"$', state_file.read_text("utf-8", errors="replace"), re.MULTILINE)
+    match = re.search(
+        r'^model_checkpoint_path: "(.*)"$', state_file.read_text("utf-8", errors="replace"), re.MULTILINE
+    )
     return match[1].rpartition("/")[2] if match else ""
 
 

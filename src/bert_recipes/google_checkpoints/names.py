@@ -169,7 +169,8 @@ def check_shape(weight: Weight, shape: tuple[int, ...], where: str, config_file:
     Args:
         weight: By the configuration.
         shape: In the checkpoint.
-        where, config_file: For the message.
+        where: The checkpoint, for the message.
+        config_file: Its configuration, for the message.
         by_tensor: It is the tensor's shape.
 
     Raises:

@@ -83,7 +83,9 @@ def convert_to_tensorflow(folder: Path, output_dir: Path, *, skipped: Collection
     """
     config_file = folder / "config.json"
     if not config_file.is_file():
-        raise InputError(f"model_name_or_path: {folder} has no config.json; give a folder with a checkpoint in Hub form")
+        raise InputError(
+            f"model_name_or_path: {folder} has no config.json; give a folder with a checkpoint in Hub form"
+        )
     # What a configuration does not state is stock's default.
     hub_config = {**BertConfig().to_dict(), **read_json_mapping(config_file)}
     config = to_bert_config(hub_config, config_file)

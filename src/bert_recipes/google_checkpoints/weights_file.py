@@ -104,7 +104,9 @@ class WeightsReader:
         tensor = self._homes[name].get_tensor(name)
         if tensor.dtype not in _READ:
             allowed = ", ".join(str(kind).removeprefix("torch.") for kind in _READ)
-            raise InputError(f"{self._folder}: {name} is {tensor.dtype}; weights of these types are converted: {allowed}")
+            raise InputError(
+                f"{self._folder}: {name} is {tensor.dtype}; weights of these types are converted: {allowed}"
+            )
         return tensor.float().numpy()
 
 

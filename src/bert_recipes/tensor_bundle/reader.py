@@ -107,9 +107,7 @@ class BundleReader:
             part = self._read_entry(name, self._entries[slice_key(key, extents)])
             if whole is None or seen is None:
                 whole, seen = np.empty(entry.shape, part.dtype), np.zeros(entry.shape, dtype=bool)
-            place = tuple(
-                slice(start, start + size) for (start, _), size in zip(extents, part.shape, strict=True)
-            )
+            place = tuple(slice(start, start + size) for (start, _), size in zip(extents, part.shape, strict=True))
             whole[place], seen[place] = part, True
         if whole is None or seen is None or not seen.all():
             raise self._damaged(f"the slices of {shown(name)} do not cover it")
@@ -177,7 +175,7 @@ class BundleReader:
             for (start, length), whole in zip(extents, entry.shape, strict=False)
         )
         within = all(
-            0 <= start and 0 <= size <= whole - start
+            start >= 0 and 0 <= size <= whole - start
             for (start, _), size, whole in zip(extents, sizes, entry.shape, strict=False)
         )
         if not fits or not within or part.shape != sizes:

@@ -37,7 +37,7 @@ class BundleWriter:
 
     def __enter__(self) -> BundleWriter:
         """Open the file of data."""
-        self._file = open(shard_file(self._prefix, 0, 1), "wb")  # noqa: SIM115 - closed by __exit__
+        self._file = open(shard_file(self._prefix, 0, 1), "wb")
         return self
 
     def add(self, name: str, values: np.ndarray) -> None:
