@@ -11,9 +11,10 @@ pytest.importorskip("hypothesis")
 
 import pyarrow as pa
 from broken_inputs import damaged, mostly
+from fixture_parts import CONFIG, PIECES
 from fuzz_harness import Outcomes, empty_folder, fuzz, numbers, refusal_of
 from hypothesis import strategies as st
-from original_model import CONFIG, PIECES, draw_variables, write_original
+from original_model import draw_variables, write_original
 
 from bert_recipes.crc32c import masked_crc32c
 from bert_recipes.google_checkpoints.location import find_files

@@ -5,30 +5,15 @@ Written from google-research/bert modeling.py and run_pretraining.py, and on pur
 
 import json
 import math
-import string
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from fixture_parts import CONFIG, PIECES
 
 from bert_recipes.tensor_bundle import BundleWriter
 
 
-PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *string.ascii_lowercase]
-PIECES += [f"##{letter}" for letter in string.ascii_lowercase] + ["."]
-CONFIG = {
-    "attention_probs_dropout_prob": 0.1,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "hidden_size": 8,
-    "initializer_range": 0.02,
-    "intermediate_size": 16,
-    "max_position_embeddings": 32,
-    "num_attention_heads": 2,
-    "num_hidden_layers": 2,
-    "type_vocab_size": 2,
-    "vocab_size": len(PIECES),
-}
 PRETRAINING = ("masked_lm", "next_sentence")
 
 

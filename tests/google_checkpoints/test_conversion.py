@@ -7,39 +7,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from original_model import CONFIG, PIECES, draw_variables, outputs, write_original
+from conversions import check_outputs, read_all, to_hub
+from fixture_parts import CONFIG, INPUTS, PIECES
+from original_model import draw_variables, outputs, write_original
 from safetensors.torch import load_file, save_file
 
 from bert_recipes.errors import InputError
 from bert_recipes.google_checkpoints.location import find_files
-from bert_recipes.google_checkpoints.to_hub import convert_to_hub
 from bert_recipes.google_checkpoints.to_tensorflow import convert_to_tensorflow
 from bert_recipes.google_checkpoints.weights_file import write_weights
-from bert_recipes.tensor_bundle import BundleReader
 from bert_recipes.tokenization import load_tokenizer
 
 
 HEADS = [(), ("masked_lm", "next_sentence"), ("masked_lm",), ("next_sentence",), ("classifier",), ("squad",)]
-
-
-def to_hub(folder, output, **settings):
-    return convert_to_hub(find_files(str(folder), None, None), output, **settings)
-
-
-def read_all(prefix):
-    reader = BundleReader(prefix)
-    return {name: reader.read(name) for name in reader.variables}
-
-
-@pytest.fixture(scope="module")
-def inputs():
-    rng = np.random.default_rng(3)
-    mask = (np.arange(16) < [[16], [11], [4]]).astype(np.int64)
-    return {
-        "input_ids": rng.integers(0, len(PIECES), (3, 16)) * mask,
-        "attention_mask": mask,
-        "token_type_ids": (np.arange(16) >= [[8], [5], [16]]).astype(np.int64) * mask,
-    }
 
 
 @pytest.mark.parametrize("heads", HEADS, ids="-".join)
@@ -64,7 +44,7 @@ def test_there_and_back_again_is_the_same_bit_for_bit(tmp_path, heads):
 
 
 @pytest.mark.parametrize("heads", HEADS, ids="-".join)
-def test_stock_computes_the_originals_outputs(tmp_path, heads, inputs):
+def test_stock_computes_the_originals_outputs(tmp_path, heads):
     variables = draw_variables(heads=heads)
     write_original(tmp_path / "google", variables)
     done = to_hub(tmp_path / "google", tmp_path / "hub")
@@ -72,28 +52,8 @@ def test_stock_computes_the_originals_outputs(tmp_path, heads, inputs):
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
     assert all("pooler" in name for name in info["unexpected_keys"])
-    wanted = outputs(variables, CONFIG, inputs["input_ids"], inputs["attention_mask"], inputs["token_type_ids"])
-    with torch.no_grad():
-        got = model.eval()(
-            **{name: torch.from_numpy(array) for name, array in inputs.items()}, output_hidden_states=True
-        )
-    real = inputs["attention_mask"].astype(bool)
-
-    def check(tensor, array):
-        np.testing.assert_allclose(tensor.numpy(), array, rtol=0, atol=2e-5)
-
-    check(got.hidden_states[-1][torch.from_numpy(real)], wanted["hidden"][real])
-    if not heads:
-        check(got.pooler_output, wanted["pooled"])
-    if "masked_lm" in heads:
-        logits = got.prediction_logits if "next_sentence" in heads else got.logits
-        check(logits[torch.from_numpy(real)], wanted["masked_lm"][real])
-    if "next_sentence" in heads:
-        check(got.seq_relationship_logits if "masked_lm" in heads else got.logits, wanted["next_sentence"])
-    if "classifier" in heads:
-        check(got.logits, wanted["classifier"])
-    if "squad" in heads:
-        check(torch.stack([got.start_logits, got.end_logits], -1)[torch.from_numpy(real)], wanted["squad"][real])
+    wanted = outputs(variables, CONFIG, *INPUTS.values())
+    check_outputs(model, wanted)
 
 
 def test_a_folder_is_what_stock_writes(tmp_path):

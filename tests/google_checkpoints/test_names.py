@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from original_model import CONFIG, shapes
+from fixture_parts import CONFIG
+from original_model import shapes
 
 from bert_recipes.errors import InputError
 from bert_recipes.google_checkpoints.names import (

@@ -7,7 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from original_model import CONFIG, PIECES, draw_variables, write_original
+from fixture_parts import CONFIG, PIECES
+from original_model import draw_variables, write_original
 
 from bert_recipes.tensor_bundle import BundleReader
 
