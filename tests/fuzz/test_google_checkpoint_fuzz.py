@@ -127,7 +127,7 @@ CHANGES = [change_entries, change_entries, change_block, change_bytes, change_co
 @st.composite
 def changes(draw: st.DrawFn):
     """What is done to a sound checkpoint: a function that draws as it goes."""
-    which = draw(mostly(st.sampled_from(CHANGES), st.none(), 4))
+    which = draw(mostly(st.sampled_from(CHANGES), st.none(), 2))
     return which, draw(st.data())
 
 
