@@ -13,97 +13,74 @@ from original_model import draw_variables, write_original
 from bert_recipes.tensor_bundle import BundleReader
 
 
-FLAGS = [
-    "--max_seq_length",
-    "32",
-    "--per_device_train_batch_size",
-    "4",
-    "--global_train_batch_size",
-    "4",
-    "--use_cpu",
-    "true",
-]
-FLAGS += ["--max_steps", "2", "--eval_strategy", "no", "--precision", "fp32"]
+FLAGS = ["--max_seq_length", "32", "--per_device_train_batch_size", "4", "--global_train_batch_size", "4"]
+FLAGS += ["--max_steps", "2", "--eval_strategy", "no", "--precision", "fp32", "--use_cpu", "true"]
+KERNEL = "bert/pooler/dense/kernel"
 
 
-def run(repository, *command, ok=True):
+def run(repository, *command):
     done = subprocess.run(
         [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=300, check=False, cwd=repository
     )
-    assert (done.returncode == 0) == ok, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[-2000:]
     return done
 
 
-def test_a_checkpoint_of_google_goes_on_here_and_back(repository, tmp_path):
+@pytest.fixture
+def convert(repository, monkeypatch, capsys):
+    """Run the recipe in this process; what it says on stdout, or the line that it ends with."""
+    script = repository / "recipes" / "convert_checkpoint.py"
+
+    def call(*flags, code=0):
+        monkeypatch.setattr(sys, "argv", [str(script), *map(str, flags)])
+        with pytest.raises(SystemExit) as caught:
+            runpy.run_path(str(script), run_name="__main__")
+        said = capsys.readouterr()
+        assert caught.value.code == code, said.err
+        return said.err if code else said.out
+
+    return call
+
+
+def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(repository, small_store, convert, tmp_path):
     folder = tmp_path / "uncased_L-2_H-8_A-2"
-    variables = draw_variables(with_adam=True)
-    prefix = write_original(folder, variables)
-    converter = "recipes/convert_checkpoint.py"
-    done = run(repository, converter, "--tf_checkpoint", prefix, "--output_dir", tmp_path / "hub")
-    num = len(draw_variables())
-    assert done.stdout.splitlines() == [
-        f"read {prefix}: {num} variables, {sum(array.size for array in draw_variables().values()):,} parameters",
-        f"left out: {2 * num + 1} variables of the optimiser, which a new run starts anew",
+    pieces = (small_store / "tokenizer" / "vocab.txt").read_text().split()
+    config = {**CONFIG, "vocab_size": len(pieces)}
+    variables, plain = draw_variables(config, with_adam=True), draw_variables(config)
+    prefix = write_original(folder, variables, config, pieces=pieces)
+    assert convert("--tf_checkpoint", prefix, "--output_dir", tmp_path / "hub").splitlines() == [
+        f"read {prefix}: {len(plain)} variables, {sum(array.size for array in plain.values()):,} parameters",
+        f"left out: {2 * len(plain) + 1} variables of the optimiser, which a new run starts anew",
         f"wrote {tmp_path / 'hub'}: BertForPreTraining, do_lower_case true",
     ]
-
-    # Pre-training goes on.
-    (tmp_path / "text.txt").write_text("a b c. d e f. g h i j k. l m n o.\n\np q r s. t u v w. x y z.\n\n" * 40)
-    prepare = ["recipes/prepare_corpus.py", "--files", tmp_path / "text.txt", "--tokenizer", tmp_path / "hub"]
-    run(repository, *prepare, "--num_processes", "1", "--output_dir", tmp_path / "store")
-    pretrain = ["recipes/pretrain.py", "--model_name_or_path", tmp_path / "hub", "--store", tmp_path / "store", *FLAGS]
+    pretrain = ["recipes/pretrain.py", "--model_name_or_path", tmp_path / "hub", "--store", small_store, *FLAGS]
     run(repository, *pretrain, "--warmup_steps", "1", "--save_strategy", "no", "--output_dir", tmp_path / "run")
+    back = ["--model_name_or_path", tmp_path / "run", "--to_tensorflow", "--output_dir", tmp_path / "tf"]
+    said = convert(*back)
+    assert f"--init_checkpoint={tmp_path / 'tf' / 'bert_model.ckpt'} " in said
+    assert "--do_lower_case=True" in said
+    reader = BundleReader(tmp_path / "tf" / "bert_model.ckpt")
+    assert reader.variables.keys() == plain.keys()
+    assert 0 < np.abs(reader.read(KERNEL) - variables[KERNEL]).max() < 0.01  # two steps further
 
-    # So does fine-tuning, and no part of the encoder starts anew.
+
+@pytest.mark.slow
+def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(repository, convert, tmp_path):
+    write_original(tmp_path / "google", draw_variables())
+    convert("--tf_checkpoint", tmp_path / "google", "--output_dir", tmp_path / "hub")
     rows = [{"text": "a b c", "label": 0}, {"text": "x y z", "label": 1}] * 4
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = "files: {train: train.jsonl, validation: validation.jsonl}"
-    (tmp_path / "task.yaml").write_text(
-        f"name: mine\nkind: sequence_classification\nlabels: [a, b]\ntext_columns: text\n{files}\n"
-    )
-    tune = [
-        "recipes/finetune.py",
-        "--task_file",
-        tmp_path / "task.yaml",
-        "--model_name_or_path",
-        tmp_path / "hub",
-        *FLAGS,
-    ]
-    done = run(repository, *tune, "--output_dir", tmp_path / "tuned")
+    kind = "kind: sequence_classification\nlabels: [a, b]\ntext_columns: text"
+    (tmp_path / "task.yaml").write_text(f"name: mine\n{kind}\n{files}\n")
+    tune = ["recipes/finetune.py", "--task_file", tmp_path / "task.yaml", "--model_name_or_path", tmp_path / "hub"]
+    done = run(repository, *tune, *FLAGS, "--output_dir", tmp_path / "tuned")
     assert "starts anew" not in done.stderr
-
-    # And back: the trained models as the original reads them.
-    back = run(
-        repository,
-        converter,
-        "--model_name_or_path",
-        tmp_path / "run",
-        "--to_tensorflow",
-        "--output_dir",
-        tmp_path / "tf",
-    )
-    assert f"--init_checkpoint={tmp_path / 'tf' / 'bert_model.ckpt'} " in back.stdout
-    assert "--do_lower_case=True" in back.stdout
-    reader = BundleReader(tmp_path / "tf" / "bert_model.ckpt")
-    assert reader.variables.keys() == draw_variables().keys()
-    name = "bert/pooler/dense/kernel"
-    difference = np.abs(reader.read(name) - variables[name]).max()
-    assert 0 < difference < 0.01  # two steps further
-    done = run(
-        repository,
-        converter,
-        "--model_name_or_path",
-        tmp_path / "tuned",
-        "--to_tensorflow",
-        "--output_dir",
-        tmp_path / "tf2",
-    )
-    assert "labels, in the order of the classifier's rows: a, b" in done.stdout
-    assert BundleReader(tmp_path / "tf2" / "bert_model.ckpt").variables["output_weights"].shape == (
-        2,
-        CONFIG["hidden_size"],
-    )
+    said = convert("--model_name_or_path", tmp_path / "tuned", "--to_tensorflow", "--output_dir", tmp_path / "tf")
+    assert "labels, in the order of the classifier's rows: a, b" in said
+    variables = BundleReader(tmp_path / "tf" / "bert_model.ckpt").variables
+    assert variables["output_weights"].shape == (2, CONFIG["hidden_size"])
 
 
 @pytest.mark.parametrize(
@@ -126,18 +103,12 @@ def test_a_checkpoint_of_google_goes_on_here_and_back(repository, tmp_path):
         (["--tf_checkpoint", "{google}", "--skip_variables", "cls/x"], "nothing that is called cls/x"),
     ],
 )
-def test_mistakes_are_one_line(repository, tmp_path, monkeypatch, capsys, flags, message):
+def test_mistakes_are_one_line(convert, tmp_path, monkeypatch, flags, message):
     google = tmp_path / "uncased_L-2_H-8_A-2"
     write_original(google, draw_variables(), pieces=PIECES)
-    script = repository / "recipes" / "convert_checkpoint.py"
     words = [flag.replace("{google}", str(google)) for flag in flags]
-    output = [] if "--output_dir" in words else ["--output_dir", str(tmp_path / "new")]
-    monkeypatch.setattr(sys, "argv", [str(script), *words, *output])
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as caught:
-        runpy.run_path(str(script), run_name="__main__")
-    assert caught.value.code == 1
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = convert(*words, *([] if "--output_dir" in words else ["--output_dir", "new"]), code=1).splitlines()
     assert line.startswith("error: ")
     assert message in line
     assert not (tmp_path / "new").exists()

@@ -53,6 +53,10 @@ def refusal(path, data: bytes) -> str:
     return str(caught.value)
 
 
+def shown_id(value):
+    return "" if isinstance(value, bytes) else None
+
+
 @pytest.mark.parametrize("block_bytes", [1, 50, 700, 262_144])
 def test_pairs_come_back_in_blocks_of_any_size(tmp_path, block_bytes):
     write_table(tmp_path / "t.index", PAIRS.items(), block_bytes=block_bytes)
@@ -82,14 +86,14 @@ def test_a_changed_byte_is_seen_wherever_it_counts(tmp_path):
     write_table(tmp_path / "t.index", PAIRS.items(), block_bytes=500)
     data = (tmp_path / "t.index").read_bytes()
     seen = 0
-    for place in range(0, len(data), 7):
+    for place in range(0, len(data), 29):
         (tmp_path / "t.index").write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
         try:
             assert read_table(tmp_path / "t.index") == PAIRS
         except InputError:
             seen += 1
     # Only the empty block for metadata and the padding of the footer say nothing.
-    assert seen >= (len(data) - 60) // 7
+    assert seen >= (len(data) - 60) // 29
 
 
 def test_a_table_cut_short_is_refused(tmp_path):
@@ -116,6 +120,7 @@ def test_a_table_cut_short_is_refused(tmp_path):
         (table_of(block_of((0, b"a", b"")), compression=7), "compression 7"),
         (table_of(b"\xff" * 11), "the end is missing"),
     ],
+    ids=shown_id,
 )
 def test_what_cannot_be_is_refused(tmp_path, data, message):
     assert message in refusal(tmp_path / "t.index", data)
@@ -137,6 +142,7 @@ def snappy_table(stored: bytes) -> bytes:
         (b"\xff" * 12, "cut short"),
         (b"", "cut short"),
     ],
+    ids=shown_id,
 )
 def test_damaged_snappy_is_refused(tmp_path, stored, message):
     assert message in refusal(tmp_path / "t.index", snappy_table(stored))
