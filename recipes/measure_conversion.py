@@ -81,7 +81,7 @@ def measure(size: str, args: MeasureArguments, folder: Path) -> dict[str, Any]:
     sides: dict[str, list[tuple[float, float]]] = {"to_tensorflow": [], "from_tensorflow": []}
     for number in range(args.rounds):
         source, original, back = folder / "hub", folder / f"tf-{number}", folder / f"back-{number}"
-        way_back = ["--model_name_or_path", source, "--to_tensorflow", "--output_dir", original]
+        way_back = ("--model_name_or_path", source, "--to_tensorflow", "--output_dir", original)
         sides["to_tensorflow"].append(convert(*way_back))
         sides["from_tensorflow"].append(convert("--tf_checkpoint", original, "--output_dir", back))
         files = [path / "model.safetensors" for path in (source, back)]

@@ -19,13 +19,19 @@ from bert_recipes.errors import InputError
 logger = logging.getLogger(__name__)
 
 _MOST_BYTES = 1 << 20
-_SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+_SIZES: tuple[str, ...] = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
 _SIZES += ("max_position_embeddings", "type_vocab_size")
 _MOST_SIZE = 1 << 31
 # Of the class in modeling.py, for a file that does not state them.
 _SHARES = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02}
 # The multilingual and the Chinese models' files have these too; modeling.py reads none of them.
-_UNUSED = ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
+_UNUSED: tuple[str, ...] = ("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
 _UNUSED += ("pooler_size_per_head", "pooler_type")
 # The original's name -> transformers'. Its "gelu" is the tanh form; transformers calls the exact one so.
 _ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "tanh": "tanh"}

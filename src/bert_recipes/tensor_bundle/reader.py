@@ -123,7 +123,7 @@ class BundleReader:
         octets = np.empty(entry.size, dtype=np.uint8)
         with open(path, "rb", buffering=0) as file:
             file.seek(entry.offset)
-            view, done = memoryview(octets), 0
+            view, done = octets.data, 0
             while done < entry.size:
                 count = file.readinto(view[done:])
                 if not count:
@@ -131,12 +131,13 @@ class BundleReader:
                 done += count
         if masked_crc32c(octets) != entry.crc:
             raise InputError(f"{path}: damaged (wrong checksum of {shown(name)}); copy it again")
-        order = ">" if self._header.is_big_endian else "<"
+        order = "big" if self._header.is_big_endian else "little"
+        kind = np.dtype(np.uint16 if entry.dtype == BFLOAT16 else entry.dtype)
+        values = octets.view(kind.newbyteorder(order)).astype(kind, copy=False)
         if entry.dtype == BFLOAT16:
-            upper = octets.view(f"{order}u2").astype(np.uint32)
-            return (upper << 16).view(np.float32).reshape(entry.shape)
-        stored = np.dtype(entry.dtype).newbyteorder(order)
-        return octets.view(stored).reshape(entry.shape).astype(entry.dtype, copy=False)
+            # Its bits are the upper half of a float32's.
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        return values.reshape(entry.shape)
 
     def _describe(self, name: str) -> Variable:
         entry = self._entries[self._names[name]]
