@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -131,7 +132,7 @@ class BundleReader:
                 done += count
         if masked_crc32c(octets) != entry.crc:
             raise InputError(f"{path}: damaged (wrong checksum of {shown(name)}); copy it again")
-        order = "big" if self._header.is_big_endian else "little"
+        order: Literal["big", "little"] = "big" if self._header.is_big_endian else "little"
         kind = np.dtype(np.uint16 if entry.dtype == BFLOAT16 else entry.dtype)
         values = octets.view(kind.newbyteorder(order)).astype(kind, copy=False)
         if entry.dtype == BFLOAT16:
