@@ -40,7 +40,7 @@ else
 LAUNCHER := $(PYTHON) recipes/launch.py --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate compare benchmark compare-launches test test-slow lint format clean
+.PHONY: help install check-names no-sweep pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate convert compare benchmark compare-launches test test-slow lint format clean
 
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -136,6 +136,9 @@ predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc I
 
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
 	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(if $(findstring --task_file,$(ARGS)),,--store $(STORE))) $(ARGS)
+
+convert: $(READY)  ## a TensorFlow checkpoint of google-research/bert to a Hub folder, and back: ARGS="--tf_checkpoint FOLDER --output_dir my_bert"
+	$(PYTHON) recipes/convert_checkpoint.py $(ARGS)
 
 compare: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
 	$(PYTHON) recipes/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)

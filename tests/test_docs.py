@@ -29,7 +29,7 @@ TARGET_SCRIPTS |= {"params": "recipes/count_parameters.py", "evaluate": "recipes
 TARGET_SCRIPTS |= dict.fromkeys(("glue", "squad", "swag", "ner"), "recipes/finetune.py")
 TARGET_SCRIPTS |= {"ner-features": "recipes/feature_based_ner.py", "predict": "recipes/predict.py"}
 TARGET_SCRIPTS |= {"glue-all": "recipes/glue_all.py", "glue-submission": "recipes/make_glue_submission.py"}
-TARGET_SCRIPTS |= {"benchmark": "recipes/benchmark.py"}
+TARGET_SCRIPTS |= {"benchmark": "recipes/benchmark.py", "convert": "recipes/convert_checkpoint.py"}
 TARGET_SCRIPTS |= {"compare": "recipes/compare_with_stock.py"}
 # Scripts that also take the flags of another one.
 TAKES_FLAGS_OF = dict.fromkeys(

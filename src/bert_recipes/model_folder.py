@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,27 @@ def check_new_folder(folder: Path) -> None:
         raise InputError(f"output_dir: {folder} is not empty; give a new folder")
 
 
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Give a folder beside a new one to write to, which becomes it when the block ends well.
+
+    Args:
+        folder: Passed `check_new_folder`. Whatever goes wrong, it stays as it was.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    with saving(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:
+            whole = Path(aside) / "whole"
+            whole.mkdir()
+            yield whole
+            if folder.is_dir():  # an empty one
+                folder.rmdir()
+            whole.rename(folder)
+
+
 def write_model_folder(
     folder: Path,
     model: PreTrainedModel,
@@ -42,14 +64,8 @@ def write_model_folder(
     Raises:
         InputError: It cannot be written.
     """
-    with saving(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:
-            whole = Path(aside) / "whole"
-            model.save_pretrained(whole)
-            tokenizer.save_pretrained(whole)
-            for name, report in (reports or {}).items():
-                write_json(whole / name, report)
-            if folder.is_dir():  # an empty one
-                folder.rmdir()
-            whole.rename(folder)
+    with new_folder(folder) as whole:
+        model.save_pretrained(whole)
+        tokenizer.save_pretrained(whole)
+        for name, report in (reports or {}).items():
+            write_json(whole / name, report)

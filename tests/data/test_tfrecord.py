@@ -1,7 +1,5 @@
 """TFRecord framing and tf.train.Example messages against the formats' definitions."""
 
-import random
-
 import numpy as np
 import pytest
 
@@ -11,43 +9,8 @@ from bert_recipes.data.tfrecord import (
     encode_example,
     encode_float_feature,
     encode_int64_feature,
-    masked_crc32c,
     read_length,
 )
-
-
-def plain_crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def unmask(masked):
-    rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
-    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (bytes(32), 0x8A9136AA),
-        (bytes([255]) * 32, 0x62A8AB43),
-        (bytes(range(32)), 0x46DD794E),
-        (b"123456789", 0xE3069283),
-    ],
-)
-def test_checksums_of_rfc_3720(data, expected):
-    assert unmask(masked_crc32c(data)) == expected
-
-
-def test_checksums_of_all_lengths_equal_the_bitwise_definition():
-    rng = random.Random(0)
-    for length in [*range(12), 100, 1020, 1023, 1024, 1025, 1027, 1028, 2048, 2051, 3000]:
-        data = rng.randbytes(length)
-        assert unmask(masked_crc32c(data)) == plain_crc32c(data), length
 
 
 def test_values_of_all_sizes_come_back():

@@ -11,50 +11,15 @@ from typing import BinaryIO
 
 import numpy as np
 
+from bert_recipes.crc32c import masked_crc32c
+from bert_recipes.protobuf_wire import LENGTH_DELIMITED, encode_varint, iter_fields
 
-_POLYNOMIAL = 0x82F63B78  # Castagnoli, reflected
-_MASK_DELTA = 0xA282EAD8
-# Bytes summed in one step; the table takes 1 KB a byte.
-_CHUNK = 1024
+
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
 
-# Wire types of protocol buffers.
-_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 # Fields of a Feature.
 _FLOAT_LIST, _INT64_LIST = 2, 3
-
-
-@cache
-def _crc_table() -> np.ndarray:
-    """Return uint32 (_CHUNK, 256): what a byte adds to the checksum when that many more bytes follow it."""
-    first = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        first = np.where(first & 1, (first >> 1) ^ np.uint32(_POLYNOMIAL), first >> 1)
-    table = np.empty((_CHUNK, 256), dtype=np.uint32)
-    table[0] = first
-    for row in range(1, _CHUNK):
-        table[row] = (table[row - 1] >> 8) ^ first[table[row - 1] & 0xFF]
-    return table
-
-
-def masked_crc32c(data: bytes) -> int:
-    """Return the CRC-32C of ``data``, rotated and shifted as TFRecord files keep it.
-
-    A checksum is linear in its input: that of a chunk is the XOR of one table entry a byte, so there is no loop over
-    bytes. What went before is XORed into the chunk's first four bytes.
-    """
-    table = _crc_table()
-    state = 0xFFFFFFFF
-    for begin in range(0, len(data), _CHUNK):
-        chunk = np.frombuffer(data, dtype=np.uint8, count=min(_CHUNK, len(data) - begin), offset=begin).copy()
-        head = min(4, len(chunk))
-        chunk[:head] ^= np.frombuffer(struct.pack("<I", state), dtype=np.uint8)[:head]
-        entries = table[np.arange(len(chunk) - 1, -1, -1), chunk]
-        # With fewer than four bytes, the rest of the state moves down and stays.
-        state = (state >> (8 * head) if head < 4 else 0) ^ int(np.bitwise_xor.reduce(entries))
-    crc = state ^ 0xFFFFFFFF
-    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 @cache
@@ -98,12 +63,7 @@ class _Varints(dict[int, bytes]):
     """Integers 0 and above as base-128 varints, each made once."""
 
     def __missing__(self, value: int) -> bytes:
-        rest, parts = value, bytearray()
-        while rest > 0x7F:
-            parts.append(rest & 0x7F | 0x80)
-            rest >>= 7
-        parts.append(rest)
-        self[value] = bytes(parts)
+        self[value] = encode_varint(value)
         return self[value]
 
 
@@ -112,7 +72,7 @@ _varints = _Varints()
 
 def _tag(number: int, size: int) -> bytes:
     """Return what stands before a length-delimited field of that size; numbers below 16 only."""
-    return bytes((number << 3 | _LENGTH_DELIMITED,)) + _varints[size]
+    return bytes((number << 3 | LENGTH_DELIMITED,)) + _varints[size]
 
 
 @cache
@@ -154,12 +114,12 @@ def decode_example(data: bytes) -> dict[str, np.ndarray]:
         ValueError: Not such a message.
     """
     features: dict[str, np.ndarray] = {}
-    for _, _, body in _fields(data, 1):
-        for _, _, entry in _fields(body, 1):
-            parts: Mapping[int, bytes] = {number: value for number, _, value in _fields(entry)}
+    for _, _, body in iter_fields(data, 1):
+        for _, _, entry in iter_fields(body, 1):
+            parts: Mapping[int, bytes] = {number: value for number, _, value in iter_fields(entry)}
             if 1 not in parts or 2 not in parts:
                 raise ValueError("a feature without name or value")
-            for kind, _, values in _fields(parts[2]):
+            for kind, _, values in iter_fields(parts[2]):
                 if kind in (_FLOAT_LIST, _INT64_LIST):
                     features[parts[1].decode("utf-8")] = _decode_list(values, is_float=kind == _FLOAT_LIST)
     return features
@@ -167,7 +127,7 @@ def decode_example(data: bytes) -> dict[str, np.ndarray]:
 
 def _decode_list(data: bytes, *, is_float: bool) -> np.ndarray:
     """Return the values of a FloatList or an Int64List, packed or not."""
-    raw = b"".join(value for _, _, value in _fields(data, 1))
+    raw = b"".join(value for _, _, value in iter_fields(data, 1))
     if is_float:
         return np.frombuffer(raw, dtype="<f4")
     return _decode_varints(raw)
@@ -190,48 +150,3 @@ def _decode_varints(data: bytes) -> np.ndarray:
     shifts = 7 * (np.arange(len(octets)) - np.repeat(starts, sizes))
     parts = (octets & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
     return np.bitwise_or.reduceat(parts, starts).astype(np.int64)
-
-
-def _fields(data: bytes, only: int | None = None) -> list[tuple[int, int, bytes]]:
-    """Return (number, wire type, bytes) of a message's fields, in order.
-
-    Args:
-        data: The message.
-        only: Leave out fields with another number.
-
-    Raises:
-        ValueError: Not a message, or cut short.
-    """
-    fields, place = [], 0
-    while place < len(data):
-        tag, place = _read_varint(data, place)
-        number, wire_type = tag >> 3, tag & 7
-        if wire_type == _LENGTH_DELIMITED:
-            size, place = _read_varint(data, place)
-            end = place + size
-        elif wire_type == _VARINT:
-            end = _read_varint(data, place)[1]
-        elif wire_type in (_FIXED32, _FIXED64):
-            end = place + (4 if wire_type == _FIXED32 else 8)
-        else:
-            raise ValueError(f"field of unknown type {wire_type}")
-        if end > len(data):
-            raise ValueError("a field is cut short")
-        if only is None or number == only:
-            fields.append((number, wire_type, data[place:end]))
-        place = end
-    return fields
-
-
-def _read_varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return the number at ``place`` and where the next byte is."""
-    value = shift = 0
-    while True:
-        if place >= len(data) or shift > 63:
-            raise ValueError("a number is cut short")
-        octet = data[place]
-        place += 1
-        value |= (octet & 0x7F) << shift
-        if octet < 0x80:
-            return value, place
-        shift += 7

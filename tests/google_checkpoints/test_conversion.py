@@ -1,0 +1,414 @@
+"""Original checkpoints to Hub folders and back: the same weights, the same outputs, and one line for what is wrong."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conversions import check_outputs, read_all, to_hub
+from fixture_parts import CONFIG, INPUTS, PIECES
+from original_model import draw_variables, outputs, write_original
+from safetensors.torch import load_file, save_file
+
+from bert_recipes.errors import InputError
+from bert_recipes.google_checkpoints.location import find_files
+from bert_recipes.google_checkpoints.to_tensorflow import convert_to_tensorflow
+from bert_recipes.google_checkpoints.weights_file import write_weights
+from bert_recipes.tokenization import load_tokenizer
+
+
+HEADS = [(), ("masked_lm", "next_sentence"), ("masked_lm",), ("next_sentence",), ("classifier",), ("squad",)]
+
+
+@pytest.mark.parametrize("heads", HEADS, ids="-".join)
+def test_there_and_back_again_is_the_same_bit_for_bit(tmp_path, heads):
+    variables = draw_variables(heads=heads)
+    prefix = write_original(tmp_path / "google", variables)
+    to_hub(tmp_path / "google", tmp_path / "hub")
+    written = convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
+    assert read_all(written.prefix).keys() == variables.keys()
+    for suffix in (".index", ".data-00000-of-00001"):
+        names = (path.with_name(path.name + suffix) for path in (prefix, written.prefix))
+        first, second = (path.read_bytes() for path in names)
+        assert first == second
+    assert json.loads((tmp_path / "back" / "bert_config.json").read_text()) == CONFIG
+    assert (tmp_path / "back" / "vocab.txt").read_bytes() == (tmp_path / "google" / "vocab.txt").read_bytes()
+    assert {path.name for path in (tmp_path / "back").iterdir()} == {
+        "bert_model.ckpt.index",
+        "bert_model.ckpt.data-00000-of-00001",
+        "bert_config.json",
+        "vocab.txt",
+    }
+
+
+@pytest.mark.parametrize("heads", HEADS, ids="-".join)
+def test_stock_computes_the_originals_outputs(tmp_path, heads):
+    variables = draw_variables(heads=heads)
+    write_original(tmp_path / "google", variables)
+    done = to_hub(tmp_path / "google", tmp_path / "hub")
+    model, info = getattr(transformers, done.architecture).from_pretrained(tmp_path / "hub", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["mismatched_keys"]
+    assert all("pooler" in name for name in info["unexpected_keys"])
+    wanted = outputs(variables, CONFIG, *INPUTS.values())
+    check_outputs(model, wanted)
+
+
+def test_a_folder_is_what_stock_writes(tmp_path):
+    write_original(tmp_path / "google", draw_variables())
+    to_hub(tmp_path / "google", tmp_path / "hub")
+    model = transformers.BertForPreTraining.from_pretrained(tmp_path / "hub")
+    model.save_pretrained(tmp_path / "stock")
+    mine, stock = (load_file(tmp_path / name / "model.safetensors") for name in ("hub", "stock"))
+    shared = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}  # second names, in some versions
+    assert mine.keys() == stock.keys() - shared
+    assert all(torch.equal(mine[name], stock[name]) for name in mine)
+    assert model.config.hidden_act == "gelu_new"
+    assert model.config.layer_norm_eps == 1e-12
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hub")
+    assert tokenizer.convert_tokens_to_ids("[MASK]") == 4
+    # And from what stock writes back to the original.
+    tokenizer.save_pretrained(tmp_path / "stock")
+    written = convert_to_tensorflow(tmp_path / "stock", tmp_path / "back")
+    wanted = draw_variables()
+    got = read_all(written.prefix)
+    assert all(np.array_equal(got[name], wanted[name]) for name in wanted)
+
+
+def test_the_streamed_file_is_the_librarys_byte_for_byte(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        name: rng.normal(size=shape).astype(np.float32) for name, shape in {"b": (3, 5), "a.x": (7,), "c": ()}.items()
+    }
+    write_weights(tmp_path / "mine", {name: array.shape for name, array in arrays.items()}, arrays.__getitem__)
+    save_file(
+        {name: torch.from_numpy(array) for name, array in arrays.items()},
+        tmp_path / "library",
+        metadata={"format": "pt"},
+    )
+    assert (tmp_path / "mine").read_bytes() == (tmp_path / "library").read_bytes()
+
+
+def test_what_the_optimiser_added_is_left_out_and_counted(tmp_path):
+    write_original(tmp_path / "google", draw_variables(with_adam=True), name="model.ckpt-1234")
+    done = to_hub(tmp_path / "google", tmp_path / "hub")
+    num_variables = len(draw_variables())
+    assert (done.num_variables, done.num_of_optimizer) == (num_variables, 2 * num_variables + 1)
+    report = json.loads((tmp_path / "hub" / "google_checkpoint.json").read_text())
+    assert report["checkpoint"] == "model.ckpt-1234"
+    assert report["num_of_optimizer"] == done.num_of_optimizer
+    assert done.num_parameters == sum(array.size for array in draw_variables().values())
+
+
+def test_variables_of_smaller_types_become_float32(tmp_path):
+    variables = {name: array.astype(np.float16) for name, array in draw_variables().items()}
+    write_original(tmp_path / "google", variables)
+    to_hub(tmp_path / "google", tmp_path / "hub")
+    weights = load_file(tmp_path / "hub" / "model.safetensors")
+    wanted = variables["bert/pooler/dense/kernel"].astype(np.float32).T
+    np.testing.assert_array_equal(weights["bert.pooler.dense.weight"].numpy(), wanted)
+
+
+def test_a_folder_of_the_first_converters_names_types_and_parts_is_taken(tmp_path):
+    variables = draw_variables()
+    write_original(tmp_path / "google", variables)
+    to_hub(tmp_path / "google", tmp_path / "hub")
+    weights = load_file(tmp_path / "hub" / "model.safetensors")
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in weights.items()
+    }
+    old["cls.predictions.decoder.weight"] = old.pop("bert.embeddings.word_embeddings.weight")
+    old["bert.embeddings.position_ids"] = torch.arange(32)[None]
+    half = sorted(old)[: len(old) // 2]
+    parts = {"model-1.safetensors": half, "model-2.safetensors": sorted(set(old) - set(half))}
+    for file, names in parts.items():
+        save_file({name: old[name].clone() for name in names}, tmp_path / "hub" / file)
+    index = {"weight_map": {name: file for file, names in parts.items() for name in names}}
+    (tmp_path / "hub" / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "hub" / "model.safetensors").unlink()
+    got = read_all(convert_to_tensorflow(tmp_path / "hub", tmp_path / "back").prefix)
+    assert got.keys() == variables.keys()
+    assert all(np.array_equal(got[name], variables[name]) for name in variables)
+
+
+def test_bfloat16_weights_become_float32_variables(tmp_path):
+    write_original(tmp_path / "google", draw_variables())
+    to_hub(tmp_path / "google", tmp_path / "hub")
+    weights = load_file(tmp_path / "hub" / "model.safetensors")
+    save_file({name: tensor.bfloat16() for name, tensor in weights.items()}, tmp_path / "hub" / "model.safetensors")
+    got = read_all(convert_to_tensorflow(tmp_path / "hub", tmp_path / "back").prefix)
+    wanted = weights["bert.pooler.dense.weight"].bfloat16().float().numpy().T
+    np.testing.assert_array_equal(got["bert/pooler/dense/kernel"], wanted)
+
+
+# What is left out, named and settled
+
+
+def test_heads_can_be_left_out_in_both_directions(tmp_path):
+    write_original(tmp_path / "google", {**draw_variables(), **draw_variables(heads=("squad",))})
+    with pytest.raises(InputError, match="--skip_variables: cls/predictions"):
+        to_hub(tmp_path / "google", tmp_path / "hub")
+    done = to_hub(tmp_path / "google", tmp_path / "hub", skipped=["cls/predictions", "cls/seq_relationship"])
+    assert done.architecture == "BertForQuestionAnswering"
+    assert len(done.skipped) == 7
+    written = convert_to_tensorflow(tmp_path / "hub", tmp_path / "back", skipped=["qa_outputs"])
+    assert written.skipped == ["qa_outputs.bias", "qa_outputs.weight"]
+    assert read_all(written.prefix).keys() == draw_variables(heads=()).keys()
+    with pytest.raises(InputError, match="nothing that is called qa"):
+        convert_to_tensorflow(tmp_path / "hub", tmp_path / "again", skipped=["qa"])
+
+
+def test_a_head_that_the_original_does_not_have_is_refused(tmp_path):
+    write_original(tmp_path / "google", draw_variables(heads=("classifier",)))
+    to_hub(tmp_path / "google", tmp_path / "hub")
+    config = json.loads((tmp_path / "hub" / "config.json").read_text())
+    (tmp_path / "hub" / "config.json").write_text(
+        json.dumps({**config, "architectures": ["BertForTokenClassification"]})
+    )
+    with pytest.raises(InputError, match="a 'BertForTokenClassification', and the original's code has none"):
+        convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
+    written = convert_to_tensorflow(tmp_path / "hub", tmp_path / "back", skipped=["classifier"])
+    assert read_all(written.prefix).keys() == draw_variables(heads=()).keys()
+
+
+def test_labels_of_a_classifier(tmp_path):
+    write_original(tmp_path / "google", draw_variables(heads=("classifier",)))
+    to_hub(tmp_path / "google", tmp_path / "hub", labels=["no", "yes", "perhaps"])
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "hub")
+    assert config.id2label == {0: "no", 1: "yes", 2: "perhaps"}
+    assert convert_to_tensorflow(tmp_path / "hub", tmp_path / "back").labels == ["no", "yes", "perhaps"]
+    with pytest.raises(InputError, match="labels: 2 different ones for a classifier of 3"):
+        to_hub(tmp_path / "google", tmp_path / "other", labels=["no", "yes"])
+    assert to_hub(tmp_path / "google", tmp_path / "other").architecture == "BertForSequenceClassification"
+    write_original(tmp_path / "google", draw_variables())
+    with pytest.raises(InputError, match="no classifier"):
+        to_hub(tmp_path / "google", tmp_path / "third", labels=["no"])
+
+
+@pytest.mark.parametrize(
+    ("name", "is_lower"),
+    [
+        ("uncased_L-12_H-768_A-12", True),
+        ("wwm_uncased_L-24_H-1024_A-16", True),
+        ("cased_L-12_H-768_A-12", False),
+        ("multi_cased_L-12_H-768_A-12", False),
+        ("multilingual_L-12_H-768_A-12", True),
+        ("chinese_L-12_H-768_A-12", True),
+    ],
+)
+def test_case_is_as_the_folder_says(tmp_path, name, is_lower):
+    folder = tmp_path / name
+    write_original(folder, draw_variables(), pieces=[*PIECES[:-1], "A"])
+    assert to_hub(folder, tmp_path / "hub").do_lower_case == is_lower
+    assert load_tokenizer(tmp_path / "hub").do_lower_case == is_lower
+    assert to_hub(folder, tmp_path / "same", do_lower_case=is_lower).do_lower_case == is_lower
+    with pytest.raises(InputError, match=f"give --do_lower_case {str(is_lower).lower()}"):
+        to_hub(folder, tmp_path / "other", do_lower_case=not is_lower)
+
+
+def test_without_such_a_name_the_user_or_the_vocabulary_decides(tmp_path):
+    write_original(tmp_path / "mine", draw_variables())
+    assert to_hub(tmp_path / "mine", tmp_path / "a").do_lower_case
+    assert not to_hub(tmp_path / "mine", tmp_path / "b", do_lower_case=False).do_lower_case
+    assert not convert_to_tensorflow(tmp_path / "b", tmp_path / "back").do_lower_case
+
+
+def test_gelu_is_the_originals_unless_the_exact_form_is_asked_for(tmp_path, caplog):
+    write_original(tmp_path / "google", draw_variables())
+    to_hub(tmp_path / "google", tmp_path / "hub", exact_gelu=True)
+    assert transformers.AutoConfig.from_pretrained(tmp_path / "hub").hidden_act == "gelu"
+    convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
+    assert "tanh form" in caplog.text
+    assert json.loads((tmp_path / "back" / "bert_config.json").read_text())["hidden_act"] == "gelu"
+
+
+def test_what_the_multilingual_configurations_have_besides_stays(tmp_path, caplog):
+    extra = {"directionality": "bidi", "pooler_fc_size": 768, "pooler_type": "first_token_transform"}
+    write_original(tmp_path / "google", draw_variables(), {**CONFIG, **extra, "auto_map": {"x": "y"}})
+    to_hub(tmp_path / "google", tmp_path / "hub")
+    assert "left out" in caplog.text
+    assert "auto_map" not in json.loads((tmp_path / "hub" / "config.json").read_text())
+    convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
+    assert json.loads((tmp_path / "back" / "bert_config.json").read_text()) == {**CONFIG, **extra}
+
+
+# Mistakes
+
+
+def without(variables, *names):
+    return {name: array for name, array in variables.items() if name not in names}
+
+
+PLAIN = draw_variables()
+
+
+@pytest.mark.parametrize(
+    ("variables", "config", "pieces", "message"),
+    [
+        (
+            without(PLAIN, "bert/pooler/dense/bias"),
+            CONFIG,
+            PIECES,
+            "bert/pooler/dense/bias is missing; the checkpoint is not whole",
+        ),
+        (
+            without(PLAIN, "cls/seq_relationship/output_bias"),
+            CONFIG,
+            PIECES,
+            "cls/seq_relationship/output_bias is missing",
+        ),
+        ({**PLAIN, "module/x": np.zeros(2)}, CONFIG, PIECES, "module/x is not of the original's model"),
+        (PLAIN, {**CONFIG, "num_hidden_layers": 3}, PIECES, "has 2 layers, .* says num_hidden_layers 3"),
+        (PLAIN, {**CONFIG, "num_hidden_layers": 10**9}, PIECES, "has 2 layers"),
+        (
+            PLAIN,
+            {**CONFIG, "hidden_size": 10},
+            PIECES,
+            r"bert/embeddings/word_embeddings is \[58, 8\], by .* it is \[58, 10\]",
+        ),
+        (PLAIN, {**CONFIG, "hidden_size": 9}, PIECES, "no multiple of num_attention_heads"),
+        (PLAIN, {**CONFIG, "hidden_size": True}, PIECES, "hidden_size is True"),
+        (PLAIN, {**CONFIG, "hidden_size": "8"}, PIECES, "hidden_size is '8'"),
+        (PLAIN, {**CONFIG, "hidden_act": ["gelu"]}, PIECES, "hidden_act is"),
+        (PLAIN, {**CONFIG, "hidden_act": "swish"}, PIECES, "the original has gelu, relu, tanh"),
+        (PLAIN, {**CONFIG, "hidden_dropout_prob": 1.5}, PIECES, "below 1"),
+        (PLAIN, {**CONFIG, "hidden_dropout_prob": float("nan")}, PIECES, "below 1"),
+        (PLAIN, without(CONFIG, "vocab_size"), PIECES, "no vocab_size"),
+        (PLAIN, [1], PIECES, "holds no mapping but a list"),
+        (PLAIN, CONFIG, PIECES[:-3], r"has 55 pieces, .* says vocab_size 58"),
+        (PLAIN, CONFIG, PIECES[1:], r"no \[PAD\]"),
+        ({name: array.astype(np.int32) for name, array in PLAIN.items()}, CONFIG, PIECES, "is int32; converted are"),
+        ({"global_step": np.asarray(1)}, CONFIG, PIECES, "none of the original's weights"),
+        ({"model/layer/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(2)}, CONFIG, PIECES, "TensorFlow 2's objects"),
+    ],
+)
+def test_files_that_do_not_belong_together_are_refused_and_nothing_is_written(
+    tmp_path, variables, config, pieces, message
+):
+    write_original(tmp_path / "google", variables, config, pieces=pieces)
+    with pytest.raises(InputError, match=message):
+        to_hub(tmp_path / "google", tmp_path / "hub")
+    assert {path.name for path in tmp_path.iterdir()} == {"google"}
+
+
+def test_damage_that_is_met_on_the_way_leaves_nothing(tmp_path):
+    write_original(tmp_path / "google", PLAIN)
+    path = tmp_path / "google" / "bert_model.ckpt.data-00000-of-00001"
+    path.write_bytes(path.read_bytes()[:-4] + b"1234")
+    with pytest.raises(InputError, match="wrong checksum"):
+        to_hub(tmp_path / "google", tmp_path / "hub")
+    assert {path.name for path in tmp_path.iterdir()} == {"google"}
+
+
+def test_the_checkpoint_is_found_by_folder_path_or_file(tmp_path):
+    folder = tmp_path / "run"
+    for step in (10, 9):
+        write_original(folder, PLAIN, name=f"model.ckpt-{step}")
+    with pytest.raises(InputError, match="several checkpoints: give one"):
+        find_files(str(folder), None, None)
+    (folder / "checkpoint").write_text(
+        'model_checkpoint_path: "/elsewhere/model.ckpt-10"\nall_model_checkpoint_paths: "x"\n'
+    )
+    assert find_files(str(folder), None, None).prefix == folder / "model.ckpt-10"
+    for name in ("model.ckpt-9", "model.ckpt-9.index", "model.ckpt-9.data-00000-of-00001", "model.ckpt-9.meta"):
+        assert find_files(str(folder / name), None, None).prefix == folder / "model.ckpt-9"
+    write_original(folder, PLAIN)
+    assert find_files(str(folder), None, None).prefix == folder / "bert_model.ckpt"
+    shutil.move(folder / "vocab.txt", tmp_path / "v.txt")
+    with pytest.raises(InputError, match=r"has no vocab\.txt; say where it is with --vocab_file"):
+        find_files(str(folder), None, None)
+    assert find_files(str(folder), None, str(tmp_path / "v.txt")).vocab_file == tmp_path / "v.txt"
+    with pytest.raises(InputError, match="bert_config_file: no file nowhere"):
+        find_files(str(folder), "nowhere", str(tmp_path / "v.txt"))
+
+
+def test_where_there_is_no_checkpoint_one_line_says_what_one_is(tmp_path):
+    (tmp_path / "bert_model.ckpt").write_bytes(b"of version 1")
+    with pytest.raises(InputError, match="format of version 2"):
+        find_files(str(tmp_path / "bert_model.ckpt"), None, None)
+    with pytest.raises(InputError, match=r"has no TensorFlow checkpoint \(no file"):
+        find_files(str(tmp_path), None, None)
+    with pytest.raises(InputError, match="give the folder or the path"):
+        find_files(str(tmp_path / "nowhere"), None, None)
+
+
+def change_config(folder, **changes):
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | changes))
+
+
+def change_weights(folder, change):
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), "not JSON"),
+        (lambda folder: (folder / "config.json").write_text("[" * 100_000), "not JSON"),
+        (lambda folder: change_config(folder, model_type="roberta"), "model_type is 'roberta'"),
+        (lambda folder: change_config(folder, hidden_act="silu"), "the original has gelu"),
+        (lambda folder: change_config(folder, position_embedding_type="relative_key"), "is not the original's"),
+        (lambda folder: change_config(folder, is_decoder=True), "sees both sides"),
+        (lambda folder: change_config(folder, num_hidden_layers=1), "has 2 layers"),
+        (lambda folder: change_config(folder, intermediate_size=17), r"is \[16, 8\], by .* it is \[17, 8\]"),
+        (lambda folder: change_config(folder, vocab_size=50), "58 pieces in the vocabulary, but vocab_size is 50"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors; no other weights are opened"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 20), "no safetensors file, or damaged"),
+        (
+            lambda folder: change_weights(folder, lambda w: w.pop("bert.pooler.dense.bias")),
+            "bert.pooler.dense.bias is missing",
+        ),
+        (
+            lambda folder: change_weights(folder, lambda w: w.update(x=torch.zeros(1))),
+            "x is not of the original's model",
+        ),
+        (
+            lambda folder: change_weights(
+                folder, lambda w: w.update({"cls.predictions.decoder.weight": torch.zeros(58, 8)})
+            ),
+            "the original has one weight for both",
+        ),
+        (
+            lambda folder: change_weights(
+                folder, lambda w: w.update({"bert.pooler.dense.bias": torch.zeros(8).double()})
+            ),
+            "is torch.float64; weights of these types are converted",
+        ),
+    ],
+)
+def test_a_folder_that_the_original_has_no_place_for_is_refused(tmp_path, break_it, message):
+    write_original(tmp_path / "google", PLAIN)
+    to_hub(tmp_path / "google", tmp_path / "hub")
+    break_it(tmp_path / "hub")
+    with pytest.raises(InputError, match=message) as caught:
+        convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "model.bin", "", 5])
+def test_an_index_names_only_safetensors_files_beside_it(tmp_path, name):
+    write_original(tmp_path / "google", PLAIN)
+    to_hub(tmp_path / "google", tmp_path / "hub")
+    (tmp_path / "hub" / "model.safetensors").rename(tmp_path / "model.safetensors")
+    (tmp_path / "hub" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(InputError, match="is no safetensors file beside it"):
+        convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
+
+
+def test_added_tokens_have_no_place(tmp_path):
+    write_original(tmp_path / "google", PLAIN)
+    to_hub(tmp_path / "google", tmp_path / "hub")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hub")
+    tokenizer.add_tokens(["new"])
+    tokenizer.save_pretrained(tmp_path / "hub")
+    (tmp_path / "hub" / "vocab.txt").unlink(missing_ok=True)
+    with pytest.raises(InputError, match="1 added tokens"):
+        convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")

@@ -1,0 +1,98 @@
+"""The table of names against the original's variables and the classes of stock transformers."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from fixture_parts import CONFIG
+from original_model import shapes
+
+from bert_recipes.errors import InputError
+from bert_recipes.google_checkpoints.names import (
+    ARCHITECTURES,
+    architecture_of,
+    is_chosen,
+    is_of_optimizer,
+    list_weights,
+    select_weights,
+)
+
+
+WEIGHTS = list_weights(CONFIG, num_labels=3)
+
+
+@pytest.mark.parametrize(
+    ("heads", "architecture"),
+    [
+        ((), "BertModel"),
+        (("masked_lm", "next_sentence"), "BertForPreTraining"),
+        (("masked_lm",), "BertForMaskedLM"),
+        (("next_sentence",), "BertForNextSentencePrediction"),
+        (("classifier",), "BertForSequenceClassification"),
+        (("squad",), "BertForQuestionAnswering"),
+    ],
+)
+def test_the_table_is_the_originals_variables_and_stocks_tensors(heads, architecture):
+    assert architecture in ARCHITECTURES
+    original = shapes(CONFIG, heads)
+    chosen = select_weights(WEIGHTS, original, "here", by_tensor=False)
+    assert {weight.variable: weight.shape for weight in chosen} == original
+    assert architecture_of({weight.part for weight in chosen}, "here")[0] == architecture
+    config = transformers.BertConfig(**CONFIG, num_labels=2 if "squad" in heads else 3)
+    with torch.device("meta"):
+        stock = getattr(transformers, architecture)(config)
+    tied = {name for name in stock.all_tied_weights_keys or {} if name != "bert.embeddings.word_embeddings.weight"}
+    prefix = "bert." if architecture == "BertModel" else ""
+    wanted = {prefix + name: tuple(tensor.shape) for name, tensor in stock.named_parameters(remove_duplicate=False)}
+    has_pooler = any(".pooler." in name for name in wanted)
+    mine = {weight.tensor: weight.tensor_shape for weight in chosen if has_pooler or weight.part != "pooler"}
+    assert mine == {name: shape for name, shape in wanted.items() if name not in tied}
+
+
+def test_every_variable_and_every_tensor_has_one_counterpart():
+    assert len({weight.variable for weight in WEIGHTS}) == len({weight.tensor for weight in WEIGHTS}) == len(WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_theirs"),
+    [
+        ("global_step", True),
+        ("bert/pooler/dense/kernel/adam_m", True),
+        ("bert/pooler/dense/kernel/adam_v", True),
+        ("cls/AdamWeightDecayOptimizer_1", True),
+        ("bert/pooler/dense/kernel", False),
+        ("adam_mean/kernel", False),
+        ("bert/global_step", False),
+    ],
+)
+def test_what_the_optimiser_adds(name, is_theirs):
+    assert is_of_optimizer(name) == is_theirs
+
+
+def test_names_are_left_out_whole_or_with_all_below_them():
+    assert is_chosen("cls/predictions/output_bias", ["cls/predictions"])
+    assert is_chosen("cls.predictions.bias", ["cls.predictions"])
+    assert is_chosen("output_bias", ["output_bias"])
+    assert not is_chosen("cls/predictions_2/bias", ["cls/predictions"])
+
+
+def test_missing_unknown_and_too_many_are_named():
+    names = dict(shapes(CONFIG))
+    del names["bert/pooler/dense/bias"], names["cls/predictions/transform/dense/kernel"]
+    with pytest.raises(InputError, match=r"here: bert/pooler/dense/bias and 1 more are missing"):
+        select_weights(WEIGHTS, names, "here", by_tensor=False)
+    with pytest.raises(
+        InputError,
+        match=r"here: other/kernel and 1 more are not of the original's model.*--skip_variables other/kernel",
+    ):
+        select_weights(WEIGHTS, {*shapes(CONFIG), "other/kernel", "z"}, "here", by_tensor=False)
+    with pytest.raises(InputError, match="heads for masked_lm, next_sentence, squad"):
+        select_weights(WEIGHTS, {**shapes(CONFIG), **shapes(CONFIG, ("squad",))}, "here", by_tensor=False)
+
+
+def test_names_with_line_breaks_stay_on_one_line():
+    with pytest.raises(InputError) as caught:
+        select_weights(WEIGHTS, {*shapes(CONFIG), "a\nb" * 100}, str(Path("here")), by_tensor=False)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 500

@@ -1,0 +1,114 @@
+"""recipes/convert_checkpoint.py, and training that goes on from what it writes."""
+
+import json
+import runpy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from fixture_parts import CONFIG, PIECES
+from original_model import draw_variables, write_original
+
+from bert_recipes.tensor_bundle import BundleReader
+
+
+FLAGS = ["--max_seq_length", "32", "--per_device_train_batch_size", "4", "--global_train_batch_size", "4"]
+FLAGS += ["--max_steps", "2", "--eval_strategy", "no", "--precision", "fp32", "--use_cpu", "true"]
+KERNEL = "bert/pooler/dense/kernel"
+
+
+def run(repository, *command):
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=300, check=False, cwd=repository
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done
+
+
+@pytest.fixture
+def convert(repository, monkeypatch, capsys):
+    """Run the recipe in this process; what it says on stdout, or the line that it ends with."""
+    script = repository / "recipes" / "convert_checkpoint.py"
+
+    def call(*flags, code=0):
+        monkeypatch.setattr(sys, "argv", [str(script), *map(str, flags)])
+        with pytest.raises(SystemExit) as caught:
+            runpy.run_path(str(script), run_name="__main__")
+        said = capsys.readouterr()
+        assert caught.value.code == code, said.err
+        return said.err if code else said.out
+
+    return call
+
+
+def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(repository, small_store, convert, tmp_path):
+    folder = tmp_path / "uncased_L-2_H-8_A-2"
+    pieces = (small_store / "tokenizer" / "vocab.txt").read_text().split()
+    config = {**CONFIG, "vocab_size": len(pieces)}
+    variables, plain = draw_variables(config, with_adam=True), draw_variables(config)
+    prefix = write_original(folder, variables, config, pieces=pieces)
+    assert convert("--tf_checkpoint", prefix, "--output_dir", tmp_path / "hub").splitlines() == [
+        f"read {prefix}: {len(plain)} variables, {sum(array.size for array in plain.values()):,} parameters",
+        f"left out: {2 * len(plain) + 1} variables of the optimiser, which a new run starts anew",
+        f"wrote {tmp_path / 'hub'}: BertForPreTraining, do_lower_case true",
+    ]
+    pretrain = ["recipes/pretrain.py", "--model_name_or_path", tmp_path / "hub", "--store", small_store, *FLAGS]
+    run(repository, *pretrain, "--warmup_steps", "1", "--save_strategy", "no", "--output_dir", tmp_path / "run")
+    back = ["--model_name_or_path", tmp_path / "run", "--to_tensorflow", "--output_dir", tmp_path / "tf"]
+    said = convert(*back)
+    assert f"--init_checkpoint={tmp_path / 'tf' / 'bert_model.ckpt'} " in said
+    assert "--do_lower_case=True" in said
+    reader = BundleReader(tmp_path / "tf" / "bert_model.ckpt")
+    assert reader.variables.keys() == plain.keys()
+    assert 0 < np.abs(reader.read(KERNEL) - variables[KERNEL]).max() < 0.01  # two steps further
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(repository, convert, tmp_path):
+    write_original(tmp_path / "google", draw_variables())
+    convert("--tf_checkpoint", tmp_path / "google", "--output_dir", tmp_path / "hub")
+    rows = [{"text": "a b c", "label": 0}, {"text": "x y z", "label": 1}] * 4
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = "files: {train: train.jsonl, validation: validation.jsonl}"
+    kind = "kind: sequence_classification\nlabels: [a, b]\ntext_columns: text"
+    (tmp_path / "task.yaml").write_text(f"name: mine\n{kind}\n{files}\n")
+    tune = ["recipes/finetune.py", "--task_file", tmp_path / "task.yaml", "--model_name_or_path", tmp_path / "hub"]
+    done = run(repository, *tune, *FLAGS, "--output_dir", tmp_path / "tuned")
+    assert "starts anew" not in done.stderr
+    said = convert("--model_name_or_path", tmp_path / "tuned", "--to_tensorflow", "--output_dir", tmp_path / "tf")
+    assert "labels, in the order of the classifier's rows: a, b" in said
+    variables = BundleReader(tmp_path / "tf" / "bert_model.ckpt").variables
+    assert variables["output_weights"].shape == (2, CONFIG["hidden_size"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "give either --tf_checkpoint, or --model_name_or_path with --to_tensorflow"),
+        (["--tf_checkpoint", "a", "--model_name_or_path", "b"], "give either --tf_checkpoint"),
+        (["--model_name_or_path", "b"], "are given together"),
+        (["--tf_checkpoint", "a", "--to_tensorflow"], "are given together"),
+        (
+            ["--model_name_or_path", "b", "--to_tensorflow", "--vocab_file", "v"],
+            "--vocab_file goes with --tf_checkpoint",
+        ),
+        (["--model_name_or_path", "b", "--to_tensorflow", "--do_lower_case", "false"], "--do_lower_case goes with"),
+        (["--model_name_or_path", "nowhere", "--to_tensorflow"], "nowhere has no config.json"),
+        (["--tf_checkpoint", "nowhere"], "no nowhere.index; give the folder or the path"),
+        (["--tf_checkpoint", "{google}", "--bert_config_file", "x"], "bert_config_file: no file x"),
+        (["--tf_checkpoint", "{google}", "--do_lower_case", "false"], "an uncased model by its name"),
+        (["--tf_checkpoint", "{google}", "--output_dir", "{google}"], "is not empty; give a new folder"),
+        (["--tf_checkpoint", "{google}", "--skip_variables", "cls/x"], "nothing that is called cls/x"),
+    ],
+)
+def test_mistakes_are_one_line(convert, tmp_path, monkeypatch, flags, message):
+    google = tmp_path / "uncased_L-2_H-8_A-2"
+    write_original(google, draw_variables(), pieces=PIECES)
+    words = [flag.replace("{google}", str(google)) for flag in flags]
+    monkeypatch.chdir(tmp_path)
+    (line,) = convert(*words, *([] if "--output_dir" in words else ["--output_dir", "new"]), code=1).splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not (tmp_path / "new").exists()
