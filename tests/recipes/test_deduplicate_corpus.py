@@ -101,7 +101,7 @@ def once(corpus, tmp_path_factory):
     return output, run(corpus, output)
 
 
-def test_known_duplicates_are_removed_and_nothing_else(once):
+def test_known_duplicates_are_removed_and_nothing_else(corpus, once):
     output, report = once
     counts = {name: number for name, number in report.items() if name.startswith(("documents", "exact", "near"))}
     assert counts == {
@@ -115,7 +115,7 @@ def test_known_duplicates_are_removed_and_nothing_else(once):
     assert written == report
     assert (report["threshold"], report["settings"]["n_grams"]) == (0.719, 5)
     assert [source["name"] for source in report["sources"]] == [
-        f"corpus0/{name}" for name in ("a.txt", "b.jsonl.gz", "c.parquet", "d.json")
+        f"{corpus.name}/{name}" for name in ("a.txt", "b.jsonl.gz", "c.parquet", "d.json")
     ]
 
 
