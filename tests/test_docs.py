@@ -153,22 +153,49 @@ def commands(path: Path) -> Iterator[list[str]]:
 Flags = Callable[[str], set[str]]
 
 
+# Prints the help of each script named, in a fork of one process that has the heavy packages: they take seconds to import.
+PRINT_HELPS = """
+import os, runpy, sys
+import bert_recipes.arguments, bert_recipes.finetuning.run
+for script in sys.argv[1:]:
+    print(f"== {script}", flush=True)
+    child = os.fork()
+    if not child:
+        sys.argv, sys.path = [script, "--help"], [os.path.dirname(script), *sys.path]
+        runpy.run_path(script, run_name="__main__")
+    if os.waitpid(child, 0)[1]:
+        sys.exit(f"{script} --help failed")
+"""
+
+
 @pytest.fixture(scope="session")
-def flags_of(repository: Path) -> Flags:
-    """Ask a script for its flags; each script runs once."""
-    known: dict[str, set[str]] = {}
+def helps() -> dict[str, str]:
+    """What every script says to --help."""
+    scripts = [path.relative_to(ROOT).as_posix() for path in SCRIPTS]
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT_HELPS, *scripts],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    parts = (part.partition("\n") for part in done.stdout.split("== ")[1:])
+    found = {script: said for script, _, said in parts}
+    assert found.keys() == set(scripts)
+    return found
+
+
+@pytest.fixture(scope="session")
+def flags_of(helps: dict[str, str]) -> Flags:
+    """The flags of a script."""
 
     def flags(script: str) -> set[str]:
-        if script not in known:
-            done = subprocess.run(
-                [sys.executable, script, "--help"], capture_output=True, text=True, timeout=300, check=True, cwd=ROOT
-            )
-            usage = done.stdout.split("\n\n")[0]
-            known[script] = set(re.findall(r"\[(--[\w-]+)", usage))
-            assert "--config" in known[script], usage
-            if script in TAKES_FLAGS_OF:
-                known[script] |= flags(TAKES_FLAGS_OF[script])
-        return known[script]
+        usage = helps[script].split("\n\n")[0]
+        known = set(re.findall(r"\[(--[\w-]+)", usage))
+        assert "--config" in known, usage
+        return known | flags(TAKES_FLAGS_OF[script]) if script in TAKES_FLAGS_OF else known
 
     return flags
 
