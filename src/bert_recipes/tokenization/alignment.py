@@ -1,11 +1,12 @@
 """Positions in the caller's text for tokens that were cut from its normalised form."""
 
-import re
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from tokenizers import Encoding
 
+from bert_recipes.tokenization.added_tokens import AddedTokens
 from bert_recipes.tokenization.normalization import align_normalized_text
 
 
@@ -20,7 +21,7 @@ class AlignedEncoding:
     """
 
     def __init__(
-        self, encoding: Encoding, text: Any, normalization: dict[str, bool], kept: re.Pattern[str] | None
+        self, encoding: Encoding, text: Any, normalization: dict[str, bool], kept: AddedTokens | None
     ) -> None:
         """Wrap an encoding.
 
@@ -28,7 +29,7 @@ class AlignedEncoding:
             encoding: the library's encoding of the normalised input.
             text: the caller's input: a string, a list of words, or a pair (tuple or list) of either.
             normalization: keyword arguments of `normalize_text`.
-            kept: pattern of tokens that were kept as they are, or None.
+            kept: finds the tokens that were kept whole; None if there are none.
         """
         self._encoding = encoding
         self._text = text
@@ -86,11 +87,14 @@ class AlignedEncoding:
         return None if token is None else self._encoding.word_ids[token]
 
     def _to_original(self, span: Span, sequence: int, word: int | None) -> Span:
-        origins = self._origins(sequence, word)[span[0] : span[1]]
+        origins = [origin for origin in self._origins(sequence, word)[span[0] : span[1]] if origin is not None]
         return (min(origins), max(origins) + 1) if origins else (0, 0)
 
-    def _origins(self, sequence: int, word: int | None) -> list[int]:
-        """Index in the caller's text for each character of the normalised text (of the word, where words were given)."""
+    def _origins(self, sequence: int, word: int | None) -> Sequence[int | None]:
+        """Index in the caller's text for each character of the normalised text (of the word, where words were given).
+
+        None: a space beside a token that was kept, which may take it with it and is not made of it.
+        """
         text = self._texts[sequence]
         key = (sequence, None if isinstance(text, str) else word)
         if key not in self._alignments:
@@ -104,19 +108,25 @@ class AlignedEncoding:
         return [self._text] if self._encoding.n_sequences == 1 else list(self._text)
 
     @cached_property
-    def _alignments(self) -> dict[tuple[int, int | None], list[int]]:
+    def _alignments(self) -> dict[tuple[int, int | None], Sequence[int | None]]:
         return {}
 
-    def _align(self, text: str) -> list[int]:
+    def _align(self, text: str) -> Sequence[int | None]:
         """Mirror of how the tokenizer normalises around kept tokens."""
         if self._kept is None:
             return align_normalized_text(text, **self._normalization)[1]
-        origins: list[int] = []
+        origins: list[int | None] = []
         position = 0
-        for index, part in enumerate(self._kept.split(text)):
+        for index, (part, token_id) in enumerate(self._kept.split(text)):
             if index:
-                origins.append(position)  # the space that joins the parts
-            local = range(len(part)) if index % 2 else align_normalized_text(part, **self._normalization)[1]
-            origins.extend(position + origin for origin in local)
+                origins.append(None)  # the space that joins the parts
+            if token_id is None:
+                normalized, local = align_normalized_text(part, **self._normalization)
+                aligned = zip(normalized, local, strict=True)
+                origins.extend(None if character == " " else position + origin for character, origin in aligned)
+            else:
+                # Its first character, and the last one for all others: a token's span runs from the one to the other.
+                last = position + len(part) - 1
+                origins.extend([position, *[last] * (len(self._kept.contents[token_id]) - 1)])
             position += len(part)
         return origins

@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from tokenizers import AddedToken
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import BatchEncoding, BertTokenizer
 
+from bert_recipes.tokenization.added_tokens import AddedTokens
 from bert_recipes.tokenization.alignment import AlignedEncoding
 from bert_recipes.tokenization.normalization import normalize_text
 from bert_recipes.tokenization.text_encoder import TextEncoder
@@ -43,7 +45,9 @@ class OriginalBertTokenizer(BertTokenizer):
       fill-mask prompt needs it, pass ``split_special_tokens=False``, or use the stock tokenizer on the saved folder;
     - character classes are those of Python's Unicode tables, as in the original.
 
-    Tokens that a caller adds with `add_tokens` are recognised in texts, except by `encode_ids`.
+    Tokens that were added with `add_tokens`, by a caller or in the folder, are recognised in texts as stock recognises them;
+    special ones among them are text, as [SEP] is. (`encode_ids` is exact; a call also takes a word for a token where stock has only
+    the word as it is written, or not beside "_", for the flags ``normalized=False`` and ``single_word``.)
 
     Attributes:
         training_report: figures on the text it was trained on; None unless `train_wordpiece` has just made it.
@@ -70,6 +74,7 @@ class OriginalBertTokenizer(BertTokenizer):
         """
         # Set before the base class runs, which may already ask for attributes.
         self._text_encoder: TextEncoder | None = None
+        self._searches: dict[tuple[bool, ...], AddedTokens | None] = {}
         kwargs.setdefault("model_max_length", DEFAULT_MODEL_MAX_LENGTH)
         kwargs.setdefault("split_special_tokens", True)
         super().__init__(
@@ -85,7 +90,7 @@ class OriginalBertTokenizer(BertTokenizer):
         cast(WordPiece, backend.model).max_input_chars_per_word = MAX_WORD_CHARACTERS
 
     def normalize(self, text: str) -> str:
-        """Apply `normalize_text` with this tokenizer's settings.
+        """Apply `normalize_text` with this tokenizer's settings; added tokens in the text stay whole.
 
         Args:
             text: any string.
@@ -93,13 +98,13 @@ class OriginalBertTokenizer(BertTokenizer):
         Returns:
             The string whose ``.split()`` are the words.
         """
-        return normalize_text(text, **self._normalization)
+        return self._normalize_around(text, self._added_tokens())
 
     def encode_ids(self, text: str) -> list[int]:
         """Cut a text into pieces and return their ids: the fast way, for bulk work.
 
         Args:
-            text: any string. Nothing in it is taken for a special or an added token.
+            text: any string. Added tokens in it are recognised; nothing is taken for a special one.
 
         Returns:
             The ids, without [CLS] and [SEP], not truncated.
@@ -116,8 +121,15 @@ class OriginalBertTokenizer(BertTokenizer):
         encoder, settings = self._text_encoder, self._normalization
         if encoder is None or encoder.settings != settings:
             vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=False)
-            encoder = self._text_encoder = TextEncoder(vocabulary, str(self.unk_token), **settings)
+            added = self._added_tokens()
+            encoder = self._text_encoder = TextEncoder(vocabulary, str(self.unk_token), **settings, added=added)
         return encoder
+
+    @property
+    def extra_tokens(self) -> dict[int, AddedToken]:
+        """Id to token: those that were added beside BERT's own special ones, special or not, in the order of their ids."""
+        added = sorted(self.added_tokens_decoder.items())
+        return {token_id: token for token_id, token in added if token.content not in SPECIAL_TOKENS}
 
     @property
     def fingerprint(self) -> str:
@@ -125,6 +137,9 @@ class OriginalBertTokenizer(BertTokenizer):
         digest = hashlib.sha256(repr(sorted(self._normalization.items())).encode())
         for piece, piece_id in sorted(self.get_vocab().items(), key=lambda item: item[1]):
             digest.update(f"\n{piece_id}\t{piece}".encode())
+        for token_id, token in self.extra_tokens.items():
+            if not token.special:
+                digest.update(f"\n{token_id}\t{token.single_word}\t{token.normalized}".encode())
         return digest.hexdigest()
 
     @property
@@ -150,9 +165,9 @@ class OriginalBertTokenizer(BertTokenizer):
         """Normalise, let the library encode, and map what it says about characters back to the caller's texts."""
         batch, is_batched = _as_batch(text, text_pair, is_split_into_words=is_split_into_words)
         split_special_tokens = self.split_special_tokens if split_special_tokens is None else split_special_tokens
-        kept = self._kept_tokens(split_special_tokens)
+        kept = self._added_tokens(with_special=not split_special_tokens)
         encoded = super()._encode_plus(
-            [_map_strings(item, lambda string: self._normalize_around(string, kept)) for item in batch],
+            [_map_strings(item, lambda string: _passable(self._normalize_around(string, kept))) for item in batch],
             is_split_into_words=is_split_into_words,
             return_overflowing_tokens=return_overflowing_tokens,
             split_special_tokens=split_special_tokens,
@@ -171,22 +186,30 @@ class OriginalBertTokenizer(BertTokenizer):
         # A sequence of encodings is only read by index and handed on, whatever its items' class.
         return BatchEncoding(data, cast(Any, encodings), tensor_type=return_tensors)
 
-    def _kept_tokens(self, split_special_tokens: bool) -> re.Pattern[str] | None:
-        """Pattern (one group) of the added tokens that texts may hold; None in the usual case that there are none."""
-        contents = [
-            token.content
-            for token in self.added_tokens_decoder.values()
-            if not (token.special and split_special_tokens)
-        ]
-        if not contents:
-            return None
-        return re.compile("(" + "|".join(map(re.escape, sorted(contents, key=len, reverse=True))) + ")")
+    def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
+        """As stock; what was remembered about the tokens before is out of date."""
+        self._text_encoder = None
+        self._searches.clear()
+        return super()._add_tokens(new_tokens, special_tokens=special_tokens)
 
-    def _normalize_around(self, text: str, kept: re.Pattern[str] | None) -> str:
-        parts = [text] if kept is None else kept.split(text)
-        normalized = " ".join(part if index % 2 else self.normalize(part) for index, part in enumerate(parts))
-        # Half a surrogate pair cannot be passed to the library. A word with either character is [UNK].
-        return normalized if normalized.isascii() else _SURROGATES.sub("\ufffd", normalized)
+    def _added_tokens(self, *, with_special: bool = False) -> AddedTokens | None:
+        """Finds the added tokens that texts may hold; None in the usual case that there are none."""
+        settings = self._normalization
+        key = (with_special, *settings.values())
+        if key not in self._searches:
+            added = sorted(self.added_tokens_decoder.items())
+            tokens = [(token_id, token) for token_id, token in added if with_special or not token.special]
+            self._searches[key] = AddedTokens(tokens, **settings) if tokens else None
+        return self._searches[key]
+
+    def _normalize_around(self, text: str, kept: AddedTokens | None) -> str:
+        settings = self._normalization
+        if kept is None:
+            return normalize_text(text, **settings)
+        return " ".join(
+            normalize_text(part, **settings) if token_id is None else kept.contents[token_id]
+            for part, token_id in kept.split(text)
+        )
 
     def stock_tokenizer(self) -> BertTokenizer:
         """Build the stock tokenizer with the same vocabulary and settings: what `save_pretrained` saves."""
@@ -200,8 +223,7 @@ class OriginalBertTokenizer(BertTokenizer):
             truncation_side=self.truncation_side,
             **self.special_tokens_map,
         )
-        added = self.added_tokens_decoder
-        stock.add_tokens([added[token_id] for token_id in sorted(added) if added[token_id].content not in stock.vocab])
+        stock.add_tokens(list(self.extra_tokens.values()))
         # Readers of tokenizer.json that honour it cut words of up to 200 characters; the class BertTokenizer does not.
         cast(WordPiece, stock.backend_tokenizer.model).max_input_chars_per_word = MAX_WORD_CHARACTERS
         return stock
@@ -253,6 +275,11 @@ def _as_batch(text: Any, text_pair: Any, *, is_split_into_words: bool) -> tuple[
     if len(text) != len(text_pair):
         raise ValueError(f"a batch of {len(text)} texts with {len(text_pair)} second texts: give one for each")
     return list(zip(text, text_pair, strict=True)), True
+
+
+def _passable(normalized: str) -> str:
+    """Half a surrogate pair cannot be passed to the library. A word with either character is [UNK]."""
+    return normalized if normalized.isascii() else _SURROGATES.sub("\ufffd", normalized)
 
 
 def _map_strings(item: Any, function: Callable[[str], str]) -> Any:

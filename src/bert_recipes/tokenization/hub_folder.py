@@ -7,7 +7,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.hub_access import why_unreachable
 
 
-_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "added_tokens.json")
 
 
 def find_hub_folder(name: str) -> Path:

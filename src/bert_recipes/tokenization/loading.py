@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken
+
 from bert_recipes.errors import InputError
 from bert_recipes.hub_access import is_hub_name
 from bert_recipes.tokenization.bert_tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIAL_TOKENS, OriginalBertTokenizer
@@ -13,6 +15,9 @@ from bert_recipes.tokenization.hub_folder import find_hub_folder
 
 
 logger = logging.getLogger(__name__)
+
+# Of an added token: where in a text it is recognised.
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> OriginalBertTokenizer:
@@ -103,14 +108,16 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> OriginalBertTokeni
             raise InputError(
                 f"{folder}: neither tokenizer.json nor vocab.txt in this folder; give a tokenizer's folder"
             )
-        return _build(read_vocabulary(vocabulary_file), settings, do_lower_case, vocabulary_file)
+        tokenizer = _build(read_vocabulary(vocabulary_file), settings, do_lower_case, vocabulary_file)
+        _add_tokens(tokenizer, _old_added_tokens(folder, settings), folder)
+        return tokenizer
     serialized = _read_json(tokenizer_file)
     vocabulary = _serialized_vocabulary(serialized, tokenizer_file)
     if vocabulary_file.exists() and read_vocabulary(vocabulary_file) != vocabulary:
         raise InputError(f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the wrong one")
     settings = {**_serialized_settings(serialized), **settings}
     tokenizer = _build(vocabulary, settings, do_lower_case, tokenizer_file)
-    _add_tokens(tokenizer, serialized)
+    _add_tokens(tokenizer, serialized.get("added_tokens", []), tokenizer_file)
     return tokenizer
 
 
@@ -141,12 +148,43 @@ def _serialized_settings(serialized: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _add_tokens(tokenizer: OriginalBertTokenizer, serialized: dict[str, Any]) -> None:
-    """Add the tokens that somebody added to the vocabulary, in the order of their ids."""
-    known = tokenizer.get_vocab()
-    for token in sorted(serialized.get("added_tokens", []), key=lambda token: token["id"]):
-        if token["content"] not in known:
-            tokenizer.add_tokens(token["content"], special_tokens=token["special"])
+def _old_added_tokens(folder: Path, settings: dict[str, Any]) -> list[Any]:
+    """The added tokens of a folder without a tokenizer.json: in its settings, or in older versions in a file of their own."""
+    decoder, file = settings.get("added_tokens_decoder"), folder / "added_tokens.json"
+    if isinstance(decoder, dict):
+        return [{**token, "id": token_id} for token_id, token in decoder.items() if isinstance(token, dict)]
+    extra = settings.get("additional_special_tokens") or []
+    special = [each.get("content") if isinstance(each, dict) else each for each in extra]
+    return [
+        {"id": token_id, "content": content, "special": content in special, "normalized": content not in special}
+        for content, token_id in (_read_json(file) if file.exists() else {}).items()
+    ]
+
+
+def _add_tokens(tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path) -> None:
+    """Add the tokens that somebody added to the vocabulary, in the order of their ids.
+
+    A special one that the vocabulary holds is left out: texts are cut as if it were not there.
+    """
+    known, special = tokenizer.get_vocab(), []
+    try:
+        for token in sorted(tokens, key=lambda token: int(token["id"])):
+            content, is_special = token["content"], bool(token["special"])
+            if content in SPECIAL_TOKENS:
+                continue
+            special += [content] if is_special else []
+            if not (is_special and content in known):
+                flags = {name: token[name] for name in _FLAGS if name in token}
+                tokenizer.add_tokens(AddedToken(content, **flags), special_tokens=is_special)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: its added tokens are damaged ({error!r}); fetch or write the file again") from None
+    if special:
+        logger.warning(
+            "%s: its added special tokens (%s) are text where a text holds them, as [SEP] is, and no single tokens as in stock "
+            'transformers; with "special": false in the file they are',
+            path,
+            ", ".join(special[:5]) + (", ..." if len(special) > 5 else ""),
+        )
 
 
 def _build(

@@ -122,9 +122,9 @@ def extend_tokenizer(tokenizer: OriginalBertTokenizer, words: Sequence[NewWord])
     """
     vocabulary = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     size = len(vocabulary)
-    if len(tokenizer) != size or sorted(vocabulary.values()) != list(range(size)):
+    if tokenizer.extra_tokens or sorted(vocabulary.values()) != list(range(size)):
         raise InputError(
-            f"the tokenizer has {len(tokenizer) - size} tokens beside its vocabulary of {size}; words cannot be put behind it"
+            f"the tokenizer has {len(tokenizer.extra_tokens)} tokens beside its vocabulary of {size}; words cannot be put behind it"
         )
     vocabulary |= {new.word: size + number for number, new in enumerate(words)}
     return OriginalBertTokenizer(

@@ -2,9 +2,14 @@
 
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from bert_recipes.tokenization.normalization import normalize_text
 from bert_recipes.tokenization.wordpiece import WordCache
+
+
+if TYPE_CHECKING:
+    from bert_recipes.tokenization.added_tokens import AddedTokens
 
 
 @dataclass(frozen=True)
@@ -15,6 +20,7 @@ class TextEncoder:
         vocabulary: Piece to id.
         unk_token: The piece that stands for a word that cannot be cut.
         lowercase, strip_accents, split_cjk: See `normalize_text`.
+        added: Finds the tokens that were added beside the vocabulary; None, and no work, in the usual case that there are none.
         words: Word to piece ids, filled on first use. A word is what splitting a normalised text gives.
     """
 
@@ -23,6 +29,7 @@ class TextEncoder:
     lowercase: bool
     strip_accents: bool
     split_cjk: bool
+    added: "AddedTokens | None" = None
     words: WordCache = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -31,7 +38,7 @@ class TextEncoder:
 
     def __reduce__(self) -> tuple:
         """The words that were met are not sent along."""
-        settings = (self.vocabulary, self.unk_token, self.lowercase, self.strip_accents, self.split_cjk)
+        settings = (self.vocabulary, self.unk_token, self.lowercase, self.strip_accents, self.split_cjk, self.added)
         return type(self), settings
 
     @property
@@ -47,4 +54,16 @@ class TextEncoder:
 
     def __call__(self, text: str) -> list[int]:
         """Ids of any string, without [CLS] and [SEP], not truncated; nothing in it is taken for a special token."""
+        if self.added is not None:
+            return self._cut_around(self.added, text)
         return list(chain.from_iterable(map(self.words.__getitem__, self.normalize(text).split())))
+
+    def _cut_around(self, added: "AddedTokens", text: str) -> list[int]:
+        ids: list[int] = []
+        for part, token_id in added.split(text):
+            if token_id is not None:
+                ids.append(token_id)
+                continue
+            for word in self.normalize(part).split():
+                ids += self.words[word]
+        return ids
