@@ -7,6 +7,7 @@ import os
 import pytest
 
 from bert_recipes.benchmarking.report import last_runs, make_rows, ratio_of, write_report
+from bert_recipes.benchmarking.report_plot import speed_multiple
 from bert_recipes.benchmarking.results import ResultsFile, machine_name, read_folder, same_machine
 from bert_recipes.errors import InputError
 
@@ -112,6 +113,16 @@ def test_a_row_has_medians_memory_and_the_share_of_the_machines_rate():
     assert row.mfu["ours"] == 0.5
     assert row.pads == 0.25
     assert row.of_peak == {}
+
+
+def test_the_plot_has_the_ratio_of_the_table():
+    """Of the rounds, not of the medians: that would be 5.5."""
+    rates = {"stock_defaults": (10.0, 12.0, 10.0), "stock_best": (20.0, 36.0, 30.0), "ours": (55.0, 60.0, 40.0)}
+    (row,) = make_rows([sample(side, n, rate) for side, found in rates.items() for n, rate in enumerate(found)])
+    assert [speed_multiple(row, side) for side in rates] == [1.0, 3.0, row.speedups["stock_defaults"].median]
+    assert speed_multiple(row, "ours") == 5.0
+    (alone,) = make_rows([sample("stock_defaults", 0, 1.0), sample("ours", 1, 2.0)])
+    assert speed_multiple(alone, "ours") is None, "no round has both"
 
 
 def test_only_the_last_run_of_a_case_is_reported():

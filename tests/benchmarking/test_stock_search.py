@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.benchmarking import stock_search
+from bert_recipes.benchmarking import stock_search, suites
 from bert_recipes.benchmarking.arguments import BenchmarkArguments
 from bert_recipes.benchmarking.cases import list_cases
 from bert_recipes.benchmarking.results import ResultsFile
@@ -68,6 +68,9 @@ def test_one_slow_step_does_not_decide_about_a_try():
     steady, disturbed = result_of([1.0] * 5), result_of([1.0, 1.0, 1.0, 1.0, 9.0])
     for rate in ("tokens_per_second", "examples_per_second"):
         assert rate_of_try(disturbed, rate, whole_pass=False) == rate_of_try(steady, rate, whole_pass=False)
+    # Padded to the maximum, batches of like length take the same time whatever they hold: none of them speaks for all.
+    grouped = result_of([1.0] * 4) | {"step_tokens": [2000, 2000, 1900, 100]}
+    assert rate_of_try(grouped, "tokens_per_second", whole_pass=False) == 1500
     # Steps of a whole pass are of unlike lengths: all of them count.
     assert rate_of_try(disturbed, "tokens_per_second", whole_pass=True) == disturbed["tokens_per_second"]
 
@@ -176,6 +179,21 @@ def test_searches_of_another_machine_do_not_count(tmp_path, monkeypatch):
     for machine in (MACHINE, MACHINE | {"threads": 1}):
         run_suite(list_cases(args, CONFIGS, tmp_path), args, results, machine)
     assert [set(samples) for samples in seen] == [{OURS, STOCK_DEFAULTS}, {OURS, STOCK_BEST}]
+
+
+def test_cases_for_which_no_time_is_left_are_left_out_by_name(tmp_path, monkeypatch, caplog):
+    clocks, ran = [], []
+    monkeypatch.setattr(suites, "Deadline", lambda seconds: clocks.append(Clock(seconds)) or clocks[-1])
+
+    def take_three_minutes(run):
+        ran.append(run.case.name)
+        clocks[0].elapsed += 180
+
+    monkeypatch.setattr(CaseRun, "run", take_three_minutes)
+    args = BenchmarkArguments(sizes=["tiny", "mini", "small"], use_cpu=True, time_limit_minutes=5)
+    run_suite(list_cases(args, CONFIGS, tmp_path), args, ResultsFile(tmp_path / "r.json"), MACHINE)
+    assert ran == ["tiny-128", "mini-128"]
+    assert "no time for small-128;" in caplog.text
 
 
 def test_rounds_with_another_best_are_measured_anew(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ RATES = {"pretraining": "tokens_per_second", "finetuning": "examples_per_second"
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ours over another side, round by round.
+    """One side over another, round by round.
 
     Attributes:
         median, low, high: Over the rounds in which both sides have a sample.
@@ -41,6 +41,7 @@ class Row:
         suite, case: Its names.
         rates: Side -> median rate.
         speedups: Side -> rate of ours over that side's.
+        over_defaults: Side -> its rate over that of stock's defaults.
         memory: Side -> median peak memory, MB.
         mfu: Side -> share (0 to 1) of the machine's own matmul rate in the side's precision.
         of_peak: Side -> share of the vendor's dense bf16 peak; only on known GPUs.
@@ -59,6 +60,7 @@ class Row:
     rates: dict[str, float]
     speedups: dict[str, Ratio]
     memory: dict[str, float]
+    over_defaults: dict[str, Ratio] = field(default_factory=dict)
     mfu: dict[str, float] = field(default_factory=dict)
     of_peak: dict[str, float] = field(default_factory=dict)
     pads: float | None = None
@@ -132,6 +134,11 @@ def summarise(
             for side in (STOCK_DEFAULTS, STOCK_BEST)
             if (ratio := ratio_of(rounds.values(), side, rate)) is not None
         },
+        over_defaults={
+            side: ratio
+            for side in SIDES
+            if (ratio := ratio_of(rounds.values(), STOCK_DEFAULTS, rate, of=side)) is not None
+        },
         memory={side: statistics.median(r["peak_memory_mb"] for r in found) for side, found in by_side.items()},
         mfu=mfu,
         of_peak=of_peak,
@@ -151,9 +158,11 @@ def _median(results: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return statistics.median(found) if found else None
 
 
-def ratio_of(rounds: Iterable[Mapping[str, Mapping[str, Any]]], side: str, rate: str) -> Ratio | None:
-    """Ours over a side in the rounds that have both; None where there is none."""
-    ratios = [found[OURS][rate] / found[side][rate] for found in rounds if OURS in found and side in found]
+def ratio_of(
+    rounds: Iterable[Mapping[str, Mapping[str, Any]]], side: str, rate: str, *, of: str = OURS
+) -> Ratio | None:
+    """A side, ours if no other is named, over another in the rounds that have both; None where there is none."""
+    ratios = [found[of][rate] / found[side][rate] for found in rounds if of in found and side in found]
     return Ratio(statistics.median(ratios), min(ratios), max(ratios), len(ratios)) if ratios else None
 
 

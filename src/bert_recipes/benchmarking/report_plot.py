@@ -30,6 +30,16 @@ def _pyplot() -> Any | None:
     return plt
 
 
+def speed_multiple(row: Row, side: str) -> float | None:
+    """A side's speed over that of stock's defaults, as the table has it; None without a round that has both."""
+    return row.over_defaults[side].median if side in row.over_defaults else None
+
+
+def memory_multiple(row: Row, side: str) -> float | None:
+    """A side's peak memory over that of stock's defaults; None where one of them is not known."""
+    return row.memory[side] / row.memory[SIDES[0]] if side in row.memory and row.memory.get(SIDES[0]) else None
+
+
 def plot_rows(rows: Sequence[Row], file: Path) -> bool:
     """Bars of speed and memory, each as a multiple of stock's defaults.
 
@@ -46,23 +56,26 @@ def plot_rows(rows: Sequence[Row], file: Path) -> bool:
         return False
     height = 1.2 + 0.55 * len(shown)
     figure, axes = plt.subplots(1, 2, figsize=(12, height), layout="constrained", sharey=True)
-    for axis, name, title in ((axes[0], "rates", "Speed"), (axes[1], "memory", "Peak memory of a step")):
+    panels = ((axes[0], speed_multiple, "Speed"), (axes[1], memory_multiple, "Peak memory of a step"))
+    for axis, multiple, title in panels:
         for number, side in enumerate(SIDES):
             places, values = [], []
             for place, row in enumerate(shown):
-                figures = getattr(row, name)
-                if side in figures and figures.get(SIDES[0]):
+                value = multiple(row, side)
+                if value is not None:
                     places.append(place + (number - 1) * 0.27)
-                    values.append(figures[side] / figures[SIDES[0]])
+                    values.append(value)
             bars = axis.barh(places, values, height=0.25, label=LABELS[side], color=COLORS[side])
-            axis.bar_label(bars, fmt="%.2f", padding=2, fontsize=8)
+            for label in axis.bar_label(bars, fmt="%.2f", padding=2, fontsize=8):
+                # On white, as the line at 1 goes through some.
+                label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.6})
         axis.set(title=title, xlabel="multiple of stock's defaults")
         axis.axvline(1.0, color="black", lw=0.6)
         axis.margins(x=0.12)
         axis.grid(axis="x", alpha=0.3)
     axes[0].set_yticks(range(len(shown)), [f"{row.suite} {row.case}" for row in shown])
     axes[0].invert_yaxis()
-    axes[1].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.legend(*axes[1].get_legend_handles_labels(), frameon=False, fontsize=8, loc="outside lower center", ncols=3)
     figure.savefig(file, dpi=110)
     plt.close(figure)
     return True

@@ -34,6 +34,12 @@ def run_suite(
     resume = args.suite == ALL if args.resume is None else args.resume
     whole = Deadline(args.time_limit_minutes * 60)
     for number, case in enumerate(cases):
+        if number and args.suite != ALL and whole.left <= 0:
+            names = ", ".join(each.name for each in cases[number:])
+            logger.warning(
+                "no time for %s; give more, or fewer cases: --time_limit_minutes is %g", names, args.time_limit_minutes
+            )
+            return
         limit = whole.seconds if args.suite == ALL else max(whole.left, 0.0) / (len(cases) - number)
         known = [record for record in results.records() if _fits(record, machine)]
         run_name = _last_run(of_case(known, case.suite, case.name)) if resume else None
