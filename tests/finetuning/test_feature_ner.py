@@ -10,7 +10,8 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.feature_ner import load_feature_data, make_table, measure_ways, open_encoder
+from bert_recipes.features.frozen_encoder import open_encoder
+from bert_recipes.finetuning.feature_ner import load_feature_data, make_table, measure_ways
 from bert_recipes.finetuning.feature_ner_arguments import FeatureNerArguments
 from bert_recipes.finetuning.feature_tagger import LAYER_CHOICES
 from bert_recipes.tokenization import load_tokenizer
@@ -123,7 +124,10 @@ def test_the_table_has_the_paper_beside_it_and_says_what_it_was_measured_on(fold
 def test_a_model_with_too_few_layers_is_refused_before_the_work(folder, tmp_path):
     args = arguments(folder, tmp_path, model_name_or_path=str(folder / "model2"), layers=list(LAYER_CHOICES))
     args.features_dir = str(tmp_path / "features")
-    with pytest.raises(InputError, match="needs 4 layers, the model has 2; leave it out of --layers"):
+    with pytest.raises(
+        InputError,
+        match="needs 4 layers, the model has 2; give others: --layers embeddings second_to_last last weighted_sum_all",
+    ):
         load_feature_data(args)
     assert not any(tmp_path.iterdir())
 

@@ -94,7 +94,7 @@ def test_sentences_of_a_batch_do_not_see_each_other_and_keep_their_order():
     ("way", "layers"), [("concat_last_four", 3), ("weighted_sum_last_four", 2), ("second_to_last", 1)]
 )
 def test_a_model_with_too_few_layers_is_refused_for_a_way(way, layers):
-    with pytest.raises(InputError, match=f"the model has {layers}; leave it out of --layers"):
+    with pytest.raises(InputError, match=f"the model has {layers}; give others: --layers embeddings "):
         build(way, num_layers=layers)
 
 

@@ -30,6 +30,7 @@ def launch(repository, folder, *arguments):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_one_command_prints_the_table_and_a_second_one_goes_on(repository, folder):
     out = folder / "out"
     first = launch(

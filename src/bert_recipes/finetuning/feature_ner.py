@@ -13,11 +13,11 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 
-from bert_recipes.checkpoint_access import check_checkpoint, opening
+from bert_recipes.checkpoint_access import check_checkpoint
 from bert_recipes.errors import InputError, saving
-from bert_recipes.finetuning.checkpoints import open_tokenizer
+from bert_recipes.features.frozen_encoder import choose_device, open_encoder
 from bert_recipes.finetuning.feature_ner_arguments import FeatureNerArguments
 from bert_recipes.finetuning.feature_tagger import LAYER_CHOICES, TaggerSettings, predict_labels, train_tagger
 from bert_recipes.finetuning.layer_features import FeatureRequest, LayerFeatures, compute_layer_features
@@ -26,7 +26,6 @@ from bert_recipes.precision import choose_precision
 from bert_recipes.tasks.examples import Split, TaggedExample
 from bert_recipes.tasks.loading import load_split
 from bert_recipes.tasks.registry import get_task
-from bert_recipes.tokenization import OriginalBertTokenizer
 from bert_recipes.whole_files import write_json
 
 
@@ -53,35 +52,6 @@ class FeatureNerData:
     validation_features: LayerFeatures
 
 
-def choose_device(args: FeatureNerArguments) -> torch.device:
-    """The GPU where there is one and `use_cpu` does not forbid it."""
-    return torch.device("cuda" if torch.cuda.is_available() and not args.use_cpu else "cpu")
-
-
-def open_encoder(name: str) -> tuple[PreTrainedModel, OriginalBertTokenizer]:
-    """A checkpoint's encoder in float32, and its tokenizer.
-
-    Raises:
-        InputError: No such checkpoint, it cannot be opened, or it has no tokenizer or not enough pieces.
-    """
-    cached_only = check_checkpoint(name)
-    tokenizer = open_tokenizer(name)
-    with opening(name):
-        encoder, info = AutoModel.from_pretrained(
-            name, use_safetensors=True, local_files_only=cached_only, dtype=torch.float32, output_loading_info=True
-        )
-    # The pooler comes after the hidden states; checkpoints of masked-LM models have none.
-    lost = [key for key in info["missing_keys"] if not key.startswith("pooler.")]
-    if lost:
-        raise InputError(f"model_name_or_path: {name} has no weights for {min(lost)} ({len(lost)} missing)")
-    if len(tokenizer) > encoder.config.vocab_size:
-        raise InputError(
-            f"{name} has a vocabulary of {encoder.config.vocab_size:,}, its tokenizer {len(tokenizer):,} pieces: they do "
-            "not belong together"
-        )
-    return encoder, tokenizer
-
-
 def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     """Read the sentences and compute or reopen their features.
 
@@ -98,7 +68,7 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     encoder, tokenizer = open_encoder(args.model_name_or_path)
     for way in args.layers:
         LAYER_CHOICES[way].check(encoder.config.num_hidden_layers)
-    encoder = cast(PreTrainedModel, encoder.to(choose_device(args)))
+    encoder = cast(PreTrainedModel, encoder.to(choose_device(use_cpu=args.use_cpu)))
     train_request, validation_request = (
         FeatureRequest(
             encoder=encoder,
@@ -120,7 +90,7 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
 
 def tagger_settings(args: FeatureNerArguments) -> TaggerSettings:
     """How the BiLSTM is trained, on this machine."""
-    chosen = choose_precision(args.precision, use_cpu=choose_device(args).type == "cpu").name
+    chosen = choose_precision(args.precision, use_cpu=choose_device(use_cpu=args.use_cpu).type == "cpu").name
     return TaggerSettings(
         lstm_dim=args.lstm_dim,
         dropout=args.dropout,
@@ -150,7 +120,7 @@ def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[s
     identity = run_identity(args, data.train_features.key, data.validation_features.key)
     for (way, seed), (path, record) in _read_wanted(args, identity).items():
         if record is None:
-            record = _measure(way, seed, data, tagger_settings(args), choose_device(args))
+            record = _measure(way, seed, data, tagger_settings(args), choose_device(use_cpu=args.use_cpu))
             with saving(path):
                 write_json(path, record | {"settings": identity})
         else:

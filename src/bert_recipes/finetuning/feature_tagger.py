@@ -50,8 +50,9 @@ class LayerChoice:
             InputError: It has.
         """
         if num_layers < self.least_layers:
+            fitting = " ".join(name for name, each in LAYER_CHOICES.items() if each.least_layers <= num_layers)
             raise InputError(
-                f"'{self.title}' needs {self.least_layers} layers, the model has {num_layers}; leave it out of --layers"
+                f"'{self.title}' needs {self.least_layers} layers, the model has {num_layers}; give others: --layers {fitting}"
             )
 
 

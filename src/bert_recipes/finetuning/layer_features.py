@@ -22,7 +22,7 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from bert_recipes.errors import InputError, saving
-from bert_recipes.finetuning.collation import pad_batch
+from bert_recipes.features.frozen_encoder import encoder_hash, hidden_rows
 from bert_recipes.finetuning.document_windows import lay_out_documents
 from bert_recipes.tasks.examples import TaggedExample
 from bert_recipes.tokenization import OriginalBertTokenizer
@@ -34,22 +34,6 @@ FEATURE_DTYPES = ("float16", "float32")
 # Part of the key: raised whenever the same settings would give other features.
 _VERSION = 1
 _VECTORS_FILE, _KEY_FILE = "vectors.npy", "key.json"
-# Fields of a model's configuration that change nothing in its hidden states.
-_NAMES_IN_CONFIG = frozenset(
-    [
-        "_name_or_path",
-        "transformers_version",
-        "dtype",
-        "torch_dtype",
-        "architectures",
-        "id2label",
-        "label2id",
-        "num_labels",
-        "problem_type",
-        "output_hidden_states",
-        "use_cache",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -106,7 +90,7 @@ class FeatureRequest:
     def key(self) -> str:
         """SHA-256 (hex) of the weights, the configuration, the tokenizer, the words, the documents and the settings."""
         settings = {"version": _VERSION, "max_seq_length": self.max_seq_length, "dtype": self.dtype}
-        return _hash_all(settings, _encoder_hash(self.encoder), self.tokenizer.fingerprint, _words_hash(self.examples))
+        return _hash_all(settings, encoder_hash(self.encoder), self.tokenizer.fingerprint, _words_hash(self.examples))
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -179,19 +163,18 @@ def _fill(vectors: np.ndarray, request: FeatureRequest) -> None:
     was_training = encoder.training
     encoder.eval()
     order = np.argsort([-len(window.input_ids) for window in documents], kind="stable")
-    device = encoder.device
     for first in tqdm(range(0, len(order), request.batch_size), desc="features", leave=False, disable=None):
         windows = [documents[number] for number in order[first : first + request.batch_size]]
         features = [
             {"input_ids": window.input_ids, "token_type_ids": [0] * len(window.input_ids)} for window in windows
         ]
-        batch = {name: value.to(device) for name, value in pad_batch(features, request.tokenizer.pad_token_id).items()}
-        hidden = encoder(**batch, output_hidden_states=True).hidden_states
-        rows = torch.from_numpy(np.repeat(np.arange(len(windows)), [len(each.words) for each in windows])).to(device)
-        columns = torch.from_numpy(np.concatenate([each.positions for each in windows])).to(device)
+        hidden = hidden_rows(encoder, features, request.tokenizer.pad_token_id, range(request.shape[0]))
+        firsts = np.cumsum([0, *(len(window.input_ids) for window in windows[:-1])])
+        tokens = np.concatenate([first + each.positions for first, each in zip(firsts, windows, strict=True)])
+        rows = torch.from_numpy(tokens).to(encoder.device)
         words = np.concatenate([request.starts[each.sentences] + each.words for each in windows])
-        for layer, states in enumerate(hidden):
-            chosen = states[rows, columns].float()
+        for layer, states in hidden.items():
+            chosen = states[rows].float()
             if request.dtype == "float16" and chosen.abs().max() > np.finfo(np.float16).max:
                 raise InputError(f"layer {layer}: a value above 65,504 does not fit; give --feature_dtype float32")
             vectors[layer, words] = chosen.cpu().numpy()
@@ -226,17 +209,6 @@ def _check_space(folder: Path, size: int) -> None:
 
 def _hash_all(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def _encoder_hash(encoder: PreTrainedModel) -> str:
-    """Of the configuration and of every weight that a hidden state depends on; the pooler comes after them."""
-    config = {name: value for name, value in encoder.config.to_dict().items() if name not in _NAMES_IN_CONFIG}
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    for name, tensor in sorted(encoder.state_dict().items()):
-        if not name.startswith("pooler."):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _words_hash(examples: Sequence[TaggedExample]) -> str:
