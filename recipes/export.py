@@ -1,0 +1,42 @@
+"""A checkpoint as an ONNX model that needs neither torch nor this project, in float32 or int8.
+
+    python recipes/export.py --model_name_or_path runs/sst2 --format int8
+
+It is compared with the checkpoint on the inputs that the run was measured on: outputs, scores, size, speed. What differs
+too much is not written. The folder holds model.onnx, config.json, the tokenizer, export.md with the table, and example.py,
+which runs the model with onnxruntime and tokenizers alone (docs/export.md).
+"""
+
+import logging
+import signal
+import sys
+from types import FrameType
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import run_cli
+from bert_recipes.exporting.arguments import ExportArguments, check_request
+
+
+def main() -> None:
+    """Check, export, print the table."""
+    (args,) = parse_arguments(ExportArguments, check_first=check_request)
+    # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.
+    signal.signal(signal.SIGTERM, _exit)
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
+    for library in ("httpx", "torch", "onnxscript", "onnx_ir"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+    # Imported only now, for it takes seconds: what is out of reach has been said before.
+    from bert_recipes.exporting.export import export_checkpoint
+    from bert_recipes.exporting.report import format_table
+
+    report = export_checkpoint(args)
+    print(format_table(report))
+    print(f"model.onnx, export.md, example.py: {args.folder}")
+
+
+def _exit(signal_number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + signal_number)
+
+
+if __name__ == "__main__":
+    run_cli(main)
