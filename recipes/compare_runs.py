@@ -1,0 +1,43 @@
+"""Put runs beside each other: what was set differently, their curves in one plot, their figures in one table.
+
+    python recipes/compare_runs.py --runs runs/base runs/base_lower_rate --output_dir runs/compared
+
+Runs of pre-training, or of fine-tuning on one task; recipes/compare_with_stock.py starts runs of its own beside stock
+transformers.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import run_cli
+from bert_recipes.reports.comparison import comparison_report, read_runs
+from bert_recipes.reports.markdown import to_text
+from bert_recipes.reports.writing import check_report_folder, save_report
+
+
+@dataclass
+class CompareRunsArguments:
+    """Which runs, and where to."""
+
+    runs: list[str] = field(metadata={"help": "output_dirs of two finished runs or more"})
+    output_dir: str = field(
+        default="runs/compared",
+        metadata={"help": "folder of report.md and report.html; an older comparison is replaced"},
+    )
+
+
+def main() -> None:
+    """Read, check, write, say where."""
+    (args,) = parse_arguments(CompareRunsArguments)
+    folder = Path(args.output_dir)
+    runs = read_runs([Path(run) for run in args.runs])
+    check_report_folder(folder)
+    report = comparison_report(runs)
+    files = save_report(report, folder)
+    print(to_text(report))
+    print(", ".join(map(str, files)))
+
+
+if __name__ == "__main__":
+    run_cli(main)

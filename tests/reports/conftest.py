@@ -1,0 +1,124 @@
+"""Folders of runs as files alone: what a report is written from."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bert_recipes.reports.run_files import write_facts
+
+
+MACHINE = {"processor": "a processor", "cores": 2, "gpu": None, "torch": "2.13.0", "transformers": "5.23.0"}
+
+
+@pytest.fixture
+def make_run_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Write the files of a run; what is not given is empty, and report.json is left out where there are no facts."""
+    return functools.partial(_make_run_folder, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def make_lasting_run_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The same for a folder that several tests look at."""
+    return functools.partial(_make_run_folder, tmp_path_factory.mktemp("runs"))
+
+
+def _make_run_folder(
+    parent: Path,
+    name: str = "run",
+    *,
+    results: dict[str, Any] | None = None,
+    history: list[Any] | None = None,
+    facts: dict[str, Any] | None = None,
+    settings: str = "seed: 1\n",
+    task: str | None = None,
+) -> Path:
+    folder = parent / name
+    folder.mkdir(parents=True)
+    (folder / "run.yaml").write_text(settings, encoding="utf-8")
+    (folder / "all_results.json").write_text(json.dumps({"machine": MACHINE, **(results or {})}))
+    (folder / "trainer_state.json").write_text(json.dumps({"log_history": history or []}))
+    if facts is not None:
+        write_facts(folder, facts)
+    if task is not None:
+        (folder / "task.yaml").write_text(task, encoding="utf-8")
+    return folder
+
+
+EVIL = '<script>alert(1)</script><img src="http://elsewhere.example/x.png">|$x_{$ ![p](http://elsewhere.example/p.png)'
+
+
+@pytest.fixture(scope="session")
+def evil() -> str:
+    """A text that is a script, a picture from elsewhere, a table's bar, a broken formula and a Markdown picture."""
+    return EVIL
+
+
+@pytest.fixture(scope="session")
+def pretraining_facts(evil: str) -> dict[str, Any]:
+    """What a pre-training run leaves in report.json, every text of it evil."""
+    guesses = [[evil, 0.5], ["b", 0.25]]
+    mask = {"before": evil, "after": evil, "truth": "c", "probability": 0.01, "rank": 37, "guesses": guesses}
+    verdict = {"first": evil, "second": evil, "is_next": 0.9, "truth": False}
+    return {
+        "kind": "pretraining",
+        "run": {"parameters": 4_000_000, evil: evil},
+        "identity": {"store": "s", "tokenizer": "t"},
+        "masks": [{"text": f"{evil} [MASK]", "guesses": guesses}],
+        "verdicts": [{"first": evil, "second": "e", "is_next": 0.987}],
+        "held_out": {"pairs": 16, "masks": [mask], "verdicts": [verdict]},
+        "remark": evil,
+        "corpus": {"training": {"documents": 1000, "pairs in epoch 0": 5000}, "held out": {"documents": 10}},
+        "phases": [
+            {
+                "steps": [0, 100],
+                "max_seq_length": 128,
+                "global_batch": 32,
+                "micro_batch": 8,
+                "trained_pairs": 3200,
+                "sampled_batches": 4,
+                "sampled_from": 3200,
+                "pairs": 32,
+                "positions": 4000,
+                "tokens": 3000,
+                "predicted": 450,
+                "masked": 360,
+                "kept": 45,
+                "next": 20,
+                "random_next": 12,
+                "length_edges": [0, 64, 128],
+                "length_counts": [10, 22],
+            }
+        ],
+    }
+
+
+@pytest.fixture(scope="session")
+def finetuning_facts(evil: str) -> dict[str, Any]:
+    """What a fine-tuning run on two classes leaves in report.json, every text of it evil."""
+    score = {"precision": 0.5, "recall": 0.75, "f1": 0.6, "support": 8, "predicted": 12}
+    bins = [{"low": 0.0, "high": 0.5, "count": 4, "confidence": 0.4, "accuracy": 0.5}]
+    bins += [{"low": 0.5, "high": 1.0, "count": 12, "confidence": 0.9, "accuracy": 0.75}]
+    worst = {"texts": [[evil, evil], ["b", "c"]], "said": evil, "truth": "no", "probability": 0.98}
+    return {
+        "kind": "finetuning",
+        "task": evil,
+        "form": "single_label_classification",
+        "run": {"parameters": 4_000_000},
+        "splits": [
+            {
+                "name": evil,
+                "suffix": "",
+                "examples": 16,
+                "looked_at": 16,
+                "labels": [evil, "no"],
+                "classes": [score, score],
+                "confusion": [[6, 2], [4, 4]],
+                "calibration": {"bins": bins, "expected_calibration_error": 0.1375},
+                "worst": [worst],
+            }
+        ],
+    }
