@@ -1,0 +1,42 @@
+"""Write the model card of a finished run, README.md in its folder, from the run's own files.
+
+    python recipes/write_model_card.py --run_dir runs/quickstart --license apache-2.0 --language en
+
+recipes/pretrain.py and recipes/finetune.py write one at the end of a run; this adds what no file of a run says (the licence, the
+language, what the text is), which the run's card.yaml keeps. A card that was edited by hand is left as it is.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bert_recipes.bias_probe import refresh_probe
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import run_cli
+from bert_recipes.model_card import CardArguments, check_card, write_card
+
+
+@dataclass
+class CardTargetArguments:
+    """Which card."""
+
+    run_dir: str = field(metadata={"help": "folder of a finished run of recipes/pretrain.py or recipes/finetune.py"})
+    overwrite: bool = field(default=False, metadata={"help": "also over a README.md that was edited by hand"})
+    probe: bool = field(
+        default=True, metadata={"help": "of a pre-trained model: measure bias_probe.json where it is missing"}
+    )
+
+
+def main() -> None:
+    """Check, probe, write."""
+    target, given = parse_arguments(CardTargetArguments, CardArguments)
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    folder = Path(target.run_dir)
+    is_fine_tuned = check_card(folder, given, overwrite=target.overwrite).is_fine_tuned
+    if target.probe and not is_fine_tuned:
+        refresh_probe(folder)
+    print(write_card(folder, given, overwrite=target.overwrite))
+
+
+if __name__ == "__main__":
+    run_cli(main)

@@ -1,0 +1,96 @@
+"""recipes/write_model_card.py and recipes/probe_bias.py as a user runs them, and what becomes of edited cards in a run's folder."""
+
+import json
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.errors import InputError
+
+
+ENGLISH = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "english_runs.py"))
+
+
+def run(repository: Path, recipe: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, f"recipes/{recipe}.py", *map(str, arguments)]
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return ENGLISH["make_store"](tmp_path_factory.mktemp("english"))
+
+
+@pytest.fixture(scope="module")
+def finished(store, tmp_path_factory):
+    return ENGLISH["pretrain"](store, tmp_path_factory.mktemp("runs") / "storyteller")
+
+
+@pytest.fixture
+def folder(finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "storyteller")
+    return tmp_path / "storyteller"
+
+
+def test_the_recipe_writes_probe_and_card(repository, folder):
+    for name in ("README.md", "card_facts.json", "bias_probe.json"):
+        (folder / name).unlink()
+    done = run(
+        repository, "write_model_card", "--run_dir", folder, "--license", "apache-2.0", "--language", "en", "de"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(folder / "README.md")
+    text = (folder / "README.md").read_text()
+    assert "license: apache-2.0" in text
+    assert "- de\n" in text
+    assert "P(she)" in text
+    assert "license: apache-2.0" in (folder / "card.yaml").read_text()
+    assert not done.stderr.count("Traceback")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--license", "apache2"], "did you mean apache-2.0"),
+        (["--licence", "mit"], "unknown option --licence; did you mean --license?"),
+        (["--run_dir", "/nonexistent"], "/nonexistent has no run.yaml"),
+        ([], "missing: give --run_dir"),
+    ],
+)
+def test_mistakes_are_said(finished, arguments, message):
+    given = [] if not arguments or "--run_dir" in arguments else ["--run_dir", finished]
+    with pytest.raises(InputError) as error:
+        ENGLISH["run_recipe"]("write_model_card", *given, *arguments)
+    assert message in str(error.value)
+
+
+def test_a_run_is_not_replaced_with_an_edited_card_in_its_folder(store, folder):
+    (folder / "README.md").write_text("mine\n")
+    with pytest.raises(InputError, match=r"holds more than a run \(README.md, which was edited\)"):
+        ENGLISH["pretrain"](store, folder, "--overwrite_run", "true")
+    (folder / "README.md").unlink()
+    ENGLISH["pretrain"](store, folder, "--overwrite_run", "true")
+    assert "# storyteller" in (folder / "README.md").read_text()
+
+
+def test_the_probe_is_printed_and_written(folder, capsys):
+    (folder / "bias_probe.json").unlink()
+    ENGLISH["run_recipe"]("probe_bias", "--model_name_or_path", folder)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["occupation", "P(she)", "P(he)", "+", "P(she)", "pieces"]
+    assert lines[-1] == str(folder / "bias_probe.json")
+    rows = json.loads((folder / "bias_probe.json").read_text())["rows"]
+    assert len(lines) == len(rows) + 2
+    assert lines[1].split()[:2] == ["person", f"{rows[0]['p_she']:.2f}"]
+
+
+def test_a_fine_tuning_run_has_a_card_without_a_probe(tiny_runs, tmp_path, capsys):
+    shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "mine")
+    ENGLISH["run_recipe"]("write_model_card", "--run_dir", tmp_path / "mine", "--license", "mit")
+    assert capsys.readouterr().out.strip() == str(tmp_path / "mine" / "README.md")
+    assert "fine-tuned from `start`" in (tmp_path / "mine" / "README.md").read_text()
+    assert not (tmp_path / "mine" / "bias_probe.json").exists()
