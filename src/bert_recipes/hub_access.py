@@ -1,7 +1,9 @@
 """Tell at once whether the Hub can be reached; the libraries wait 20 to 50 seconds before they say that it cannot."""
 
+import contextlib
 import re
 import socket
+import threading
 import urllib.request
 from urllib.parse import urlsplit
 
@@ -23,21 +25,37 @@ def why_unreachable() -> str | None:
     """Say why the Hub cannot be asked now, or None if it can.
 
     Returns:
-        "HF_HUB_OFFLINE is set" or "<endpoint> cannot be reached".
+        "HF_HUB_OFFLINE is set" or "the Hub (<endpoint>) cannot be reached".
     """
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
-    return None if _can_connect(constants.ENDPOINT) else f"{constants.ENDPOINT} cannot be reached"
+    return None if can_connect(constants.ENDPOINT) else f"the Hub ({constants.ENDPOINT}) cannot be reached"
 
 
-def _can_connect(endpoint: str) -> bool:
+def can_connect(endpoint: str) -> bool:
+    """Tell within seconds whether a server answers.
+
+    Args:
+        endpoint: its URL.
+
+    Returns:
+        True also where there is a proxy: only that knows.
+    """
     url = urlsplit(endpoint)
     if urllib.request.getproxies() or url.hostname is None:
-        return True  # Only the proxy knows; let the client find out.
-    try:
-        socket.create_connection((url.hostname, url.port or 443), timeout=_CONNECT_SECONDS).close()
-    except OSError:
-        return False
-    return True
+        return True  # let the client find out
+    address = (url.hostname, url.port or (80 if url.scheme == "http" else 443))
+    answered = threading.Event()
+    # A timeout of a socket holds for one address and not for the look-up of the name, which alone may take half a minute.
+    attempt = threading.Thread(target=_connect, args=(address, answered), daemon=True)
+    attempt.start()
+    attempt.join(_CONNECT_SECONDS)  # a refusal ends it at once
+    return answered.is_set()
+
+
+def _connect(address: tuple[str, int], answered: threading.Event) -> None:
+    with contextlib.suppress(OSError):
+        socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
+        answered.set()

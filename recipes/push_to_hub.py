@@ -1,0 +1,93 @@
+"""Push a finished run, a checkpoint of it, or any model folder to the Hub.
+
+    python recipes/push_to_hub.py --run runs/quickstart --repo me/my-bert
+
+A new repository is private. What is uploaded is listed first; an upload that was interrupted goes on with the same command.
+The token comes from `hf auth login` or from HF_TOKEN in the environment.
+"""
+
+import logging
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import PushError, run_cli
+from bert_recipes.hub.client import refuse_token_flags
+from bert_recipes.hub.model_files import ModelFiles, collect_files, warn_of_what_is_seen
+from bert_recipes.hub.target import MAIN, FlagNames, PushTarget, check_full_name, check_names, open_target
+from bert_recipes.hub.upload import push, push_command
+from bert_recipes.own_card import TRACE_FILE
+
+
+@dataclass
+class PushArguments:
+    """What is pushed where.
+
+    Attributes:
+        run: Folder of a finished run, a checkpoint, or any model folder.
+        repo: owner/name.
+        revision: Branch; made where there is none.
+        private: What a new repository is: true, false, or null (what the owner's default is).
+        tags: Added to those of the model card.
+        checkpoints: Also the models of the complete checkpoints in the folder.
+        overwrite: Another model that lies in the repository is replaced.
+        message: Of the commit.
+        dry_run: List what would be uploaded, and ask nobody.
+    """
+
+    run: str = field(metadata={"help": "folder of a finished run or of a checkpoint"})
+    repo: str = field(metadata={"help": "owner/name on the Hub"})
+    revision: str | None = field(default=None, metadata={"help": "branch; made where there is none; default: main"})
+    private: bool | None = field(default=True, metadata={"help": "a new repository is private"})
+    tags: list[str] | None = field(default=None, metadata={"help": "tags for the model card"})
+    checkpoints: bool = field(default=False, metadata={"help": "also the models of its checkpoints"})
+    overwrite: bool = field(default=False, metadata={"help": "replace another model that lies there"})
+    message: str | None = field(default=None, metadata={"help": "of the commit; default: says the step"})
+    dry_run: bool = field(default=False, metadata={"help": "only list what would be uploaded"})
+
+    def __post_init__(self) -> None:
+        """See that the names can be ones."""
+        check_full_name(self.repo, "--repo")
+        check_names(self.repo, self.revision)
+
+
+def list_model(model: ModelFiles) -> None:
+    """Print every file with its size, and the sum."""
+    for name, path in model.files.items():
+        print(f"{path.stat().st_size:>15,}  {name}")
+    print(f"{model.size:>15,}  bytes in {len(model.files)} files of {model.folder}")
+
+
+def main() -> None:
+    """Check the folder, list it, ask the Hub, upload."""
+    refuse_token_flags(sys.argv[1:])
+    (args,) = parse_arguments(PushArguments)
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    model = collect_files(Path(args.run), with_checkpoints=args.checkpoints)
+    list_model(model)
+    if args.dry_run:
+        return
+    warn_of_what_is_seen(model, args.private)
+    run_ids = frozenset() if model.run_id is None else frozenset({model.run_id})
+    flags = FlagNames("--repo", "--revision", "--private", "--overwrite")
+    wanted = PushTarget(args.repo, args.revision, args.private, args.overwrite, run_ids, flags)
+    target = open_target(wanted, later="try again later with the same command", hash_weights=model.hash_weights)
+    if TRACE_FILE in model.files and args.revision in (None, MAIN):
+        from bert_recipes.model_card import name_repository  # takes seconds, and few folders have a card of ours
+
+        name_repository(model.folder, target.repo_id)
+        model = collect_files(model.folder, with_checkpoints=args.checkpoints)
+    message = args.message or ("Upload of a model" if model.step is None else f"Upload of step {model.step}")
+    try:
+        done = push(target, model, message, tags=args.tags or ())
+    except PushError as error:
+        command = push_command(model.folder, target, args.tags or ())
+        raise PushError(f"{error}; what is uploaded already is not sent again: {command}") from error
+    print(f"{done.url} ({'commit ' + done.commit[:8] if done.is_new else 'it had all of it'})")
+
+
+if __name__ == "__main__":
+    run_cli(main)

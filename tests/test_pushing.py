@@ -1,0 +1,155 @@
+"""Settings of a push that cannot be followed, and what is kept of a checkpoint for an upload beside the training."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import BertForPreTraining
+
+from bert_recipes.arguments import PreTrainingArguments
+from bert_recipes.config import parse_arguments, save_config
+from bert_recipes.errors import InputError
+from bert_recipes.hub.identity import IDENTITY_FILE, write_run_id
+from bert_recipes.pushing import PushingTrainer, _target, check_push, link_files
+from bert_recipes.sweeps.flags import check_flags
+
+
+def settings(folder: Path, **values: object) -> PreTrainingArguments:
+    return PreTrainingArguments(output_dir=str(folder), use_cpu=True, **values)
+
+
+@pytest.mark.parametrize("push", ["true", "false"])
+def test_a_token_among_the_settings_is_refused_and_not_repeated(tmp_path: Path, push: str):
+    flags = ["--output_dir", str(tmp_path), "--use_cpu", "true", "--push_to_hub", push, "--hub_token", "hf_abcdefgh"]
+    with pytest.raises(InputError, match="hub_token: a token on the command line") as caught:
+        parse_arguments(PreTrainingArguments, argv=flags)
+    assert "hf_abcdefgh" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"hub_strategy": "checkpoint"}, "would upload the optimiser's state, which is a pickle"),
+        ({"hub_model_id": "not a name"}, "cannot be a repository"),
+        ({"hub_model_id": "me/x", "hub_revision": "0" * 40}, "is a commit"),
+    ],
+)
+def test_settings_that_cannot_be_followed_are_refused(tmp_path: Path, values: dict, message: str):
+    with pytest.raises(InputError, match=message):
+        settings(tmp_path, push_to_hub=True, **values)
+
+
+def test_settings_without_effect_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    settings(tmp_path, hub_model_id="me/x")
+    assert "hub_model_id has no effect without --push_to_hub true" in caplog.text
+
+
+def test_a_push_is_private_unless_one_says_otherwise_and_run_yaml_has_no_launch_settings(tmp_path: Path):
+    args = settings(tmp_path / "run", push_to_hub=True, hub_overwrite=True, hub_tags=["a"])
+    assert args.hub_private_repo is True
+    save_config(tmp_path / "run.yaml", args)
+    text = (tmp_path / "run.yaml").read_text()
+    assert "push_to_hub: true" in text
+    assert "hub_private_repo: true" in text
+    assert "hub_overwrite" not in text
+    assert "hub_token" not in text
+
+
+def test_without_push_to_hub_nobody_is_asked(tmp_path: Path):
+    args = settings(tmp_path)
+    check_push(args)
+    assert not args.hub_is_checked
+
+
+def test_offline_is_said_with_the_command_for_afterwards(tmp_path: Path):
+    args = settings(tmp_path / "run", push_to_hub=True, hub_model_id="me/x")
+    with pytest.raises(
+        InputError, match=rf"HF_HUB_OFFLINE is set, so .*; train without .*--run {tmp_path}/run --repo me/x"
+    ):
+        check_push(args)
+
+
+def test_the_command_for_afterwards_says_where_the_owner_is_to_stand(tmp_path: Path):
+    with pytest.raises(InputError, match=r"--repo NAMESPACE/run$"):
+        check_push(settings(tmp_path / "run", push_to_hub=True))
+
+
+def test_a_folder_whose_name_no_repository_can_bear_is_said(tmp_path: Path):
+    args = settings(tmp_path / "my run", push_to_hub=True)
+    with pytest.raises(InputError, match=r"output_dir .*my run gives the repository its name.*give --hub_model_id"):
+        check_push(args)
+
+
+def test_a_run_may_replace_what_it_pushed_itself(tmp_path: Path):
+    folder, other = tmp_path / "run", tmp_path / "checkpoint-2"
+    for path, run_id in ((folder, "here"), (other, "there")):
+        path.mkdir()
+        write_run_id(path / IDENTITY_FILE, run_id)
+    assert _target(settings(folder)).run_ids == {"here"}
+    assert _target(settings(folder)).repo_id == "run"
+    assert _target(settings(folder, overwrite_run=True)).run_ids == set()
+    assert _target(settings(tmp_path / "new", resume=str(other))).run_ids == {"there"}
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_linked_files_outlive_their_checkpoint(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
+):
+    checkpoint = tmp_path / "checkpoint-4"
+    shutil.copytree(tiny_checkpoint, checkpoint)
+    (checkpoint / "optimizer.pt").write_bytes(b"\x80\x04")
+    (checkpoint / ".env").write_text("secret")
+    if not has_links:
+
+        def refuse(*_: object) -> None:
+            raise OSError(1, "Operation not permitted")
+
+        monkeypatch.setattr("os.link", refuse)
+    model = link_files(checkpoint, with_folder=True)
+    before = {name: (checkpoint / name).read_bytes() for name in model.files if "/" not in name}
+    shutil.rmtree(checkpoint)
+    assert {name: model.files[name].read_bytes() for name in before} == before
+    assert {f"checkpoint-4/{name}" for name in before} == set(model.files) - set(before)
+    assert not {"optimizer.pt", ".env"} & set(before)
+    assert model.folder.name == ".aside-push-checkpoint-4"
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+def test_what_everybody_will_see_is_said_once_before_the_first_checkpoint_goes(
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    hub_server: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_private: bool,
+):
+    from huggingface_hub.utils import close_session
+
+    hub_server.take_over(monkeypatch)
+    folder = tmp_path / "run"
+    args = settings(folder, push_to_hub=True, hub_private_repo=is_private, hub_always_push=True)
+    check_push(args)
+    write_run_id(folder / IDENTITY_FILE, "here")
+    trainer = PushingTrainer(BertForPreTraining.from_pretrained(tiny_checkpoint), args)
+    for step in (2, 4):
+        checkpoint = folder / f"checkpoint-{step}"
+        shutil.copytree(tiny_checkpoint, checkpoint)
+        (checkpoint / "run.yaml").write_text("train_file: [/home/me/x.tfrecord]\n")
+        trainer._push_from_checkpoint(str(checkpoint))
+    said = (
+        f"{folder}/checkpoint-2/run.yaml names 1 paths of this machine (/home/me/x.tfrecord), which everybody will see"
+    )
+    assert [record.getMessage() for record in caplog.records if "machine" in record.getMessage()] == [said] * (
+        not is_private
+    )
+    trainer._background.wait()
+    assert "run.yaml" in hub_server.repositories["me/run"].branches["main"].files
+    close_session()
+
+
+def test_a_sweep_pushes_none_of_its_runs():
+    with pytest.raises(
+        InputError, match="--push_to_hub cannot be given here: push the best run when the sweep is done"
+    ):
+        check_flags(["--push_to_hub", "true"])
