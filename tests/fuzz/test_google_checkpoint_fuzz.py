@@ -153,7 +153,7 @@ def test_any_checkpoint_is_converted_or_one_line(num_examples, tmp_path):
             outcomes.add(message)
 
     fuzz(changes(), num_examples, check)
-    outcomes.check(num_examples)
+    outcomes.check(num_examples, share=0.05)  # a checksum finds nearly every change
 
 
 def convert(folder) -> None:

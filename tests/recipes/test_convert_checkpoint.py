@@ -1,9 +1,9 @@
 """recipes/convert_checkpoint.py, and training that goes on from what it writes."""
 
 import json
-import runpy
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -27,19 +27,9 @@ def run(repository, *command):
 
 
 @pytest.fixture
-def convert(repository, monkeypatch, capsys):
-    """Run the recipe in this process; what it says on stdout, or the line that it ends with."""
-    script = repository / "recipes" / "convert_checkpoint.py"
-
-    def call(*flags, code=0):
-        monkeypatch.setattr(sys, "argv", [str(script), *map(str, flags)])
-        with pytest.raises(SystemExit) as caught:
-            runpy.run_path(str(script), run_name="__main__")
-        said = capsys.readouterr()
-        assert caught.value.code == code, said.err
-        return said.err if code else said.out
-
-    return call
+def convert(call_recipe):
+    """Run the recipe; what it says."""
+    return partial(call_recipe, "convert_checkpoint")
 
 
 def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(repository, small_store, convert, tmp_path):

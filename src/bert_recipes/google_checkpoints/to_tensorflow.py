@@ -163,23 +163,30 @@ def _check_head(hub_config: dict[str, Any], weights: list[Weight], folder: Path)
     built = named[0] if isinstance(named, list) and named else by_weights
     if "classifier" not in parts:
         return []
+    advice = "give --skip_variables classifier to convert the encoder alone"
     if built != by_weights:
         raise InputError(
-            f"{folder}: a {built!r:.100}, and the original's code has none ({', '.join(ARCHITECTURES)}); give --skip_variables "
-            "classifier to convert the encoder alone"
+            f"{folder}: a {built!r:.100}, and the original's code has none ({', '.join(ARCHITECTURES)}); {advice}"
+        )
+    rows = next(weight.shape[0] for weight in weights if weight.part == "classifier")
+    problem = hub_config.get("problem_type")
+    # One row without a type is a number, by the rule of transformers.
+    if rows == 1 or problem not in (None, "single_label_classification"):
+        raise InputError(
+            f"{folder}: its classifier is for {problem or 'regression'!r:.100} ({rows} {'row' if rows == 1 else 'rows'}), and "
+            f"run_classifier.py chooses one of two classes or more; {advice}"
         )
     labels = hub_config.get("id2label")
     labels = labels if isinstance(labels, dict) else {}
-    rows = next(weight.shape[0] for weight in weights if weight.part == "classifier")
     return [str(labels.get(str(number), f"LABEL_{number}")) for number in range(rows)]
 
 
 def _check_tokenizer(tokenizer: OriginalBertTokenizer, config: dict[str, Any], folder: Path) -> None:
     """See that vocab.txt alone, which is all that the original has, is this tokenizer."""
     pieces = len(tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False))
-    if len(tokenizer) != pieces:
+    if tokenizer.extra_tokens:
         raise InputError(
-            f"{folder}: its tokenizer has {len(tokenizer) - pieces} added tokens, for which the original's {VOCABULARY_NAME} has no "
+            f"{folder}: its tokenizer has {len(tokenizer.extra_tokens)} added tokens, for which the original's {VOCABULARY_NAME} has no "
             "place"
         )
     if pieces > config["vocab_size"]:
