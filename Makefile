@@ -17,8 +17,13 @@ MODEL ?=
 TASK ?=
 VERSION ?= 1
 SWEEP ?=
-RUNS ?= runs/glue
+RUNS ?=
+RUN ?=
 INPUT ?=
+REPO ?=
+REVISION ?=
+FORMAT ?=
+PORT ?= 7860
 
 # OpenMP's waiting threads spin briefly and then sleep: endless spinning starves everything else on the same cores, and sleeping
 # at once costs the small models time at every operation.
@@ -40,7 +45,7 @@ else
 LAUNCHER := $(PYTHON) recipes/launch.py --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features predict evaluate convert compare benchmark compare-launches test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features features predict evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches test test-slow lint format clean
 
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
@@ -114,7 +119,7 @@ glue-all: check-names $(READY)  ## all nine GLUE tasks and their mean beside the
 	$(PYTHON) recipes/glue_all.py --launch $(LAUNCH) --output_dir runs/glue $(if $(SWEEP),--sweep $(SWEEP)) $(MODEL_FLAG) $(ARGS)
 
 glue-submission: $(READY)  ## the zip that the GLUE leaderboard takes: RUNS="runs/glue" (runs made with --do_predict true)
-	$(PYTHON) recipes/make_glue_submission.py --runs $(RUNS) $(ARGS)
+	$(PYTHON) recipes/make_glue_submission.py --runs $(or $(RUNS),runs/glue) $(ARGS)
 
 squad: check-names no-sweep $(READY)  ## fine-tune on SQuAD: VERSION=1 or 2, MODEL=, ARGS="--data_dir DATA"
 	@case "$(VERSION)" in 1|1.1|2|2.0) ;; *) echo "error: VERSION is '$(VERSION)'; allowed: 1 or 2" >&2; exit 1;; esac
@@ -134,14 +139,54 @@ predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc I
 	@test -n "$(INPUT)" || { echo "error: give INPUT=, a .txt, .jsonl, .json, .csv, .tsv or .parquet file" >&2; exit 1; }
 	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
 
+features: $(READY)  ## vectors of tokens or of inputs, from any layer: MODEL=runs/my_bert INPUT=texts.txt [FORMAT=parquet, safetensors, google_jsonl]
+	@test -n "$(MODEL)" || { echo "error: give MODEL=, a checkpoint folder or a Hub name" >&2; exit 1; }
+	@test -n "$(INPUT)" || { echo "error: give INPUT=, a .txt, .jsonl, .json, .csv, .tsv or .parquet file" >&2; exit 1; }
+	$(PYTHON) recipes/extract_features.py $(MODEL_FLAG) --input_file $(INPUT) $(if $(FORMAT),--format $(FORMAT)) $(ARGS)
+
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
 	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(if $(findstring --task_file,$(ARGS)),,--store $(STORE))) $(ARGS)
+
+push: $(READY)  ## a finished run to the Hub, private: RUN=runs/quickstart REPO=me/my-bert [REVISION=branch] ARGS="--private false"
+	@test -n "$(RUN)" || { echo "error: give RUN=, the folder of a finished run or of a checkpoint" >&2; exit 1; }
+	@test -n "$(REPO)" || { echo "error: give REPO=, the repository on the Hub: me/my-bert" >&2; exit 1; }
+	$(PYTHON) recipes/push_to_hub.py --run $(RUN) --repo $(REPO) $(if $(REVISION),--revision $(REVISION)) $(ARGS)
 
 convert: $(READY)  ## a TensorFlow checkpoint of google-research/bert to a Hub folder, and back: ARGS="--tf_checkpoint FOLDER --output_dir my_bert"
 	$(PYTHON) recipes/convert_checkpoint.py $(ARGS)
 
-compare: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
+# Checked first, before anything is installed.
+has-model:
+	@test -n "$(MODEL)" || { echo "error: give MODEL=, a run's folder or any BERT checkpoint with its tokenizer" >&2; exit 1; }
+
+demo: has-model $(READY)  ## a page in the browser to try a checkpoint: MODEL=runs/quickstart [PORT=7860]
+	$(PYTHON) recipes/demo.py $(MODEL_FLAG) --port $(PORT) $(ARGS)
+
+card: $(READY)  ## the model card of a run: RUN=runs/quickstart ARGS="--license apache-2.0 --language en"
+	@test -n "$(RUN)" || { echo "error: give RUN=, the folder of a finished run" >&2; exit 1; }
+	$(PYTHON) recipes/write_model_card.py --run_dir $(RUN) $(ARGS)
+
+probe-bias: $(READY)  ## which pronoun a masked-LM expects of an occupation: MODEL=runs/quickstart
+	$(PYTHON) recipes/probe_bias.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(ARGS)
+
+report: $(READY)  ## write the report of a finished run or sweep anew: RUN=runs/quickstart
+	@test -n "$(RUN)" || { echo "error: give RUN=, the folder of a finished run" >&2; exit 1; }
+	$(PYTHON) recipes/write_report.py --run $(RUN) $(ARGS)
+
+compare: $(READY)  ## runs beside each other, in runs/compared: RUNS="runs/a runs/b"
+	@test -n "$(word 2,$(RUNS))" || { echo "error: give RUNS=\"runs/a runs/b\", the folders of two finished runs or more" >&2; exit 1; }
+	$(PYTHON) recipes/compare_runs.py --runs $(RUNS) $(ARGS)
+
+export: $(READY)  ## a run as ONNX, compared with its checkpoint: RUN=runs/quickstart FORMAT=onnx or int8 [ARGS="--data_dir DATA"]
+	@test -n "$(RUN)" || { echo "error: give RUN=, the folder of a run or checkpoint" >&2; exit 1; }
+	@case "$(or $(FORMAT),onnx)" in onnx|int8) ;; *) echo "error: FORMAT is '$(FORMAT)'; allowed: onnx, int8" >&2; exit 1;; esac
+	$(PYTHON) recipes/export.py --model_name_or_path $(RUN) --format $(or $(FORMAT),onnx) $(ARGS)
+
+compare-stock: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
 	$(PYTHON) recipes/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)
+
+screenshots: $(READY)  ## pictures of reports, with Chromium, in runs/pictures: RUNS="runs/quickstart runs/sst2"
+	$(PYTHON) recipes/take_screenshots.py --folders $(or $(RUNS),runs/quickstart) $(ARGS)
 
 benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini in about 8 minutes, others by ARGS="--suite finetuning", steps, data, inference, time_to_quality, all
 	$(PYTHON) recipes/benchmark.py $(ARGS)

@@ -56,6 +56,10 @@ def main() -> None:
         (ScoringArguments, FineTuningArguments) if on_task else (ModelArguments, DataArguments, EvaluationRunArguments)
     )
     evaluate, *settings, args = parse_arguments(EvaluateArguments, *types)
+    if args.push_to_hub:
+        raise InputError(
+            "push_to_hub has no effect here; recipes/push_to_hub.py pushes a finished run with its figures"
+        )
     start_logging(args)
     check_launch(args)
     if evaluate.results_file:
@@ -83,7 +87,7 @@ def measure_pretraining(
     data = load_data(data_args, args.seed)
     if data.validation is None:
         raise InputError(f"{data_args.store or data_args.train_file} has no held-out part to measure on")
-    model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed)
+    model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed, needs_head=True)
     logger.info("inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs)
     results = make_trainer(model, args, data, data_args.max_eval_pairs).evaluate()
     return results | {"model": model_args.model_name_or_path, "machine": describe_machine()}

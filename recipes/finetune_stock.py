@@ -16,7 +16,7 @@ from bert_recipes.finetuning.access import check_access, load_task
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.run import TASK_FILE, describe_data, prepare_run
 from bert_recipes.memory import peak_memory_mb
-from bert_recipes.reporting import format_figures
+from bert_recipes.reports.figures import format_figures
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir
 from bert_recipes.stock_comparison.stock_trainer import (
     StockArguments,

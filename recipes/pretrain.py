@@ -8,54 +8,36 @@ src/bert_recipes/arguments.py; `--help` lists them.
 """
 
 import logging
+from functools import partial
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.inspection import fill_masks, judge_next_sentences, knows_words
-from bert_recipes.monitoring import describe_progress
+from bert_recipes.model_card import write_card_of_run
 from bert_recipes.phases import PhaseArguments, plan_phases
 from bert_recipes.pretraining import load_model, load_phases, make_trainer
-from bert_recipes.reporting import describe_run, format_guesses, write_report
+from bert_recipes.pushing import check_push
+from bert_recipes.reports.pretraining import describe_examples, describe_results
+from bert_recipes.reports.pretraining_facts import describe_run, gather_pretraining
+from bert_recipes.reports.writing import report_run
 from bert_recipes.run_folder import claim_output_dir
+from bert_recipes.run_origin import describe_checkpoint, describe_pretraining_data
 from bert_recipes.training import check_launch, run_training, start_logging
 
 
 QUICKSTART = Path(__file__).parent / "configs" / "pretrain" / "quickstart.yaml"
 logger = logging.getLogger("pretrain")
 
-SENTENCES = (
-    "Return the [MASK] of the list.",
-    "The function returns a [MASK] of strings.",
-    "If the file does not [MASK], an error is raised.",
-    "He opened the [MASK] and went into the room.",
-)
-PAIRS = (
-    ("Return the number of items in the list.", "If the list is empty, zero is returned."),
-    ("Return the number of items in the list.", "The socket is closed when the connection is lost."),
-)
-
-
-def known_examples(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[tuple[str, str]]]:
-    """Those of SENTENCES and PAIRS in whose words the tokenizer was trained."""
-    sentences = [text for text in SENTENCES if knows_words(tokenizer, text)]
-    pairs = [pair for pair in PAIRS if knows_words(tokenizer, " ".join(pair))]
-    skipped = len(SENTENCES) + len(PAIRS) - len(sentences) - len(pairs)
-    if skipped:
-        logger.info("%d of the English examples are left out: the tokenizer does not know their words", skipped)
-    return sentences, pairs
-
 
 def main() -> None:
-    """Parse, check, train, report."""
+    """Parse, check, train, report, push."""
     model_args, data_args, args, phase_args = parse_arguments(
         ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments, default_config=QUICKSTART
     )
     start_logging(args)
     check_launch(args)
+    check_push(args)
     phases = plan_phases(args, data_args, phase_args)
     parts = load_phases(data_args, args.seed, phases)
     data, longest = parts[0], max(part.max_seq_length for part in parts)
@@ -65,31 +47,24 @@ def main() -> None:
     resume_from = claim_output_dir(args, configs)
     description = describe_run(trainer, data)
     logger.info("run: %s", description)
+    facts = {"data": describe_pretraining_data(data_args, data)}
+    if model_args.model_name_or_path is not None:
+        facts["base_model"] = describe_checkpoint(model_args.model_name_or_path, model.config)
 
-    results = run_training(trainer, configs, resume_from)
+    results = run_training(trainer, configs, resume_from, facts)
 
-    # In all processes: where they share the weights out, none can compute alone.
-    sentences, pairs = known_examples(data.tokenizer)
-    masks = fill_masks(model, data.tokenizer, sentences)
-    verdicts = judge_next_sentences(model, data.tokenizer, pairs)
+    # Of all processes: where they share the weights out, none can compute alone.
+    gather = partial(gather_pretraining, trainer, data, results, description)
+    files = report_run(Path(args.output_dir), gather, is_main=trainer.is_world_process_zero())
     if trainer.is_world_process_zero():
-        steps = trainer.state.max_steps
-        remark = describe_progress(results, steps, steps, 0)
-        report = write_report(
-            Path(args.output_dir),
-            results=results,
-            description=description,
-            history=trainer.state.log_history,
-            masks=masks,
-            verdicts=verdicts,
-            remark=remark,
-        )
-        for mask in masks:
-            print(f"{mask.text}  ->  {format_guesses(mask)}")
-        for verdict in verdicts:
-            print(f"P(next) = {verdict.is_next:.2f}  {verdict.first} | {verdict.second}")
-        print(report.read_text(encoding="utf-8").split("![")[0])
-        print(f"model, report and plot: {args.output_dir}")
+        print(describe_results(results))
+        print("\n".join(describe_examples(Path(args.output_dir)) if files else []))
+        files += write_card_of_run(Path(args.output_dir))
+        print(f"model, {', '.join(['all_results.json', *(file.name for file in files)])}: {args.output_dir}")
+    trainer.trackers.finish()
+    url = trainer.push_to_hub()
+    if url is not None and trainer.is_world_process_zero():
+        print(f"on the Hub: {url}")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ import os
 import runpy
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,3 +124,11 @@ def tiny_runs(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -
         return make_run(kind, tiny_checkpoint, tmp_path_factory.mktemp(kind))
 
     return of
+
+
+@pytest.fixture
+def hub_server() -> Iterator[Any]:
+    """A Hub on loopback (tests/fixtures/hub_server.py)."""
+    server = runpy.run_path(str(Path(__file__).parent / "fixtures" / "hub_server.py"))["HubServer"]
+    with server() as running:
+        yield running

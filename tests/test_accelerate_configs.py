@@ -5,14 +5,18 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from accelerate.commands import launch as accelerate_launch
 from accelerate.commands.launch import launch_command_parser
 from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError
+from bert_recipes.launching import check_machine
 from bert_recipes.training import check_launch
 
 
@@ -144,6 +148,83 @@ def test_our_launcher_becomes_the_one_process(repository: Path, tmp_path: Path, 
         told, said = process.communicate(timeout=60)
     assert process.returncode == code, said
     assert told.lower().split()[-2:] == [str(process.pid), "true"], told
+
+
+def completed(repository: Path, config: str, *flags: str):
+    """The launcher's arguments as Accelerate completes them."""
+    file = repository / "accelerate_configs" / f"{config}.yaml"
+    parser = launch_command_parser()
+    return accelerate_launch._validate_launch_command(parser.parse_args(["--config_file", str(file), *flags, "x.py"]))[
+        0
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus", "words"),
+    [
+        ("ddp", 0, r"ddp\.yaml starts 8 processes .* it has no GPU .* LAUNCH=ddp_cpu"),
+        (
+            "ddp",
+            2,
+            r"ddp\.yaml: num_processes is 8, which makes 8 on this one, and it has 2 GPUs; .* --num_processes 2$",
+        ),
+        (
+            "ddp_multi_node",
+            4,
+            r"is 16 for 2 machines, which makes 8 on this one, and it has 4 GPUs.* --num_processes 8$",
+        ),
+        ("single_gpu", 0, r"single_gpu\.yaml starts 1 process on this machine, one a GPU"),
+        ("fsdp", 0, r"fsdp\.yaml starts 8 processes"),
+        ("ddp", 8, None),
+        ("ddp_multi_node", 8, None),
+        ("single_gpu", 1, None),
+        ("ddp_cpu", 0, None),
+        ("ddp_cpu", 1, None),
+        ("cpu", 0, None),
+    ],
+)
+def test_gpus_that_are_not_there_are_missed_before_a_process_starts(
+    repository: Path, config: str, gpus: int, words: str | None
+):
+    args = completed(repository, config)
+    with nullcontext() if words is None else pytest.raises(InputError, match=words):
+        check_machine(args, gpus)
+
+
+def test_deepspeed_that_is_not_installed_is_named_with_its_extra(repository: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    args = completed(repository, "deepspeed_zero2")
+    monkeypatch.setattr("bert_recipes.launching.is_deepspeed_available", lambda: False)
+    with pytest.raises(InputError, match=r'zero2\.yaml needs DeepSpeed, .*: pip install -e "\.\[deepspeed\]"$'):
+        check_machine(args, 8)
+    monkeypatch.setattr("bert_recipes.launching.is_deepspeed_available", lambda: True)
+    with pytest.raises(InputError, match="no GPU"):
+        check_machine(args, 0)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    check_machine(args, 0)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="for machines without a GPU")
+def test_our_launcher_refuses_ddp_without_gpus_in_one_line(repository: Path, tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text("print('started', flush=True)\n")
+    command = [sys.executable, "recipes/launch.py", "--config_file", "accelerate_configs/ddp.yaml", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=repository)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: accelerate_configs/ddp.yaml starts 8 processes"), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="for machines without a GPU")
+@pytest.mark.parametrize(("name", "flags"), [("ddp", ("--num_processes", "2")), ("single_gpu", ())])
+def test_processes_started_for_gpus_do_not_train_on_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, flags: tuple[str, ...]
+):
+    """By Accelerate's own launcher, which starts them whatever the machine has."""
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    result = launch(next(path for path in CONFIGS if path.stem == name), tmp_path, *flags)
+    assert result.returncode != 0
+    assert "a configuration of Accelerate that is for GPUs, and no GPU is there" in result.stderr
 
 
 @pytest.mark.gpu

@@ -35,6 +35,40 @@ def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch_and_steps(
     assert first.own_schedule is last.own_schedule is None
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"^the data is missing: give --store FOLDER .* or --train_file FILE$"),
+        ({"store": "a", "train_file": ["b"]}, "^both --store and --train_file are given; give one of them$"),
+    ],
+)
+def test_data_that_is_missing_and_data_that_is_given_twice_are_told_apart(given, message):
+    from bert_recipes.arguments import DataArguments
+
+    with pytest.raises(InputError, match=message):
+        DataArguments(**given)
+
+
+def test_without_a_global_batch_the_second_phase_still_has_its_own_micro_batch(tmp_path, monkeypatch):
+    from bert_recipes.arguments import DataArguments
+
+    monkeypatch.setattr(PreTrainingArguments, "_num_processes", staticmethod(lambda: 2))
+    args = make(tmp_path, max_steps=10, per_device_train_batch_size=64, gradient_accumulation_steps=4)
+    data = DataArguments(store="store")
+    first, last = plan_phases(args, data, PhaseArguments(phase2_steps=1, phase2_per_device_train_batch_size=16))
+    assert (first.global_batch, first.micro_batch) == (512, 64)
+    assert (last.global_batch, last.micro_batch) == (512, 16)
+    first, last = plan_phases(args, data, PhaseArguments(phase2_steps=1, phase2_global_train_batch_size=32))
+    assert (first.global_batch, first.micro_batch) == (512, 64)
+    assert (last.global_batch, last.micro_batch) == (32, 64)
+
+
+@pytest.mark.parametrize("name", ["phase2_per_device_train_batch_size", "phase2_global_train_batch_size"])
+def test_a_second_phase_without_examples_is_refused(name):
+    with pytest.raises(InputError, match=f"{name} is 0; allowed: 1 or more"):
+        PhaseArguments(phase2_steps=1, **{name: 0})
+
+
 def test_the_global_batch_is_cut_into_the_largest_parts_that_fit(tmp_path):
     args = make(tmp_path, global_train_batch_size=24, per_device_train_batch_size=9)
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (8, 3)

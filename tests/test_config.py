@@ -254,6 +254,12 @@ def test_a_missing_config_names_its_neighbours(tmp_path: Path):
         parse_arguments(Small, argv=["--config", str(tmp_path / "bass.yaml")])
 
 
+def test_a_hidden_file_is_no_neighbour_of_a_missing_config(tmp_path: Path):
+    (tmp_path / ".pre-commit-config.yaml").write_text("repos: []\n")
+    with pytest.raises(InputError, match=r"bass\.yaml: no such configuration file$"):
+        parse_arguments(Small, argv=["--config", str(tmp_path / "bass.yaml")])
+
+
 def test_a_required_field_may_come_from_the_file_and_is_asked_for_otherwise(parse):
     assert parse("store: s", kind=Needy).store == "s"
     with pytest.raises(InputError, match="--store"):

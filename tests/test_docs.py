@@ -29,8 +29,14 @@ TARGET_SCRIPTS |= {"params": "recipes/count_parameters.py", "evaluate": "recipes
 TARGET_SCRIPTS |= dict.fromkeys(("glue", "squad", "swag", "ner"), "recipes/finetune.py")
 TARGET_SCRIPTS |= {"ner-features": "recipes/feature_based_ner.py", "predict": "recipes/predict.py"}
 TARGET_SCRIPTS |= {"glue-all": "recipes/glue_all.py", "glue-submission": "recipes/make_glue_submission.py"}
+TARGET_SCRIPTS |= {"features": "recipes/extract_features.py"}
 TARGET_SCRIPTS |= {"benchmark": "recipes/benchmark.py", "convert": "recipes/convert_checkpoint.py"}
-TARGET_SCRIPTS |= {"compare": "recipes/compare_with_stock.py"}
+TARGET_SCRIPTS |= {"push": "recipes/push_to_hub.py"}
+TARGET_SCRIPTS |= {"card": "recipes/write_model_card.py", "probe-bias": "recipes/probe_bias.py"}
+TARGET_SCRIPTS |= {"compare-stock": "recipes/compare_with_stock.py", "compare": "recipes/compare_runs.py"}
+TARGET_SCRIPTS |= {"report": "recipes/write_report.py", "screenshots": "recipes/take_screenshots.py"}
+TARGET_SCRIPTS |= {"export": "recipes/export.py"}
+TARGET_SCRIPTS |= {"demo": "recipes/demo.py"}
 # Scripts that also take the flags of another one.
 TAKES_FLAGS_OF = dict.fromkeys(
     (f"recipes/{name}.py" for name in ("sweep_finetuning", "glue_all", "compare_with_stock", "evaluate_checkpoint")),
@@ -162,7 +168,11 @@ for script in sys.argv[1:]:
     child = os.fork()
     if not child:
         sys.argv, sys.path = [script, "--help"], [os.path.dirname(script), *sys.path]
-        runpy.run_path(script, run_name="__main__")
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            sys.stdout.flush()
+            os._exit(end.code or 0)  # to take all packages down again would take seconds
     if os.waitpid(child, 0)[1]:
         sys.exit(f"{script} --help failed")
 """

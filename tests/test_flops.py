@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import transformers
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig
 
@@ -45,6 +46,19 @@ def test_the_forward_pass_has_the_flops_that_pytorch_counts(counted: tuple[int, 
 def test_both_passes_have_the_flops_that_pytorch_counts(counted: tuple[int, int]):
     work = Work(tokens=4 * 24, squares=4 * 24**2, sequences=4, masked=5)
     assert training_flops(CONFIG, work) == counted[1]
+
+
+@pytest.mark.parametrize(("name", "pooler"), [("SequenceClassification", True), ("TokenClassification", False)])
+def test_a_model_of_a_task_has_them_too_but_for_its_own_small_head(name: str, pooler: bool):
+    model = getattr(transformers, f"BertFor{name}")(CONFIG).eval()
+    model.set_attn_implementation("eager")
+    ids = torch.randint(5, CONFIG.vocab_size, (4, 24))
+    with FlopCounterMode(display=False) as counted:
+        model(input_ids=ids, attention_mask=torch.ones_like(ids))
+    head = 2 * CONFIG.hidden_size * CONFIG.num_labels * (4 if pooler else 4 * 24)
+    assert (model.base_model.pooler is not None) is pooler
+    work = Work(tokens=4 * 24, squares=4 * 24**2, sequences=4)
+    assert forward_flops(CONFIG, work, nsp=False, pooler=pooler) + head == counted.get_total_flops()
 
 
 def test_a_hand_count_of_base():

@@ -100,3 +100,26 @@ def test_other_architectures_keep_what_they_have():
     )
     choose_layers(other, "plain")
     assert type(other.distilbert).__module__.startswith("transformers.")
+
+
+def test_a_model_put_under_our_class_still_tells_of_its_attention():
+    class Own(BertModel):
+        """A class of which none was ever built, as in a process that opens a fine-tuned checkpoint only."""
+
+    model = make_classifier(attn_implementation="eager").eval()
+    expected = model.bert(BATCH["input_ids"], output_attentions=True, output_hidden_states=True)
+    own = Own.from_stock(make_classifier(attn_implementation="eager").bert.eval())
+    seen = own(BATCH["input_ids"], output_attentions=True, output_hidden_states=True)
+    for name in ("attentions", "hidden_states"):
+        for own_layer, layer in zip(getattr(seen, name), getattr(expected, name), strict=True):
+            torch.testing.assert_close(own_layer, layer)
+
+
+def test_putting_a_model_under_our_class_draws_no_random_number():
+    class Own(BertModel):
+        """As above."""
+
+    bert = make_classifier().bert
+    state = torch.get_rng_state()
+    Own.from_stock(bert)
+    assert torch.equal(torch.get_rng_state(), state)

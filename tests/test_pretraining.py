@@ -106,6 +106,33 @@ def test_only_the_heads_may_start_anew(tmp_path, tokenizer, caplog):
         open_model(folder, tokenizer)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("sst2", "it is fine-tuned: give --task sst2"),
+        ("own", "give --task_file {folder}/task.yaml"),
+        (None, "--task NAME"),
+    ],
+)
+def test_random_heads_are_not_measured(tmp_path, tokenizer, name, advice):
+    folder = tmp_path / "model"
+    config = pretraining_config("tiny", vocab_size=NUM_PIECES)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    if name is not None:
+        (folder / "task.yaml").write_text(f"name: {name}\n")
+    open_model(folder, tokenizer)  # to train on
+    settings = ModelArguments(model_name_or_path=str(folder))
+    with pytest.raises(InputError, match="BertForSequenceClassification, without a masked-LM head") as caught:
+        load_model(settings, tokenizer, 128, 1, needs_head=True)
+    assert advice.format(folder=folder) in str(caught.value)
+
+
+def test_a_checkpoint_with_a_masked_lm_head_alone_is_measured(tmp_path, tokenizer):
+    folder = tmp_path / "model"
+    transformers.BertForMaskedLM(pretraining_config("tiny", vocab_size=NUM_PIECES)).save_pretrained(folder)
+    load_model(ModelArguments(model_name_or_path=str(folder)), tokenizer, 128, 1, needs_head=True)
+
+
 def cut_weights(folder):
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
@@ -247,6 +274,17 @@ def test_measuring_a_checkpoint_leaves_nothing_in_the_working_folder(repository,
     assert json.loads((tmp_path / "results.json").read_text())["eval_pairs"] == 10
     assert "inputs of up to 32 tokens" in done.stderr
     assert not list(folder.iterdir())
+
+
+def test_the_recipe_refuses_to_measure_a_head_that_is_not_there(repository, small_store, tmp_path):
+    tokenizer = load_tokenizer(small_store / "tokenizer")
+    config = pretraining_config("tiny", vocab_size=len(tokenizer))
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "model")
+    data = ["--store", small_store, "--max_seq_length", "32", "--data_cache_dir", tmp_path]
+    done = run_recipe(repository, tmp_path, "evaluate_checkpoint", "--model_name_or_path", tmp_path / "model", *data)
+    assert done.returncode == 1
+    assert "eval_mlm_loss" not in done.stdout
+    assert "without a masked-LM head" in done.stderr.splitlines()[-1]
 
 
 def test_measure_data_says_how_many_processes_built_the_index(repository, small_store, tmp_path):

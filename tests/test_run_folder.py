@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,23 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.arguments import PreTrainingArguments
+from bert_recipes.bias_probe import PROBE_FILE
 from bert_recipes.checkpointing import PROGRESS_FILE, STATE_FILE, last_complete, seal
 from bert_recipes.config import save_config
 from bert_recipes.errors import InputError
-from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir
+from bert_recipes.finetuning.run import TASK_FILE
+from bert_recipes.hub.identity import IDENTITY_FILE
+from bert_recipes.model_card.facts import GIVEN
+from bert_recipes.own_card import CARD_FILE, TRACE_FILE
+from bert_recipes.reports.common import PLOT_FILE
+from bert_recipes.reports.run_files import FACTS_FILE
+from bert_recipes.reports.writing import MARKDOWN_FILE, PAGE_FILE
+from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir, is_run_file
 from bert_recipes.run_lock import lock_run
+from bert_recipes.sweeps.folder import NO_WEIGHTS_FILE
+from bert_recipes.trackers.tracker import NOTES_FILE
 from bert_recipes.training import results_text
+from bert_recipes.whole_files import written_aside
 
 
 FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", PROGRESS_FILE)
@@ -119,11 +131,47 @@ def test_overwrite_removes_the_run_with_its_checkpoints(tmp_path: Path):
     assert (tmp_path / "beside.txt").is_file()
 
 
-def test_overwrite_never_removes_what_a_run_did_not_write(tmp_path: Path):
+# What ends beside the model, and who leaves it there.
+LEFT = {
+    "the Trainer": (
+        "config.json",
+        "model.safetensors",
+        "model-00001-of-00002.safetensors",
+        "training_args.bin",
+        "runs",
+    ),
+    "the tokenizer": ("tokenizer.json", "tokenizer_config.json", "vocab.txt"),
+    "the run": (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE, "predictions_test.jsonl", "predictions_test.txt"),
+    "a sweep": (NO_WEIGHTS_FILE,),
+    "the report": (FACTS_FILE, MARKDOWN_FILE, PAGE_FILE, PLOT_FILE),
+    "the card": (CARD_FILE, TRACE_FILE, GIVEN, PROBE_FILE),
+    "pushing": (IDENTITY_FILE,),
+    "trackers": (NOTES_FILE, "wandb", "emissions.csv", "emissions.csv.bak", "emissions.csv_0.bak"),
+}
+
+
+@pytest.mark.parametrize("who", LEFT)
+def test_what_a_run_leaves_is_its_own(tmp_path: Path, who: str):
+    for name in LEFT[who]:
+        assert is_run_file(tmp_path / name), name
+
+
+@pytest.mark.parametrize("name", ["README.md", "all_results.json", "report.html", "run.yaml"])
+def test_overwrite_removes_what_a_killed_process_was_writing(tmp_path: Path, name: str):
     folder = make_run(tmp_path / "run", 2)
-    (folder / "notes.txt").write_text("kept beside the run")
+    with pytest.raises(KeyboardInterrupt), written_aside(folder / name) as aside:
+        raise KeyboardInterrupt
+    aside.write_text("half")
+    assert claim(folder, overwrite=True) is None
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".notes.txt.12.tmp", "emissions.md", "model.bin"])
+def test_overwrite_never_removes_what_a_run_did_not_write(tmp_path: Path, name: str):
+    folder = make_run(tmp_path / "run", 2)
+    (folder / name).write_text("kept beside the run")
     before = content(folder)
-    with pytest.raises(InputError, match=r"notes\.txt"):
+    with pytest.raises(InputError, match=re.escape(name)):
         claim(folder, overwrite=True)
     assert content(folder) == before
 

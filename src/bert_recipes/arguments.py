@@ -79,8 +79,12 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         """Fill in the derived value and check the ranges."""
-        if (self.store is None) == (self.train_file is None):
-            raise InputError("give either --store FOLDER (recipes/prepare_corpus.py) or --train_file FILE, not both")
+        if self.store is None and self.train_file is None:
+            raise InputError(
+                "the data is missing: give --store FOLDER (recipes/prepare_corpus.py) or --train_file FILE"
+            )
+        if self.store is not None and self.train_file is not None:
+            raise InputError("both --store and --train_file are given; give one of them")
         if self.max_seq_length < 8:
             raise InputError(f"max_seq_length is {self.max_seq_length}; allowed: 8 or more")
         if not 0.0 <= self.short_seq_prob <= 1.0:

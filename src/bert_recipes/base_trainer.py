@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
+from transformers.trainer_utils import TrainOutput
 
+from bert_recipes.flops import Work
 from bert_recipes.layer_choice import choose_layers
+from bert_recipes.matmul_rate import best_rate
 from bert_recipes.memory import keep_freed_memory
 from bert_recipes.meter import StepMeter
 from bert_recipes.optimization import Schedule, create_bert_schedule, create_optimizer, set_peak_rate
 from bert_recipes.resumable_trainer import ResumableTrainer
 from bert_recipes.run_arguments import RunArguments
+from bert_recipes.run_cost import RunCost
 from bert_recipes.step_batches import Order, StepBatches
 from bert_recipes.stopping import ignore_signals
+from bert_recipes.trackers.recording import Trackers
 
 
 logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def _without_stock_trackers(args: RunArguments) -> Iterator[None]:
+    """The Trainer makes no callbacks of `report_to`: ours, which cannot end a run, take their place."""
+    wanted, args.report_to = args.report_to, []
+    try:
+        yield
+    finally:
+        args.report_to = wanted
 
 
 class GlobalBatchTrainer(ResumableTrainer):
@@ -39,12 +57,34 @@ class GlobalBatchTrainer(ResumableTrainer):
             choose_layers(model, args.fast_layers)
             if args.keep_freed_memory:
                 keep_freed_memory()
-        super().__init__(model=model, args=args, **kwargs)
+        self.trackers = Trackers(args)
+        callbacks = [self.trackers, *(kwargs.pop("callbacks", None) or [])]
+        with _without_stock_trackers(args):
+            super().__init__(model=model, args=args, callbacks=callbacks, **kwargs)
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
         self.model_accepts_loss_kwargs = True
         self.meter = StepMeter(self.args.device)
+        self.cost = RunCost(
+            self.args.energy,
+            is_first=self.args.process_index == 0,
+            is_first_of_machine=self.args.local_process_index == 0,
+            num_processes=self.args.world_size,
+        )
+        self._cost_of_checkpoint: dict[str, Any] = {}
         self._flops_per_token: int | None = None
+        # FLOP/s of matrix products of a process; found when it is first asked for.
+        self._peak: float | None = None
         self.identity["global batch"] = self.global_batch_size
+
+    # The run
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
+        """As `ResumableTrainer`; what it costs is in `cost`."""
+        self.cost.begin()
+        try:
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        finally:
+            self.cost.end()
 
     # Data
 
@@ -181,6 +221,21 @@ class GlobalBatchTrainer(ResumableTrainer):
 
     # Resuming
 
+    def go_on(self) -> None:
+        """With the hours and the energy of the parts before."""
+        super().go_on()
+        if self._progress:
+            self.cost.go_on_from(self._progress.get("cost"))
+
+    def _write_progress(self, folder: Path) -> None:
+        # All processes add up what they have measured; the main process writes it.
+        self._cost_of_checkpoint = self.cost.so_far()
+        super()._write_progress(folder)
+
+    def progress_of_run(self) -> dict[str, Any]:
+        """With hours and energy up to now."""
+        return {**super().progress_of_run(), "cost": self._cost_of_checkpoint}
+
     def progress_of_process(self) -> dict[str, Any]:
         """With the meter's sums."""
         return {**super().progress_of_process(), "meter": self.meter.sums()}
@@ -191,6 +246,28 @@ class GlobalBatchTrainer(ResumableTrainer):
         self.meter.take_sums(progress["meter"])
 
     # Logging
+
+    def flops_of(self, work: Work) -> int | None:
+        """Model FLOPs of training steps (`flops.training_flops`); None where nobody knows them."""
+        return None
+
+    def describe_pace(self) -> dict[str, float]:
+        """What the meter's last reading comes to: `mfu`, the share of the machine's rate of matrix products, and `hours_left`.
+
+        The machine's rate is measured at the first call, which takes up to a few seconds for a large model on a CPU.
+        """
+        if self.meter.interval is None:
+            return {}
+        args, (work, seconds, steps) = self.args, self.meter.interval
+        pace = {"hours_left": (self.state.max_steps - self.state.global_step) * seconds / steps / 3600}
+        flops = self.flops_of(work)
+        if flops is None:
+            return pace
+        if self._peak is None:
+            precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
+            tokens = round(work.tokens / steps / args.gradient_accumulation_steps / args.world_size)
+            self._peak = best_rate(self.model.config, max(tokens, 1), precision, args.device)
+        return {"mfu": flops / seconds / (self._peak * args.world_size), **pace}
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """As stock; time spent in here is no training time."""

@@ -12,6 +12,7 @@ from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
+from bert_recipes.checkpointing import STATE_FILE, last_complete
 from bert_recipes.errors import InputError
 from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.tokenization.hub_folder import find_hub_folder
@@ -35,7 +36,7 @@ def check_checkpoint(name: str) -> bool:
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise InputError(f"model_name_or_path: {name} has no config.json; give a checkpoint folder")
+            raise InputError(f"model_name_or_path: {name} {_why_no_model(folder)}")
         if not any((folder / file).is_file() for file in ("model.safetensors", "model.safetensors.index.json")):
             raise InputError(f"model_name_or_path: {name} has no model.safetensors; no other weights are opened")
         return False
@@ -46,6 +47,18 @@ def check_checkpoint(name: str) -> bool:
         where = f"no folder {name}, no model of that name in the local Hub cache"
         raise InputError(f"model_name_or_path: {where}, and {reason}; give a checkpoint folder")
     return reason is not None
+
+
+def _why_no_model(folder: Path) -> str:
+    """What is said of a folder without config.json: a run writes its model at its end."""
+    # A finished run has results; a checkpoint of one has a state.
+    if not (folder / "run.yaml").is_file() or any(
+        (folder / file).is_file() for file in ("all_results.json", STATE_FILE)
+    ):
+        return "has no config.json; give a checkpoint folder"
+    newest, _ = last_complete(folder)
+    instead = "it has no complete checkpoint yet" if newest is None else f"its newest complete checkpoint is {newest}"
+    return f"holds a run that has not come to its end, and has no config.json yet; {instead}"
 
 
 @contextmanager

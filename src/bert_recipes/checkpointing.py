@@ -6,7 +6,6 @@ power at any instant. What its files hold is written down with sizes and hashes,
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_recipes.errors import InputError
+from bert_recipes.file_hash import hash_of
 from bert_recipes.whole_files import sync_paths, write_json
 
 
@@ -61,7 +61,7 @@ def seal(folder: Path) -> None:
         OSError: What the file system says.
     """
     files = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": _hash_of(path)}
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": hash_of(path)}
         for path in _files_of(folder)
     }
     write_json(folder / MANIFEST_FILE, {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files})
@@ -94,7 +94,7 @@ def why_incomplete(folder: Path) -> str | None:
     if reason is not None:
         return reason
     for name, facts in _read_manifest(folder).items():
-        if _hash_of(folder / name) != facts["sha256"]:
+        if hash_of(folder / name) != facts["sha256"]:
             return f"{name} is not what was written (its hash differs)"
     return None
 
@@ -224,8 +224,3 @@ def read_step(checkpoint: Path) -> int:
 
 def _files_of(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
-
-
-def _hash_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -102,6 +102,24 @@ def save_config(path: str | Path, *instances: Any) -> None:
         aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def resolved_values(*instances: Any) -> dict[str, Any]:
+    """Return what `save_config` writes, as values of plain types by the names of the fields.
+
+    Args:
+        instances: dataclass instances without a common field name.
+    """
+    return {
+        field.name: field_types.to_plain(getattr(instance, field.name))
+        for instance in instances
+        for field in _writable_fields(instance)
+    }
+
+
+def is_secret(name: str) -> bool:
+    """Tell whether a field holds a secret, by its name (``hub_token``): such a value is never written."""
+    return _SECRET_FIELD.search(name) is not None
+
+
 def read_task_file(path: str | Path) -> Task:
     """Read a user's own task (docs/tasks.md): a row in YAML.
 
@@ -234,7 +252,7 @@ def _writable_fields(instance: Any) -> list[dataclasses.Field]:
         if field.init
         and field.name not in _LAUNCH_FIELDS
         and field.name not in getattr(instance, "LAUNCH_FIELDS", ())
-        and not _SECRET_FIELD.search(field.name)
+        and not is_secret(field.name)
         and not (getattr(instance, field.name) is None and _default(field) is None)
     ]
 

@@ -107,7 +107,7 @@ def _read_utf8(path: Path, kind: str) -> str:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        present = sorted(file.name for file in path.parent.glob("*.yaml"))
+        present = sorted(file.name for file in path.parent.glob("*.yaml") if file.name[0] != ".")
         there = f"; {path.parent} holds {', '.join(present)}" if present else ""
         raise InputError(f"{path}: no such {kind} file{there}") from None
     except IsADirectoryError:

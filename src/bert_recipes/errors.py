@@ -34,6 +34,14 @@ class InputError(ValueError):
         >>> raise InputError("data/a.txt, line 3: not UTF-8 (byte 0xe9); convert the file or pass --encoding_errors replace")
     """
 
+    exit_code = 1
+
+
+class PushError(InputError):
+    """An upload to the Hub that failed for good, of a model that is whole on the disk."""
+
+    exit_code = 3
+
 
 class Interrupted(Exception):
     """A signal asked a run to end, and it did so in good order.
@@ -57,6 +65,7 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
     ======================  =========  ==========================================
     returns                 0          nothing
     `InputError`            1          ``error: ...``, one line
+    `PushError`             3          ``error: ...``, one line: all is done but the push
     `OSError`               1          ``error: FILE: reason``, one line
     `Interrupted`           143, 130   what it says, one line
     Ctrl-C                  130        ``interrupted``
@@ -84,7 +93,7 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
         sys.stdout.flush()
         _leave_together()
     except InputError as error:
-        _fail(_wait_for_main_process() + str(error))
+        _fail(_wait_for_main_process() + str(error), error.exit_code)
     except Interrupted as error:
         _leave_together()
         if os.environ.get("RANK", "0") == "0":
@@ -244,7 +253,7 @@ def _write_error(error: BaseException) -> str | None:
     return text if type(error) is Exception and "os error" in text.lower() else None
 
 
-def _fail(message: str) -> NoReturn:
+def _fail(message: str, exit_code: int = 1) -> NoReturn:
     # Libraries' messages may run over several lines; a log reader and a test want exactly one.
     print("error: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
-    sys.exit(1)
+    sys.exit(exit_code)

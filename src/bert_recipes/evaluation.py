@@ -15,6 +15,11 @@ from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTrainingOutput
 
 # The held-out pairs and masks stay the same whatever the seed of the training, so that runs can be compared.
 EVALUATION_SEED = 12345
+# Settings of the data that decide what the held-out pairs and their masks are.
+MEASURED_WITH = (
+    *("max_seq_length", "short_seq_prob", "mlm_probability", "max_predictions_per_seq", "max_eval_pairs"),
+    *("mask_rate", "keep_rate", "random_rate", "whole_word", "selection"),
+)
 
 
 class EvaluationSampler(Sampler[tuple[int, int]]):

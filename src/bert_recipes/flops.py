@@ -37,7 +37,7 @@ class Work:
     masked: int = 0
 
 
-def forward_flops(config: Any, work: Work, *, nsp: bool = True) -> int:
+def forward_flops(config: Any, work: Work, *, nsp: bool = True, pooler: bool = True) -> int:
     """FLOPs of the matrix products of a forward pass; a product (a, b) x (b, c) has 2abc.
 
     Each layer has, for a token, the projections to query, key, value and output, 4 x 2 H^2, and two feed-forward
@@ -50,14 +50,16 @@ def forward_flops(config: Any, work: Work, *, nsp: bool = True) -> int:
         config: A `BertConfig`.
         work: What was computed.
         nsp: Count the next-sentence head.
+        pooler: Count the pooler, and what stands on it; models of tokens have none. A task's own head, 2 H a label and token or
+            sequence, is less than a thousandth of the whole and is not counted.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     layer = work.tokens * (8 * hidden**2 + 4 * hidden * inner) + 4 * hidden * work.squares
     head = work.masked * (2 * hidden**2 + 2 * hidden * config.vocab_size)
-    pooler = work.sequences * (2 * hidden**2 + (4 * hidden if nsp else 0))
-    return config.num_hidden_layers * layer + head + pooler
+    pooled = work.sequences * (2 * hidden**2 + (4 * hidden if nsp else 0)) if pooler else 0
+    return config.num_hidden_layers * layer + head + pooled
 
 
-def training_flops(config: Any, work: Work, *, nsp: bool = True) -> int:
+def training_flops(config: Any, work: Work, *, nsp: bool = True, pooler: bool = True) -> int:
     """Three times the forward pass: each product has two more in the backward pass, for its input and its weight."""
-    return 3 * forward_flops(config, work, nsp=nsp)
+    return 3 * forward_flops(config, work, nsp=nsp, pooler=pooler)

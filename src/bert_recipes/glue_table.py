@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.sweeps.report import JSON_FILE as SWEEP_FILE
+from bert_recipes.reports.run_files import SWEEP_FILE
 from bert_recipes.sweeps.subruns import read_results
 from bert_recipes.tasks.registry import get_task
 from bert_recipes.whole_files import write_json

@@ -26,6 +26,21 @@ class FilledMask:
 
 
 @dataclass(frozen=True)
+class FilledText:
+    """The model's guesses for every [MASK] of one text.
+
+    Attributes:
+        guesses: For each [MASK] (piece, probability), most likely first; None for one behind what the model could read.
+        num_pieces: Pieces of the text, each [MASK] counted as one.
+        num_read: How many of them the model has read, around the first [MASK].
+    """
+
+    guesses: list[list[tuple[str, float]] | None]
+    num_pieces: int
+    num_read: int
+
+
+@dataclass(frozen=True)
 class NextSentenceVerdict:
     """The model's verdict on a pair.
 
@@ -54,7 +69,6 @@ def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_unknown: floa
     return bool(ids) and ids.count(tokenizer.unk_token_id) / len(ids) < max_unknown
 
 
-@torch.no_grad()
 def fill_masks(
     model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], top_k: int = 5
 ) -> list[FilledMask]:
@@ -63,31 +77,55 @@ def fill_masks(
     Args:
         model: Any BERT with a masked-LM head; put into evaluation mode.
         tokenizer: Its tokenizer.
-        texts: Sentences with one or more "[MASK]"; the first one is filled.
+        texts: Sentences with one or more "[MASK]"; the guesses are for the first one.
         top_k: Guesses a text.
 
     Raises:
         InputError: A text without "[MASK]".
     """
+    filled = [fill_every_mask(model, tokenizer, text, top_k) for text in texts]
+    return [FilledMask(text, each.guesses[0] or []) for text, each in zip(texts, filled, strict=True)]
+
+
+@torch.no_grad()
+def fill_every_mask(
+    model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, text: str, top_k: int = 5
+) -> FilledText:
+    """Guess every [MASK] of a text, each by itself; of a text that is too long for the model, those in the part around the first.
+
+    Args:
+        model: Any BERT with a masked-LM head; put into evaluation mode.
+        tokenizer: Its tokenizer.
+        text: With one or more "[MASK]".
+        top_k: Guesses for each.
+
+    Raises:
+        InputError: A text without "[MASK]".
+    """
+    if "[MASK]" not in text:
+        raise InputError(f"no [MASK] in '{text}'")
     model.eval()
-    result = []
-    for text in texts:
-        if "[MASK]" not in text:
-            raise InputError(f"no [MASK] in '{text}'")
-        before, after = text.split("[MASK]", 1)
-        # "[MASK]" in a user's text is ordinary text to the tokenizer, so it is put in as an id.
-        left = tokenizer(before, add_special_tokens=False)["input_ids"]
-        right = tokenizer(after, add_special_tokens=False)["input_ids"]
-        left, right = _fit_around(left, right, model.config.max_position_embeddings - 3)
-        ids = [tokenizer.cls_token_id, *left, tokenizer.mask_token_id, *right, tokenizer.sep_token_id]
-        output = model(input_ids=torch.tensor([ids], device=model.device))
-        probabilities = output.prediction_logits[0, 1 + len(left)].float().softmax(-1)
-        # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
-        probabilities = probabilities[: len(tokenizer)]
-        values, indices = probabilities.topk(min(top_k, len(probabilities)))
-        pieces = tokenizer.convert_ids_to_tokens(indices.tolist())
-        result.append(FilledMask(text, list(zip(pieces, values.tolist(), strict=True))))
-    return result
+    # "[MASK]" in a user's text is ordinary text to the tokenizer, so it is put in as an id.
+    before, *others = text.split("[MASK]")
+    left = tokenizer(before, add_special_tokens=False, verbose=False)["input_ids"]
+    right: list[int] = []
+    for number, part in enumerate(others):
+        right += [tokenizer.mask_token_id] if number else []
+        right += tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]
+    num_pieces = len(left) + 1 + len(right)
+    left, right = _fit_around(left, right, model.config.max_position_embeddings - 3)
+    ids = [tokenizer.cls_token_id, *left, tokenizer.mask_token_id, *right, tokenizer.sep_token_id]
+    places = [place for place, piece in enumerate(ids) if piece == tokenizer.mask_token_id]
+    output = model(input_ids=torch.tensor([ids], device=model.device))
+    # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
+    probabilities = output.prediction_logits[0, places].float().softmax(-1)[:, : len(tokenizer)]
+    values, indices = probabilities.topk(min(top_k, probabilities.shape[-1]))
+    guesses: list[list[tuple[str, float]] | None] = [
+        list(zip(tokenizer.convert_ids_to_tokens(pieces), shares, strict=True))
+        for pieces, shares in zip(indices.tolist(), values.tolist(), strict=True)
+    ]
+    unread: list[list[tuple[str, float]] | None] = [None] * (len(others) - len(guesses))
+    return FilledText(guesses + unread, num_pieces, len(ids) - 2)
 
 
 def _fit_around(left: list[int], right: list[int], room: int) -> tuple[list[int], list[int]]:

@@ -4,13 +4,69 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, cast
 
+import torch
+from accelerate.utils import is_deepspeed_available
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
+
+from bert_recipes.errors import InputError
 
 
 # What torch's launcher gives a process that it has told to stop is 30; a step and a checkpoint may take longer.
 SHUTDOWN_VARIABLE, SHUTDOWN_SECONDS = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 600
+
+
+def checked(start: Callable[[Any], None]) -> Callable[[Any], None]:
+    """A launcher that first sees whether this machine can run what is asked for.
+
+    Args:
+        start: One of Accelerate's, or `become`.
+    """
+
+    def check_and_start(args: Any) -> None:
+        check_machine(args, torch.accelerator.device_count())
+        start(args)
+
+    return check_and_start
+
+
+def check_machine(args: Any, gpus: int) -> None:
+    """Refuse, before a process is started, a launch that this machine has not the packages or the GPUs for.
+
+    Args:
+        args: Of Accelerate's parser, completed.
+        gpus: Those of this machine.
+
+    Raises:
+        InputError: DeepSpeed is missing, or there are fewer GPUs than processes: Accelerate would train on CPUs, in as many
+            processes, without a word.
+    """
+    if args.use_deepspeed and not is_deepspeed_available():
+        raise InputError(
+            f'{args.config_file or "--use_deepspeed"} needs DeepSpeed, which is not installed: pip install -e ".[deepspeed]"'
+        )
+    on_purpose = args.cpu or getattr(args, "use_cpu", False)
+    if args.use_deepspeed:
+        on_purpose = on_purpose or os.environ.get("DS_ACCELERATOR") == "cpu"  # DeepSpeed's own way to ask for CPUs
+    asks = args.config_file is not None or args.multi_gpu or args.use_fsdp or args.use_deepspeed
+    if on_purpose or not asks:
+        return
+    processes = max((args.num_processes or 1) // (args.num_machines or 1), 1)
+    where = args.config_file or "the launch"
+    if gpus == 0:
+        raise InputError(
+            f"{where} starts {processes} process{'es' if processes > 1 else ''} on this machine, one a GPU, and it has no GPU that "
+            "torch can use; on CPUs: LAUNCH=cpu, or LAUNCH=ddp_cpu (accelerate_configs/ddp_cpu.yaml) for several processes"
+        )
+    if processes > gpus:
+        machines = f" for {args.num_machines} machines" if (args.num_machines or 1) > 1 else ""
+        raise InputError(
+            f"{where}: num_processes is {args.num_processes}{machines}, which makes {processes} on this one, and it has {gpus} "
+            f"GPU{'s' if gpus > 1 else ''}; allowed: one process a GPU: set num_processes there, or give the launcher "
+            f"--num_processes {gpus * (args.num_machines or 1)}"
+        )
 
 
 def become(args: Any) -> NoReturn:
@@ -23,11 +79,19 @@ def become(args: Any) -> NoReturn:
     os.execvpe(command[0], command, environment)
 
 
-def exit_code_of(error: BaseException) -> int | None:
-    """The code with which the run has ended, as far as a launcher's exception tells; None for any other exception.
+def launcher_errors() -> tuple[type[Exception], ...]:
+    """What `accelerate launch` raises where the run that it has started has not ended well."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    return SignalException, ChildFailedError, subprocess.CalledProcessError
+
+
+def exit_code_of(error: Exception) -> int:
+    """The code with which the run has ended.
 
     Args:
-        error: What `accelerate launch` raised.
+        error: One of `launcher_errors`.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -36,8 +100,7 @@ def exit_code_of(error: BaseException) -> int | None:
         return 128 + int(error.sigval)
     if isinstance(error, ChildFailedError):
         # The one that failed first says why; those that the agent ended afterwards say nothing.
-        first = min(error.failures.values(), key=lambda failure: failure.timestamp)
-        return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
-    if isinstance(error, subprocess.CalledProcessError):
-        return error.returncode if error.returncode > 0 else 128 - error.returncode
-    return None
+        code = min(error.failures.values(), key=lambda failure: failure.timestamp).exitcode
+    else:
+        code = cast(subprocess.CalledProcessError, error).returncode
+    return code if code > 0 else 128 - code

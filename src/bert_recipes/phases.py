@@ -5,7 +5,9 @@ Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from bert_recipes.arguments import DataArguments, PreTrainingArguments
 from bert_recipes.errors import InputError
@@ -53,6 +55,10 @@ class PhaseArguments:
         """
         if self.phase2_steps < 0:
             raise InputError(f"phase2_steps is {self.phase2_steps}; allowed: 0 or more")
+        for name in ("phase2_per_device_train_batch_size", "phase2_global_train_batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; allowed: 1 or more")
         if (self.phase2_learning_rate is None) != (self.phase2_warmup_steps is None):
             raise InputError(
                 "phase2_learning_rate and phase2_warmup_steps make a schedule of their own: give both, or neither for one "
@@ -66,7 +72,7 @@ class Phase:
 
     Attributes:
         first_step, end_step: Steps of the run, the last one excluded.
-        global_batch: Examples of a step; None: what micro-batch and accumulation make of it.
+        global_batch: Examples of a step.
         micro_batch: Examples that a process takes at once, at most.
         max_seq_length, max_predictions_per_seq: Of its pairs.
         own_schedule: (warm-up, peak) of a schedule of its own; None: the run's, over all phases that have none.
@@ -74,7 +80,7 @@ class Phase:
 
     first_step: int
     end_step: int
-    global_batch: int | None
+    global_batch: int
     micro_batch: int
     max_seq_length: int
     max_predictions_per_seq: int | None
@@ -94,7 +100,7 @@ def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseAr
     """
     total, split = args.max_steps, args.max_steps - second.phase2_steps
     first = Phase(
-        *(0, split, args.global_train_batch_size, args.per_device_train_batch_size),
+        *(0, split, args.examples_a_step, args.per_device_train_batch_size),
         *(data.max_seq_length, data.max_predictions_per_seq),
     )
     if not second.phase2_steps:
@@ -110,8 +116,28 @@ def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseAr
     return [
         first,
         Phase(
-            *(split, total, second.phase2_global_train_batch_size or args.global_train_batch_size),
+            *(split, total, second.phase2_global_train_batch_size or args.examples_a_step),
             second.phase2_per_device_train_batch_size or args.per_device_train_batch_size,
             *(second.phase2_max_seq_length, second.phase2_max_predictions_per_seq, own),
         ),
     ]
+
+
+def has_second_phase(settings: Mapping[str, Any]) -> bool:
+    """Whether a run had two phases.
+
+    Args:
+        settings: Of its run.yaml, values as they are written there.
+    """
+    return settings.get("phase2_steps") not in (None, "0")
+
+
+def key_in_last_phase(settings: Mapping[str, Any], name: str) -> str:
+    """Under which key run.yaml has a setting of the data as the run's last phase had it: by that the run was measured.
+
+    Args:
+        settings: As for `has_second_phase`.
+        name: A field of `DataArguments`.
+    """
+    own = f"phase2_{name}"
+    return own if has_second_phase(settings) and own in PhaseArguments.__dataclass_fields__ else name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -15,20 +14,21 @@ from tqdm import tqdm
 from transformers import set_seed
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
-from bert_recipes.checkpoint_access import check_checkpoint, find_tokenizer, opening, warn_once
+from bert_recipes.checkpoint_access import find_tokenizer, warn_once
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.file_fingerprint import fingerprint_files
 from bert_recipes.data.instances import InstanceDataset
-from bert_recipes.data.masking import IGNORE_INDEX
+from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
 from bert_recipes.data.splits import Split
 from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.evaluation import EVALUATION_SEED
-from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
+from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.monitoring import ProgressWatch
 from bert_recipes.phases import Phase
+from bert_recipes.pretrained_heads import open_pretrained
 from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
 from bert_recipes.trainer import BertTrainer, TrainingPhase
 
@@ -161,8 +161,7 @@ def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: i
     return DataCollatorForPreTraining(
         tokenizer,
         mlm_probability=data.mlm_probability,
-        # google-research/bert README: around max_seq_length * masked_lm_prob; 20 for 128 and 77 for 512
-        max_predictions_per_seq=limit or math.ceil(data.max_seq_length * data.mlm_probability),
+        max_predictions_per_seq=limit or default_max_predictions(data.max_seq_length, data.mlm_probability),
         mask_rate=data.mask_rate,
         keep_rate=data.keep_rate,
         random_rate=data.random_rate,
@@ -173,7 +172,12 @@ def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: i
 
 
 def load_model(
-    model: ModelArguments, tokenizer: OriginalBertTokenizer, max_seq_length: int, seed: int
+    model: ModelArguments,
+    tokenizer: OriginalBertTokenizer,
+    max_seq_length: int,
+    seed: int,
+    *,
+    needs_head: bool = False,
 ) -> BertForPreTraining:
     """A new model of the named size, or a checkpoint (ours or stock).
 
@@ -182,6 +186,7 @@ def load_model(
         tokenizer: Gives the vocabulary.
         max_seq_length: Longest input of the run (`PreTrainingData.max_seq_length`).
         seed: Of new weights.
+        needs_head: A checkpoint is to be measured as it is: one without a masked-LM head is an error.
 
     Raises:
         InputError: A setting out of range, a length that does not fit, a checkpoint that is not there, damaged, no BERT,
@@ -201,7 +206,7 @@ def load_model(
         )
         network = BertForPreTraining(config)
     else:
-        network = _from_checkpoint(model.model_name_or_path)
+        network = open_pretrained(model.model_name_or_path, needs_head=needs_head)
         _warn_of_ignored(model, NEW_MODEL_FIELDS, f"{model.model_name_or_path} has its own")
         _check_tokenizer(model.model_name_or_path, network.config.vocab_size, tokenizer)
     if network.config.max_position_embeddings < max_seq_length:
@@ -226,15 +231,6 @@ def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
         warn_once(
             "%s: a vocabulary of %d for %d pieces, taken for padding as it has no tokenizer", name, vocab_size, size
         )
-
-
-def _from_checkpoint(name: str) -> BertForPreTraining:
-    cached_only = check_checkpoint(name)
-    with opening(name):
-        network, new_heads = open_checkpoint(name, cached_only=cached_only)
-    if new_heads:
-        warn_once("%s has no weights for %s; they start anew", name, ", ".join(new_heads))
-    return network
 
 
 def make_trainer(

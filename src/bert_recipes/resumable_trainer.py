@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import signal
@@ -13,13 +12,14 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
-from bert_recipes.checkpointing import PROGRESS_FILE, STATE_FILE, aside_of, put_in_place, read_step, rotate, seal
+from bert_recipes.checkpointing import STATE_FILE, aside_of, put_in_place, read_step, rotate, seal
 from bert_recipes.errors import InputError, Interrupted, saving
+from bert_recipes.pushing import PushingTrainer
 from bert_recipes.run_arguments import RunArguments
-from bert_recipes.run_progress import NO_ENGINE, mean_of_processes, read_progress
+from bert_recipes.run_progress import NO_ENGINE, read_progress, share_of_process, write_progress
 from bert_recipes.skipped_steps import SkippedSteps
 from bert_recipes.stopping import StopRequest
 
@@ -27,7 +27,7 @@ from bert_recipes.stopping import StopRequest
 logger = logging.getLogger(__name__)
 
 
-class ResumableTrainer(Trainer):
+class ResumableTrainer(PushingTrainer):
     """`Trainer` with checkpoints that are whole or not there, a log that goes on exactly, and an orderly end at a signal.
 
     SIGTERM and SIGINT end the run after the step that is being computed, with a checkpoint; processes agree on the step. A
@@ -171,7 +171,7 @@ class ResumableTrainer(Trainer):
             self._writes_to, self.args.push_to_hub = None, pushes
             if self.args.should_save:
                 shutil.rmtree(aside, ignore_errors=True)
-        if pushes:
+        if pushes and not self._is_stopped:
             self._push_from_checkpoint(str(target))
 
     def _get_output_dir(self, trial: Any) -> str:
@@ -226,8 +226,7 @@ class ResumableTrainer(Trainer):
         own = self.progress_of_process()
         everyone = gather_object([own]) if self.args.world_size > 1 else [own]
         if self.args.should_save:
-            text = json.dumps({**self.progress_of_run(), "processes": everyone}, indent=1)
-            (folder / PROGRESS_FILE).write_text(text + "\n", encoding="utf-8")
+            write_progress(folder, self.progress_of_run(), everyone)
 
     @property
     def engine(self) -> str:
@@ -249,12 +248,9 @@ class ResumableTrainer(Trainer):
         """Called when everything else is loaded: take up the sums where the checkpoint left them."""
         if not self._progress:
             return
-        everyone = self._progress["processes"]
-        if len(everyone) == self.args.world_size:
-            own = everyone[self.args.process_index]
-        else:  # other processes than before: each gets an equal part of the whole
-            own = {name: mean_of_processes([each[name] for each in everyone]) for name in everyone[0]}
-        self.take_progress(own)
+        self.take_progress(
+            share_of_process(self._progress["processes"], self.args.process_index, self.args.world_size)
+        )
         self._total_loss_scalar = self._progress["total_loss"]
         self._globalstep_last_logged = self._progress["last_logged_step"]
 
@@ -289,6 +285,8 @@ class _AtStepEnd(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        # Those of this run: the Trainer would go on with the checkpoint's.
+        state.compute_steps(args, state.max_steps)
         self.trainer.go_on()
 
     def on_step_end(

@@ -12,14 +12,20 @@ from typing import ClassVar
 
 import torch
 from transformers import TrainingArguments
+from transformers.integrations import INTEGRATION_TO_CALLBACK
 
+from bert_recipes.emissions import EnergySettings
 from bert_recipes.errors import InputError
 from bert_recipes.kernels import FAST_LAYERS
 from bert_recipes.optimization import OPTIMIZERS, SCHEDULES
 from bert_recipes.precision import PRECISIONS, choose_precision
+from bert_recipes.pushing import check_push_settings
 
 
 logger = logging.getLogger(__name__)
+
+# What the extra `tracking` brings.
+TRACKERS = ("tensorboard", "trackio", "wandb")
 
 
 @dataclass
@@ -42,11 +48,24 @@ class RunArguments(TrainingArguments):
         allow_changes: A run may go on though its settings or data are not those of the checkpoint.
         overwrite_run: Start anew in an output_dir that holds a run.
         max_skipped_steps: Steps in a row whose gradient may be not finite before the run ends.
+        hub_private_repo: What a repository that push_to_hub makes is: true, false, or null (what the owner's default is).
+        hub_overwrite: Another model that lies in the repository is replaced.
+        hub_tags: Added to those of the model card.
+        power_watts, country_iso_code, carbon_intensity: From which energy and CO2 are estimated (`EnergySettings`).
     """
 
     # What belongs to one launch or follows from the machine: never saved, so that run.yaml can be run elsewhere.
     LAUNCH_FIELDS: ClassVar[frozenset[str]] = frozenset(
-        {"allow_changes", "bf16", "fp16", "overwrite_run", "resume", "resume_from_checkpoint", "use_cpu"}
+        {
+            "allow_changes",
+            "bf16",
+            "fp16",
+            "hub_overwrite",
+            "overwrite_run",
+            "resume",
+            "resume_from_checkpoint",
+            "use_cpu",
+        }
     )
     # Settings of the Trainer that would be ignored -> why.
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
@@ -84,6 +103,23 @@ class RunArguments(TrainingArguments):
     max_skipped_steps: int = field(
         default=10, metadata={"help": "steps in a row with a gradient that is not finite before the run ends"}
     )
+    # Stock's default makes public repositories.
+    hub_private_repo: bool | None = field(
+        default=True, metadata={"help": "a new repository is private; null: as the owner's default is"}
+    )
+    hub_overwrite: bool = field(
+        default=False, metadata={"help": "push over another model that lies in the repository"}
+    )
+    hub_tags: list[str] | None = field(default=None, metadata={"help": "tags for the model card on the Hub"})
+    power_watts: float | None = field(
+        default=None, metadata={"help": "draw of all that the run uses, watts: its energy is estimated by it"}
+    )
+    country_iso_code: str | None = field(
+        default=None, metadata={"help": "country of the machines (DEU): energy and CO2 are estimated by codecarbon"}
+    )
+    carbon_intensity: float | None = field(
+        default=None, metadata={"help": "g CO2e/kWh of the electricity; default: codecarbon's for the country"}
+    )
 
     def __post_init__(self) -> None:
         """Choose device, precision and accumulation, then let the Trainer's own checks run.
@@ -106,8 +142,12 @@ class RunArguments(TrainingArguments):
             raise InputError("dataloader_persistent_workers needs dataloader_num_workers of 1 or more")
         self._check_without_effect()
         self._check_packages()
+        check_push_settings(self)
+        self.hub_is_checked = False  # `check_push` has asked the Hub
+        self.energy.check()
         launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
-        self.use_cpu = self.use_cpu or launched_on_cpu or not torch.cuda.is_available()
+        self.cpu_is_chosen = self.use_cpu or launched_on_cpu
+        self.use_cpu = self.cpu_is_chosen or not torch.cuda.is_available()
         chosen = choose_precision(self._wanted_precision(), use_cpu=self.use_cpu)
         self.bf16, self.fp16, self.precision_reason = chosen.name == "bf16", chosen.name == "fp16", chosen.reason
         self._split_global_batch()
@@ -119,6 +159,11 @@ class RunArguments(TrainingArguments):
         except ValueError as error:
             raise InputError(str(error)) from error
         self.mixed_precision = mixed_precision
+
+    @property
+    def energy(self) -> EnergySettings:
+        """How the energy of the run is estimated."""
+        return EnergySettings(self.power_watts, self.country_iso_code, self.carbon_intensity)
 
     def _rules(self) -> tuple[tuple[str, bool, str], ...]:
         """(name, whether it holds, what is allowed) for numbers with which training cannot work."""
@@ -169,7 +214,10 @@ class RunArguments(TrainingArguments):
         """Refuse trackers and engines that are not installed."""
         wanted = [self.report_to] if isinstance(self.report_to, str) else list(self.report_to or ())
         for name in wanted:
-            if name in ("wandb", "tensorboard") and find_spec(name) is None:
+            if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
+                allowed = ", ".join(["none", "all", *sorted(INTEGRATION_TO_CALLBACK)])
+                raise InputError(f"report_to is '{name}'; allowed: {allowed}")
+            if name in TRACKERS and find_spec(name) is None:
                 raise InputError(f"report_to: {name} is not installed; pip install 'bert-recipes[tracking]'")
         if self.deepspeed and find_spec("deepspeed") is None:
             raise InputError("deepspeed is not installed; pip install 'bert-recipes[deepspeed]'")
@@ -183,6 +231,11 @@ class RunArguments(TrainingArguments):
             raise InputError(f"precision is '{self.precision}' and {' and '.join(flags)} true; give one of them")
         self.precision = flags[0]
         return self.precision
+
+    @property
+    def examples_a_step(self) -> int:
+        """Of all processes together, given as global_train_batch_size or not."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps * self._num_processes()
 
     @staticmethod
     def _num_processes() -> int:

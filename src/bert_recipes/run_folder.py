@@ -10,8 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from accelerate.utils import broadcast_object_list
-
 from bert_recipes.checkpointing import (
     PassedOver,
     last_complete,
@@ -21,9 +19,12 @@ from bert_recipes.checkpointing import (
 )
 from bert_recipes.config import save_config
 from bert_recipes.config_file import read_tree
-from bert_recipes.errors import InputError, describe_os_error
+from bert_recipes.errors import InputError
+from bert_recipes.main_process import ask_main_process
+from bert_recipes.own_card import CARD_FILE, is_own_card
 from bert_recipes.run_arguments import RunArguments
 from bert_recipes.run_lock import lock_run
+from bert_recipes.whole_files import final_name
 
 
 logger = logging.getLogger(__name__)
@@ -32,8 +33,16 @@ CONFIG_FILE = "run.yaml"
 RESULTS_FILE = "all_results.json"
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
-    *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt", "report.md", "losses.png"),
-    *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*", "runs", "README.md", ".gitattributes"),
+    *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt"),
+    *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*"),
+    # The Trainer writes it with the model; it is removed at once, if the process lives.
+    "training_args.bin",
+    # A sweep says with it that it has removed the weights.
+    "weights_removed.txt",
+    *("report.md", "report.html", "losses.png"),
+    *("README.md", "card.yaml", ".gitattributes"),
+    # Trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
+    *("runs", "wandb", "emissions.csv*"),
 )
 # Settings that change nothing of what the remaining steps learn: where files lie, what is logged, saved and measured, and how
 # the work is shared out. Data, tokenizer and global batch are compared by what they are (`ResumableTrainer.identity`).
@@ -89,6 +98,9 @@ _FREE = frozenset(
         "torch_empty_cache_steps",
         "average_tokens_across_devices",
         "include_num_input_tokens_seen",
+        "power_watts",
+        "country_iso_code",
+        "carbon_intensity",
     ]
 )
 
@@ -113,22 +125,13 @@ def claim_output_dir(
         InputError: The folder holds another or a finished run, foreign files or what this run reads, there is nothing to
             resume from, or the run that lies there has other settings.
     """
-    # One process looks, so that all see the same, and reads large checkpoints once.
-    found: list[str | None] = [None, None]
-    if args.process_index == 0:
-        try:
-            lock_run(Path(args.output_dir))
-            resume_from = _claim(args, configs, sources)
-            found[0] = None if resume_from is None else str(resume_from)
-        except InputError as error:
-            found[1] = str(error)
-        except OSError as error:
-            found[1] = describe_os_error(error)
-    if args.world_size > 1:
-        broadcast_object_list(found)
-    if found[1] is not None:
-        raise InputError(found[1])
-    return found[0]
+    resume_from = ask_main_process(args, lambda: _lock_and_claim(args, configs, sources))
+    return None if resume_from is None else str(resume_from)
+
+
+def _lock_and_claim(args: RunArguments, configs: Sequence[Any], sources: Mapping[str, str | None]) -> Path | None:
+    lock_run(Path(args.output_dir))
+    return _claim(args, configs, sources)
 
 
 def _claim(args: RunArguments, configs: Sequence[Any], sources: Mapping[str, str | None]) -> Path | None:
@@ -151,6 +154,22 @@ def _claim(args: RunArguments, configs: Sequence[Any], sources: Mapping[str, str
         # The run is unfinished again.
         (folder / RESULTS_FILE).unlink(missing_ok=True)
     return resume_from
+
+
+def is_run_file(path: Path) -> bool:
+    """Whether a run leaves files of this name in its folder, or a process that is killed while it writes one."""
+    name = Path(final_name(path.name))
+    return any(name.match(pattern) for pattern in RUN_FILES)
+
+
+def name_of_run(folder: Path) -> str:
+    """What a run is called: as its folder; that of a seed says nothing without the folder around it.
+
+    Args:
+        folder: Of the run, or a link to it.
+    """
+    folder = folder.resolve()
+    return f"{folder.parent.name}-{folder.name}" if folder.name.startswith("seed-") else folder.name
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -198,7 +217,9 @@ def _check_free(folder: Path, args: RunArguments) -> None:
         raise InputError(
             f"output_dir {folder} holds {what}{go_on} replace it with --overwrite_run true, or give another --output_dir"
         )
-    foreign = sorted(path.name for path in folder.iterdir() if not any(path.match(name) for name in RUN_FILES))
+    foreign = sorted(path.name for path in folder.iterdir() if not is_run_file(path))
+    if not is_own_card(folder):
+        foreign.append(f"{CARD_FILE}, which was edited")
     if foreign:
         raise InputError(
             f"output_dir {folder} holds more than a run ({', '.join(foreign[:3])}), so it is not replaced; move that away "

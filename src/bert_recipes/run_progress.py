@@ -1,10 +1,10 @@
-"""What a checkpoint remembers of its run beside weights and optimiser, and whether another run may take it up."""
+"""What a checkpoint remembers of its run beside weights and optimiser: written, read, and whether another run may take it up."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,18 @@ from bert_recipes.errors import InputError
 logger = logging.getLogger(__name__)
 
 NO_ENGINE = "none"
+
+
+def write_progress(folder: Path, run: Mapping[str, Any], processes: Sequence[Mapping[str, Any]]) -> None:
+    """Write what `read_progress` reads.
+
+    Args:
+        folder: Of the checkpoint.
+        run: What all processes must remember, JSON.
+        processes: What each must remember by itself, JSON.
+    """
+    text = json.dumps({**run, "processes": processes}, indent=1)
+    (folder / PROGRESS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 def read_progress(
@@ -63,10 +75,23 @@ def _under(engine: str) -> str:
     return "without DeepSpeed or FSDP" if engine == NO_ENGINE else f"under {engine}"
 
 
-def mean_of_processes(values: list[Any]) -> Any:
+def share_of_process(everyone: Sequence[dict[str, Any]], index: int, processes: int) -> dict[str, Any]:
+    """What one process takes up of what all of them remembered; where there were more or fewer, each gets an equal part of the whole.
+
+    Args:
+        everyone: Of a checkpoint, by the processes that wrote it.
+        index: The process.
+        processes: How many there are now.
+    """
+    if len(everyone) == processes:
+        return everyone[index]
+    return {name: _mean([each[name] for each in everyone]) for name in everyone[0]}
+
+
+def _mean(values: list[Any]) -> Any:
     """Of numbers, or of lists of them element by element; of truths, whether any holds."""
     if isinstance(values[0], bool):
         return any(values)
     if isinstance(values[0], list):
-        return [mean_of_processes(list(column)) for column in zip(*values, strict=True)]
+        return [_mean(list(column)) for column in zip(*values, strict=True)]
     return sum(values) / len(values)

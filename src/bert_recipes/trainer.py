@@ -23,7 +23,6 @@ from bert_recipes.data.sampler import PreTrainingOrder
 from bert_recipes.errors import InputError
 from bert_recipes.evaluation import EVALUATION_SEED, EvaluationSampler, PreTrainingSums, unigram_log_probs
 from bert_recipes.flops import Work, training_flops
-from bert_recipes.matmul_rate import best_rate
 from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTraining
 from bert_recipes.optimization import Schedule
 from bert_recipes.phases import Phase
@@ -79,18 +78,14 @@ class BertTrainer(GlobalBatchTrainer):
         """Set the Trainer up."""
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
         if phases is None:
-            phase = Phase(0, args.max_steps, None, args.per_device_train_batch_size, 0, None)
+            phase = Phase(0, args.max_steps, args.examples_a_step, args.per_device_train_batch_size, 0, None)
             phases = [TrainingPhase(phase, self.train_dataset, self.eval_dataset, data_collator)]
         self.phases = list(phases)
-        self.identity["global batch"] = ", then ".join(
-            str(part.phase.global_batch or self.global_batch_size) for part in self.phases
-        )
+        self.identity["global batch"] = ", then ".join(str(part.phase.global_batch) for part in self.phases)
         self._check_batches()
         self._enter(self.phases[0])
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.max_eval_pairs = max_eval_pairs
-        # FLOP/s of matrix products of a process; found when it is first asked for.
-        self._peak: float | None = None
 
     # Phases
 
@@ -114,10 +109,9 @@ class BertTrainer(GlobalBatchTrainer):
         self.train_dataset, self.eval_dataset = part.train_dataset, part.eval_dataset
         self.data_collator = part.data_collator
         self.eval_collator = replace(part.data_collator, seed=EVALUATION_SEED)
-        if phase.global_batch is not None:
-            micro, accumulation = self.args.split_batch(phase.global_batch, phase.micro_batch)
-            self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps = micro, accumulation
-            self._train_batch_size = self.args.train_batch_size
+        micro, accumulation = self.args.split_batch(phase.global_batch, phase.micro_batch)
+        self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps = micro, accumulation
+        self._train_batch_size = self.args.train_batch_size
 
     def _let_go_of_deepspeed(self) -> None:
         """Its engine is one phase's: the Trainer makes a new one of the bare model only."""
@@ -131,17 +125,15 @@ class BertTrainer(GlobalBatchTrainer):
         Raises:
             InputError: The processes cannot share one, or DeepSpeed would have to change the number of micro-batches.
         """
-        splits = [
-            self.args.split_batch(part.phase.global_batch, part.phase.micro_batch)
-            for part in self.phases
-            if part.phase.global_batch is not None
-        ]
+        splits = [self.args.split_batch(part.phase.global_batch, part.phase.micro_batch) for part in self.phases]
         counts = [accumulation for _, accumulation in splits]
         if self.is_deepspeed_enabled and len(set(counts)) > 1:
             fitting = [max(1, micro * accumulation // max(counts)) for micro, accumulation in splits]
+            total = self.phases[0].phase.global_batch
+            kept = f"--global_train_batch_size {total}, " if self.args.global_train_batch_size is None else ""
             raise InputError(
                 f"phase2_per_device_train_batch_size: DeepSpeed takes the same number of micro-batches a step in both phases, here it "
-                f"would be {' and then '.join(map(str, counts))}; give --per_device_train_batch_size {fitting[0]} and "
+                f"would be {' and then '.join(map(str, counts))}; give {kept}--per_device_train_batch_size {fitting[0]} and "
                 f"--phase2_per_device_train_batch_size {fitting[-1]}"
             )
 
@@ -174,6 +166,11 @@ class BertTrainer(GlobalBatchTrainer):
             if known.get("index") == self.train_dataset.index_name:
                 self.train_dataset.remember_num_pairs(known["counts"])
         self._pairs_an_epoch = self.train_dataset.num_pairs(0)
+        self._epochs_before = sum(
+            (part.phase.end_step - part.phase.first_step) * part.phase.global_batch / part.train_dataset.num_pairs(0)
+            for part in self.phases
+            if part.phase.first_step < phase.first_step
+        )
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(args.num_train_epochs)
         steps = args.max_steps - phase.first_step
@@ -246,24 +243,16 @@ class BertTrainer(GlobalBatchTrainer):
         """Add both losses, the rate of real tokens (no padding, all processes), MFU and the hours left to the training log."""
         if "loss" in logs:
             logs.update(self.meter.read(self.accelerator))
-            if self.meter.interval is not None:
-                logs.update(self._describe_pace(*self.meter.interval))
+            logs.update(self.describe_pace())
         if hasattr(self, "_pairs_an_epoch"):
-            # One pass of the loader is the whole run; what a reader wants to know is the pass over the data of the phase.
+            # One pass of the loader is a whole phase; what a reader wants to know is how often the run has seen the data.
             steps = self.state.global_step - self._part.phase.first_step
-            self.state.epoch = steps * self.global_batch_size / self._pairs_an_epoch
+            self.state.epoch = self._epochs_before + steps * self.global_batch_size / self._pairs_an_epoch
         super().log(logs, start_time)
 
-    def _describe_pace(self, work: Work, seconds: float, steps: int) -> dict[str, float]:
-        """Share of the machine's rate of matrix products, and the time to the end at this pace."""
-        args = self.args
-        if self._peak is None:
-            precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
-            tokens = round(work.tokens / steps / args.gradient_accumulation_steps / args.world_size)
-            self._peak = best_rate(self.model.config, max(tokens, 1), precision, args.device)
-        rate = training_flops(self.model.config, work) / seconds
-        left = (self.state.max_steps - self.state.global_step) * seconds / steps
-        return {"mfu": rate / (self._peak * args.world_size), "hours_left": left / 3600}
+    def flops_of(self, work: Work) -> int:
+        """With both heads."""
+        return training_flops(self.model.config, work)
 
     # Evaluation
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+
+_ASIDE = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
 
 
 @contextmanager
@@ -24,6 +28,12 @@ def written_aside(path: Path) -> Iterator[Path]:
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def final_name(name: str) -> str:
+    """The name that a file of `written_aside` was to bear, for one that a killed process left; any other name as it is."""
+    aside = _ASIDE.fullmatch(name)
+    return name if aside is None else aside["name"]
 
 
 def write_json(path: Path, value: Any) -> None:

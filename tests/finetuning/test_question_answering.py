@@ -220,6 +220,37 @@ def test_right_logits_give_the_gold_answers(tokenizer, decoder):
     assert all(prediction.probabilities > (0.9 if decoder == "original" else 0.3) for prediction in predictions)
 
 
+@pytest.mark.parametrize("decoder", ["original", "offsets"])
+def test_added_tokens_are_one_piece_each_and_stand_in_answers(make_tokenizer, decoder):
+    tokenizer = make_tokenizer(WORDS)
+    tokenizer.add_tokens(["<e1>", "</e1>"])
+    context, answer = "Worda <E1>wordb</e1>, wordc wordd.", "<E1>wordb</e1>"
+    example = QuestionExample(
+        idx="q", question="who <e1>?", context=context, answers=(Answer(text=answer, answer_start=6),)
+    )
+    split = Split(name="validation", examples=[example], source="made.json", num_rows=1)
+    kind = make_kind(tokenizer, decoder=decoder)
+    encoded = kind.encode(split)
+    (feature,) = encoded.features
+    assert feature["input_ids"] == tokenizer.stock_tokenizer()(example.question, context)["input_ids"]
+    first, last = feature["start_positions"], feature["end_positions"]
+    assert tokenizer.convert_ids_to_tokens(feature["input_ids"][first : last + 1]) == ["<e1>", "wordb", "</e1>"]
+    logits = np.zeros((2, len(feature["input_ids"])), np.float32)
+    logits[0, first] = logits[1, last] = 10
+    assert kind.decode(encoded, [logits])[0].value == answer
+    # Part of a word: the markers are left out.
+    logits = np.zeros((2, len(feature["input_ids"])), np.float32)
+    logits[0, first + 1] = logits[1, first + 1] = 10
+    assert kind.decode(encoded, [logits])[0].value == "wordb"
+
+
+def test_an_added_token_with_a_space_is_refused(make_tokenizer):
+    tokenizer = make_tokenizer(WORDS)
+    tokenizer.add_tokens(["new york"])
+    with pytest.raises(InputError, match="added token 'new york' holds a space, and paragraphs are cut word by word"):
+        make_kind(tokenizer)
+
+
 def test_figures_of_squad_1_are_exact_match_and_f1(tokenizer):
     kind = make_kind(tokenizer)
     example = QuestionExample(

@@ -21,10 +21,14 @@ import accelerate  # noqa: F401
 import torch  # noqa: F401
 import transformers.trainer  # noqa: F401
 
+import bert_recipes.model_card
 import bert_recipes.pretraining
-import bert_recipes.reporting
+import bert_recipes.pushing
+import bert_recipes.reports.pretraining_facts
+import bert_recipes.reports.writing
 import bert_recipes.training  # noqa: F401
 from bert_recipes.checkpointing import last_complete, list_checkpoints, why_incomplete
+from bert_recipes.run_folder import RESULTS_FILE
 
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "pretrain.py"
@@ -109,12 +113,15 @@ def main() -> None:
         for path in checkpoints:
             # A name is given to what is whole, and to nothing else.
             assert why_incomplete(path) is None, (path, why_incomplete(path))
-        if code == 0:
+        # Its results are there before it writes the report and the card: killed there, it has come to its end all the same.
+        is_finished = (folder / RESULTS_FILE).is_file()
+        assert is_finished or code != 0, said[-2000:]
+        if code != 0:
+            assert len(lives) < told["kills"], said[-2000:]
+            lives.append({"code": code, "fell": "writing the report" if is_finished else where_it_fell(folder)})
+        if is_finished:
             finished += 1
             keep(folder, finished)
-        else:
-            assert len(lives) < told["kills"], said[-2000:]
-            lives.append({"code": code, "fell": where_it_fell(folder)})
     print(json.dumps({"lives": lives, "finished": finished}))  # noqa: T201
 
 

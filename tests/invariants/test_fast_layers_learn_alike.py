@@ -45,6 +45,7 @@ def last_losses(store, folder, fast_layers, precision):
         *("recipes/pretrain.py", "--config", "recipes/configs/pretrain/quickstart.yaml", "--store", str(store)),
         *("--output_dir", str(folder), "--fast_layers", fast_layers, "--precision", precision, "--use_cpu", "true"),
         *("--max_steps", str(STEPS), "--warmup_steps", "50", "--dropout", "0.1", "--eval_strategy", "no"),
+        *("--learning_rate", "3e-4"),
         *(
             "--logging_steps",
             str(LAST),
@@ -64,7 +65,11 @@ def last_losses(store, folder, fast_layers, precision):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_losses_of_the_last_steps_agree_to_half_a_percent(store, tmp_path, precision):
-    """Only the dropout masks differ between the runs."""
+    """Only the dropout masks differ between the runs.
+
+    At the quickstart's own rate of 1e-3 the loss stays for hundreds of steps where guessing by word frequency is, and leaves that
+    at another step for every stream of dropout masks: stock layers differ among themselves by more than half a percent then.
+    """
     if load_kernels("auto", torch.device("cpu")) is None:
         pytest.skip("no compiler, or no x86-64 with AVX2")
     expected = last_losses(store, tmp_path / "off", "off", precision)

@@ -183,6 +183,17 @@ def test_pairs_of_another_seed_are_counted_anew(small_store, tmp_path):
     assert run["rows"]
 
 
+def test_a_run_that_goes_on_has_the_intervals_that_it_is_given(small_store, tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 2, "logging_steps": 2, "max_steps": 2}
+    folder = tmp_path / "run"
+    small_run(store=str(small_store), output_dir=str(folder), per_device_train_batch_size=16, **settings)
+    settings |= {"save_steps": 1, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "max_steps": 4}
+    run = resumed_run(small_store, folder, folder / "checkpoint-2", **settings, allow_changes=True)
+    assert (folder / "checkpoint-3").is_dir()
+    assert [line["step"] for line in run["history"] if "grad_norm" in line] == [2, 3, 4]
+    assert [line["step"] for line in run["history"] if "eval_loss" in line][:2] == [3, 4]
+
+
 def test_a_run_that_goes_on_does_not_evaluate_at_its_start_again(small_store, tmp_path):
     settings = {
         "save_strategy": "steps",

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.data.documentation_corpus import Document, choose_held_out, make_documents, write_corpus
+from bert_recipes.data.documentation_corpus import (
+    Document,
+    choose_held_out,
+    find_sources,
+    make_documents,
+    write_corpus,
+)
 from bert_recipes.data.installed_documentation import (
     Documentation,
     Source,
@@ -24,9 +30,7 @@ from bert_recipes.errors import InputError
 
 
 # A project that depends on little: the run takes seconds. The standard library is read as a whole.
-PYPROJECT = (
-    '[project]\ndependencies = ["numpy", "tqdm", "no-such-package"]\noptional-dependencies = {dev = ["pluggy"]}\n'
-)
+PYPROJECT = '[project]\nname = "own"\ndependencies = ["numpy", "tqdm", "no-such-package"]\noptional-dependencies = {dev = ["pluggy"]}\n'
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +83,7 @@ def test_three_to_six_percent_are_held_out_in_modules(corpus: Path):
     assert len(counts["held_out"]) >= 5
 
 
+@pytest.mark.slow
 def test_the_same_installation_gives_the_same_bytes_with_any_number_of_workers(small_project: Path, corpus: Path):
     assert collect(small_project, "again", "--num_workers", "1").returncode == 0
     for name in ("train/documents.txt", "validation/documents.txt", "corpus.json"):
@@ -96,6 +101,17 @@ def test_every_kind_of_source_gives_paragraphs():
     assert missing == ["no-such-package"]
     for sources in (help_topics(), builtin_modules(), standard_library(), package_documentation(packages[0])):
         assert any(found.paragraphs for found in map(read_documentation, [*sources][:60]) if found is not None)
+
+
+def test_the_project_itself_is_left_out(tmp_path: Path):
+    extra = 'optional-dependencies = {dev = ["pluggy", "packaging"]}'
+    (tmp_path / "pyproject.toml").write_text(f'[project]\nname = "pluggy"\ndependencies = []\n{extra}\n')
+    counts: Counter[str] = Counter()
+    sources, missing = find_sources(tmp_path / "pyproject.toml", counts)
+    names = {source.name.split("/")[0] for source in sources}
+    assert (missing, counts["packages"]) == ([], 1)
+    assert "packaging" in names
+    assert "pluggy" not in names
 
 
 def test_a_file_that_does_not_parse_is_told_from_an_empty_one(tmp_path: Path):

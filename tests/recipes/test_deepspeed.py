@@ -160,6 +160,7 @@ def test_phases_of_other_numbers_of_micro_batches_are_refused_at_the_start(repos
     assert not list((tmp_path / "run").glob("*"))
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_refused(repository, small_store, tmp_path):
     pretrain(repository, small_store, tmp_path / "run", launch=None)
     cases = {

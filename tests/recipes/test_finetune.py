@@ -71,12 +71,15 @@ def finished(repository, tiny_checkpoint, mrpc, tmp_path_factory):
 def test_a_run_leaves_model_results_and_predictions(finished):
     folder, done, _ = finished
     results = json.loads((folder / "all_results.json").read_text())
-    assert results["splits"]["validation"] == {
+    validation = results["splits"]["validation"]
+    assert len(validation.pop("sha256")) == 64
+    assert validation == {
         "examples": 50,
         "features": 50,
         "left_out": 0,
         "published": 408,
         "partial": True,
+        "source": "validation.jsonl",
     }
     assert results["train_steps"] == 200 * 8 // 16
     assert 0 <= results["eval_accuracy"] <= 1
@@ -85,6 +88,16 @@ def test_a_run_leaves_model_results_and_predictions(finished):
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     assert model.config.id2label == {0: "not_equivalent", 1: "equivalent"}
     assert not list(folder.rglob("training_args.bin")) or all("checkpoint" in str(p) for p in folder.rglob("*.bin"))
+
+
+def test_a_run_leaves_a_report_of_its_predictions(finished):
+    folder, done, _ = finished
+    (split,) = json.loads((folder / "report.json").read_text())["splits"]
+    assert sum(map(sum, split["confusion"])) == 50
+    right = sum(split["confusion"][number][number] for number in range(2))
+    assert right / 50 == pytest.approx(json.loads((folder / "all_results.json").read_text())["eval_accuracy"])
+    assert "report.html" in done.stdout
+    assert "<h2>Worst errors</h2>" in (folder / "report.html").read_text() or right == 50
 
 
 def test_the_model_learns_and_the_best_checkpoint_is_the_one_kept(finished):
@@ -229,13 +242,18 @@ MRPC = ("--task", "mrpc", "--data_dir", "DATA")
         ([*MRPC, "--label_smoothing_factor", "0.1"], "label_smoothing_factor has no effect here"),
     ],
 )
-def test_mistakes_are_one_line(repository, tiny_checkpoint, mrpc, tmp_path, flags, message):
+def test_mistakes_are_one_line(call_recipe, tiny_checkpoint, mrpc, tmp_path, flags, message):
     flags = [mrpc if flag == "DATA" else flag for flag in flags]
-    done = finetune(repository, *flags, "--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "o")
-    assert done.returncode == 1
-    assert message in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    flags += ["--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "o"]
+    assert message in call_recipe("finetune", *flags, code=1).splitlines()[-1]
     assert not (tmp_path / "o").exists()
+
+
+def test_a_mistake_shows_no_traceback(repository, tmp_path):
+    done = finetune(repository, "--task", "mrcp", "--output_dir", tmp_path / "o")
+    assert done.returncode == 1
+    assert "unknown task 'mrcp'" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 def test_an_unreachable_default_names_what_to_give(repository, tmp_path):
@@ -251,7 +269,7 @@ def test_an_unreachable_default_names_what_to_give(repository, tmp_path):
     assert "make: MODEL=FOLDER" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("task", ["sst2", "mrpc", "stsb"])
+@pytest.mark.parametrize("task", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("sst2", "mrpc")), "stsb"])
 def test_official_test_rows_are_predicted(repository, tiny_checkpoint, shared_data, tmp_path, task):
     done = finetune(
         repository,

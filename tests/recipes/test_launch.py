@@ -56,7 +56,8 @@ def two_processes(repository, small_store, tmp_path_factory) -> Path:
 def test_two_processes_leave_one_run(two_processes: Path):
     assert {path.name for path in two_processes.parent.iterdir()} == {"run", ".run.lock"}
     names = {path.name for path in two_processes.iterdir()}
-    assert {"model.safetensors", "vocab.txt", "run.yaml", "all_results.json", "report.md", "losses.png"} <= names
+    assert {"model.safetensors", "vocab.txt", "run.yaml", "all_results.json", "report.html", "losses.png"} <= names
+    assert read(two_processes / "report.json")["phases"][0]["trained_pairs"] == 16
     results = read(two_processes / "all_results.json")
     assert results["processes"] == 2
     assert results["train_steps"] == 4

@@ -32,6 +32,7 @@ def test_a_run_leaves_checkpoint_tokenizer_results_report_and_plot(finished):
     names = {path.name for path in folder.iterdir()}
     assert {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json", "tokenizer_config.json"} <= names
     assert {"run.yaml", "all_results.json", "trainer_state.json", "report.md", "losses.png"} <= names
+    assert {"report.html", "report.json"} <= names
     assert not [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl"))]
     results = json.loads((folder / "all_results.json").read_text())
     assert results["train_steps"] == 4
@@ -40,6 +41,11 @@ def test_a_run_leaves_checkpoint_tokenizer_results_report_and_plot(finished):
     assert f"{results['eval_mlm_loss']:.3f}" in report
     assert f"{results['eval_unigram_loss']:.3f}" in report
     assert (folder / "losses.png").read_bytes().startswith(b"\x89PNG")
+    facts = json.loads((folder / "report.json").read_text())
+    assert facts["phases"][0]["trained_pairs"] == 16
+    assert facts["held_out"]["masks"]
+    assert "<h2>Held-out sentences</h2>" in (folder / "report.html").read_text()
+    assert f"| {results['eval_mlm_loss']:.3f} |" in done.stdout
     assert "examples are left out" in done.stderr  # the small vocabulary knows no English
     logged = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     first = next(line for line in logged if "loss" in line)
@@ -112,12 +118,18 @@ def test_count_parameters_prints_the_components(repository):
         (["--resume_from_checkpoint", "last"], "give --resume last"),
     ],
 )
-def test_mistakes_give_one_line_and_no_traceback(repository, small_store, tmp_path, arguments, words):
-    base = ["--store", small_store, "--output_dir", tmp_path / "out", *SMALL]
-    done = run(repository, *base, *arguments, ok=False)
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, done.stderr
+def test_mistakes_give_one_line(call_recipe, small_store, tmp_path, arguments, words):
+    said = call_recipe(
+        "pretrain", "--store", small_store, "--output_dir", tmp_path / "out", *SMALL, *arguments, code=1
+    )
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, said
     assert words in errors[0]
+
+
+def test_a_mistake_shows_no_traceback(repository, small_store, tmp_path):
+    done = run(repository, "--store", small_store, "--output_dir", tmp_path / "out", "--size", "huge", ok=False)
+    assert done.stderr.splitlines()[-1].startswith("error: size is ")
     assert "Traceback" not in done.stderr
 
 

@@ -71,6 +71,7 @@ def test_a_sweep_runs_every_combination_and_seed_and_keeps_the_best(bench, sweep
     assert "greatest median of 3 seeds" in done.stdout
     assert "Model: bert\n" in done.stdout
     assert (bench.output / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (bench.output / "report.html").read_text()
 
 
 def test_only_the_best_run_keeps_its_weights_and_all_keep_results_and_predictions(bench, sweep):

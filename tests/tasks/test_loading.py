@@ -104,7 +104,7 @@ def test_an_unreachable_hub_is_one_line_at_once(unreachable, name: str):
         load_split(task, next(iter(task.published_rows)), data_dir=None)
     assert time.perf_counter() - start < 5
     message = str(error.value)
-    assert message.startswith(f"task {name}: the Hub cannot be reached (http://127.0.0.1:9 cannot be reached)")
+    assert message.startswith(f"task {name}: the Hub (http://127.0.0.1:9) cannot be reached, and ")
     assert '--data_dir FOLDER (make: ARGS="--data_dir FOLDER")' in message
     assert {"squad": "train-v1.1.json", "conll2003": "train.txt", "ax": "test.jsonl"}.get(name, "train") in message
     assert "\n" not in message

@@ -275,6 +275,6 @@ def test_a_task_file_may_name_a_hub_data_set(tmp_path: Path):
     task = read_task_file(path)
     assert (task.train_split, task.validation_splits, task.test_splits) == ("train", ("dev",), ())
     with pytest.raises(
-        InputError, match=r"task own: the Hub cannot be reached .*someone/reviews.*train.jsonl, dev.jsonl$"
+        InputError, match=r"task own: HF_HUB_OFFLINE is set, and someone/reviews.*train.jsonl, dev.jsonl$"
     ):
         load_split(task, "train", data_dir=None)

@@ -34,7 +34,7 @@ def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[documentat
     """List all documentation: Python's, and that of the packages that a project's pyproject.toml asks for.
 
     Args:
-        pyproject: the file; its dependencies and those of its extra "dev" count, and theirs in turn.
+        pyproject: the file; its dependencies and those of its extra "dev" count, and theirs in turn; the project does not.
         counts: gets the number of packages.
 
     Returns:
@@ -44,6 +44,8 @@ def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[documentat
     packages, missing = documentation.dependencies(
         [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     )
+    # Not its own, which an extra that names others leads to: its README would be in the corpus, and change with every figure in it.
+    packages = [package for package in packages if package.metadata["Name"] != project["name"]]
     counts["packages"] = len(packages)
     python = [*documentation.help_topics(), *documentation.builtin_modules(), *documentation.standard_library()]
     return python + [

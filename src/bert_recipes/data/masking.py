@@ -6,6 +6,7 @@ Source: Devlin et al. 2019, section 3.1 (Task #1) and appendix A.1; google-resea
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +63,14 @@ class MaskingRates:
             raise InputError(f"max_predictions_per_seq is {self.max_predictions_per_seq}; allowed: 1 or more")
         if self.selection not in SELECTIONS:
             raise InputError(f"selection is '{self.selection}'; allowed: {', '.join(SELECTIONS)}")
+
+
+def default_max_predictions(max_seq_length: int, mlm_probability: float) -> int:
+    """The limit of predictions where none is given: the share of the longest pair; 20 for 128 tokens, 77 for 512.
+
+    Source: google-research/bert README: around max_seq_length * masked_lm_prob.
+    """
+    return math.ceil(max_seq_length * mlm_probability)
 
 
 def mask_tokens(

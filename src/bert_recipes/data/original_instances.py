@@ -109,13 +109,13 @@ class InstanceBuffer:
     heads: array = field(default_factory=lambda: array("q"))
     order: list[int] = field(default_factory=list)
 
-    def append(self, instance: Instance) -> None:
-        """Add one at the end."""
-        input_ids, boundary, positions, labels, is_random = instance
-        for numbers in (input_ids, positions, labels):
-            self.numbers.extend(numbers)
+    def append(self, input_ids: array, boundary: int, positions: list[int], labels: list[int], is_random: bool) -> None:
+        """Add one at the end; the arguments are those of `Instance`."""
+        self.numbers.extend(input_ids)
+        self.numbers.fromlist(positions)
+        self.numbers.fromlist(labels)
         self.order.append(len(self.order))
-        self.heads.extend((len(self.numbers), boundary, len(positions), is_random))
+        self.heads.fromlist([len(self.numbers), boundary, len(positions), is_random])
 
     def __len__(self) -> int:
         """Number of instances."""
@@ -189,6 +189,7 @@ def create_training_instances(
     offsets = [documents.offsets[document] for document in order]
     tokens, max_num_tokens = documents.tokens, pairing.max_seq_length - NUM_SPECIAL_TOKENS
     buffer = InstanceBuffer()
+    cls, sep = array("i", [cls_id]), array("i", [sep_id])
     passes = (document for _ in range(pairing.dupe_factor) for document in range(len(order)))
     for document in tqdm(passes, total=pairing.dupe_factor * len(order), desc="pairs", unit="document", delay=1):
         for pair in build_sentence_pairs(
@@ -202,9 +203,9 @@ def create_training_instances(
             keep_a, keep_b = truncate_pair(pair.length_a, pair.length_b, max_num_tokens, rng)
             a, b = offsets[document][pair.a_begin], offsets[pair.b_document][pair.b_begin]
             tokens_a, tokens_b = tokens[a + keep_a.start : a + keep_a.stop], tokens[b + keep_b.start : b + keep_b.stop]
-            input_ids = [cls_id, *tokens_a, sep_id, *tokens_b, sep_id]
+            input_ids = cls + tokens_a + sep + tokens_b + sep
             boundary = len(tokens_a) + 2
             positions, labels = mask_in_original_order(input_ids, boundary, masking, rng)
-            buffer.append(Instance(input_ids, boundary, positions, labels, pair.is_random))
+            buffer.append(input_ids, boundary, positions, labels, pair.is_random)
     shuffle(buffer.order, rng)
     return buffer

@@ -4,7 +4,7 @@ Training does not use this (``masking.py`` is vectorised and keyed); it serves `
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 
 from bert_recipes.errors import InputError
@@ -43,7 +43,7 @@ class OriginalMasking:
 
 
 def mask_in_original_order(
-    input_ids: list[int], boundary: int, masking: OriginalMasking, rng: random.Random
+    input_ids: MutableSequence[int], boundary: int, masking: OriginalMasking, rng: random.Random
 ) -> tuple[list[int], list[int]]:
     """Mask an input in place.
 
@@ -78,7 +78,7 @@ def mask_in_original_order(
 
 
 def _choose_whole_words(
-    positions: list[int], input_ids: list[int], is_continuation: Sequence[bool], limit: int, rng: random.Random
+    positions: list[int], input_ids: Sequence[int], is_continuation: Sequence[bool], limit: int, rng: random.Random
 ) -> list[int]:
     """Return the positions of whole words in drawn order; a word that would exceed the limit is passed over.
 
@@ -106,9 +106,14 @@ def shuffle(items: list, rng: random.Random) -> None:
     The algorithm is spelt out, so the instances would not change if a later Python shuffled in another way.
     """
     draw = rng.getrandbits
-    for last in range(len(items) - 1, 0, -1):
-        bits = (last + 1).bit_length()
-        other = draw(bits)
-        while other > last:
+    num_left = len(items)
+    while num_left > 1:
+        # As many bits for every place down to the next power of two.
+        bits = num_left.bit_length()
+        fewest = max(2, 1 << (bits - 1))
+        for last in range(num_left - 1, fewest - 2, -1):
             other = draw(bits)
-        items[last], items[other] = items[other], items[last]
+            while other > last:
+                other = draw(bits)
+            items[last], items[other] = items[other], items[last]
+        num_left = fewest - 1

@@ -18,6 +18,7 @@ from bert_recipes.errors import InputError, saving
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.input_arguments import InputArguments, architecture, read_model_config
+from bert_recipes.finetuning.kind import EncodedSplit, Prediction
 from bert_recipes.finetuning.kinds import KIND_CLASSES
 from bert_recipes.finetuning.prediction_files import rounded
 from bert_recipes.finetuning.prediction_inputs import InputChunk, read_chunks
@@ -25,6 +26,7 @@ from bert_recipes.finetuning.run import TASK_FILE
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.precision import PRECISIONS
 from bert_recipes.tasks.task import Task
+from bert_recipes.tokenization import OriginalBertTokenizer
 from bert_recipes.whole_files import written_aside
 
 
@@ -111,15 +113,20 @@ class Predictor:
     task: Task
     trainer: FineTuningTrainer
 
+    def predict(self, chunk: InputChunk) -> tuple[EncodedSplit, list[Prediction]]:
+        """What the model reads of some inputs, and what it says of each, in their order."""
+        encoded = self.trainer.kind.encode(chunk.split, for_training=False)
+        return encoded, self.trainer.predict_split(encoded)
+
     def lines(self, chunks: Iterable[InputChunk]) -> Iterator[dict[str, Any]]:
         """Yield `idx`, `prediction` and (where there are any) `probabilities` of each input, in the order of the inputs."""
-        kind, length = self.trainer.kind, self.trainer.kind.settings.max_seq_length
+        length = self.trainer.kind.settings.max_seq_length
         num_full = 0
         for chunk in chunks:
-            encoded = kind.encode(chunk.split, for_training=False)
+            encoded, predictions = self.predict(chunk)
             if self.task.kind in ("sequence_classification", "multiple_choice"):
                 num_full += int((encoded.lengths >= length).sum())
-            for idx, prediction in zip(chunk.ids, self.trainer.predict_split(encoded), strict=True):
+            for idx, prediction in zip(chunk.ids, predictions, strict=True):
                 line: dict[str, Any] = {"idx": idx, "prediction": prediction.value}
                 if prediction.probabilities is not None:
                     line["probabilities"] = rounded(prediction.probabilities)
@@ -158,11 +165,35 @@ def load_predictor(
     settings = TaskArguments(task=task.name, model_name_or_path=name, **inputs.resolved(config, name))
     tokenizer = open_tokenizer(name)
     num_inputs = check_inputs(task, Path(args.input_file))
+    return make_predictor(task, settings, tokenizer, run_arguments), num_inputs
+
+
+def make_predictor(
+    task: Task, settings: TaskArguments, tokenizer: OriginalBertTokenizer, run_arguments: FineTuningArguments
+) -> Predictor:
+    """Load the model.
+
+    Args:
+        task: Of `task_of_checkpoint`.
+        settings: Its model_name_or_path is the checkpoint.
+        tokenizer: The checkpoint's.
+        run_arguments: Device and precision.
+
+    Raises:
+        InputError: No such head, or parts that do not belong together.
+    """
     kind_class = KIND_CLASSES[task.kind]
+    name = str(settings.model_name_or_path)
     model = open_model(name, task, kind_class, tokenizer, settings, seed=run_arguments.seed, needs_head=True)
     kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})
-    trainer = FineTuningTrainer(model, run_arguments, kind, processing_class=tokenizer)
-    return Predictor(task, trainer), num_inputs
+    return Predictor(task, FineTuningTrainer(model, run_arguments, kind, processing_class=tokenizer))
+
+
+def kind_of_head(config: PretrainedConfig) -> str | None:
+    """The kind of task whose head the checkpoint has; None for any other architecture."""
+    built = architecture(config)
+    heads = {name: kind.auto_class.removeprefix("AutoModel") for name, kind in KIND_CLASSES.items()}
+    return next((name for name, head in heads.items() if built.endswith(head)), None)
 
 
 def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> Task:
@@ -194,13 +225,12 @@ def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> T
 
 
 def _task_of_config(config: PretrainedConfig, args: PredictionArguments) -> Task:
-    built = architecture(config)
-    heads = {name: kind.auto_class.removeprefix("AutoModel") for name, kind in KIND_CLASSES.items()}
-    kind = next((name for name, head in heads.items() if built.endswith(head)), None)
+    built, kind = architecture(config), kind_of_head(config)
     if kind is None:
+        heads = ", ".join(each.auto_class.removeprefix("AutoModelFor") for each in KIND_CLASSES.values())
         raise InputError(
             f"{args.model_name_or_path} is {built or 'of no named architecture'}, which predicts none of: "
-            f"{', '.join(head.removeprefix('For') for head in heads.values())}; fine-tune it first (recipes/finetune.py)"
+            f"{heads}; fine-tune it first (recipes/finetune.py)"
         )
     columns = tuple(args.text_columns or _TEXT_COLUMNS[kind])
     allowed = (2,) if kind == "question_answering" else (1,) if kind == "token_classification" else (1, 2)

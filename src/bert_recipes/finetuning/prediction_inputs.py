@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,7 @@ def read_chunks(path: Path, task: Task, chunk_size: int = CHUNK_SIZE) -> Iterato
     Raises:
         InputError: No such file, another ending, no rows, or a row that does not fit: file and row.
     """
-    # What reads a task's test split reads this; ids are kept apart, as here they need not differ.
-    plain = dataclasses.replace(task, test_splits=(INPUT,), id_column=None, files={}, label_column="")
+    plain = _without_labels(task)
     rows = _open(path, task)
     chunk: list[tuple[int, Mapping[str, Any]]] = []
     ids: list[int | str] = []
@@ -67,6 +66,28 @@ def read_chunks(path: Path, task: Task, chunk_size: int = CHUNK_SIZE) -> Iterato
     if not num_rows:
         raise InputError(f"{path}: no input in it")
     yield _chunk(plain, rows, chunk, ids)
+
+
+def chunk_of_rows(task: Task, rows: Sequence[Mapping[str, Any]], source: str) -> InputChunk:
+    """Take inputs that are in memory already, with the rules of `read_chunks`.
+
+    Args:
+        task: Kind and columns.
+        rows: One or more.
+        source: What they are from, for messages.
+
+    Raises:
+        InputError: A row that does not fit.
+    """
+    table = Rows(source, "row", list(enumerate(rows, start=1)))
+    kept = [(number, _needed_columns(task, row, table.where(number))) for number, row in table.rows]
+    ids = [_output_id(task, row, number - 1, table.where(number)) for number, row in table.rows]
+    return _chunk(_without_labels(task), table, kept, ids)
+
+
+def _without_labels(task: Task) -> Task:
+    # What reads a task's test split reads this; ids are kept apart, as here they need not differ.
+    return dataclasses.replace(task, test_splits=(INPUT,), id_column=None, files={}, label_column="")
 
 
 def _chunk(task: Task, rows: Rows, chunk: list[tuple[int, Mapping[str, Any]]], ids: list[int | str]) -> InputChunk:

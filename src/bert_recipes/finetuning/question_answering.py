@@ -30,7 +30,7 @@ from bert_recipes.finetuning.squad_decoding import (
     decode_original,
 )
 from bert_recipes.finetuning.squad_features import SquadFeatures, WindowSettings, encode_questions
-from bert_recipes.finetuning.squad_windows import window_owners
+from bert_recipes.finetuning.squad_windows import split_words, window_owners
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.tasks.examples import QuestionExample, Split
 from bert_recipes.tasks.task import Task
@@ -90,6 +90,7 @@ class QuestionAnswering:
                 f"task {task.name}: its metrics are {', '.join(task.metrics) or 'none'}; question answering takes squad, "
                 "or squad_v2 where questions may have no answer"
             )
+        _check_added_tokens(tokenizer)
         self.task = task
         self.tokenizer = tokenizer
         self.settings = settings
@@ -271,6 +272,15 @@ def _prediction(idx: str, answer: DecodedAnswer) -> AnswerPrediction:
         nbest=answer.nbest,
         null_odds=answer.null_odds,
     )
+
+
+def _check_added_tokens(tokenizer: OriginalBertTokenizer) -> None:
+    for token in tokenizer.extra_tokens.values():
+        if not token.special and split_words(token.content) != [token.content]:
+            raise InputError(
+                f"the tokenizer's added token {token.content!r} holds a space, and paragraphs are cut word by word here, which would "
+                "not find it; question answering takes added tokens without spaces"
+            )
 
 
 def _check_ids(examples: Sequence[QuestionExample], source: str) -> None:

@@ -19,6 +19,7 @@ from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
 from bert_recipes.finetuning.kinds import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
+from bert_recipes.run_origin import describe_checkpoint, hash_of_examples, name_of_source
 from bert_recipes.tasks.figures import figure_names, split_suffixes, with_suffix
 from bert_recipes.tasks.loading import load_split
 from bert_recipes.tasks.registry import get_task
@@ -195,7 +196,7 @@ def read_by(settings: TaskArguments) -> dict[str, str | None]:
 
 
 def describe_data(run: FineTuningRun) -> dict[str, Any]:
-    """What all_results.json says of the data: examples a split, beside those published."""
+    """What all_results.json says of the data: examples a split, beside those published, and what tells them from others."""
     encoded = {} if run.trainer.train_dataset is None else {"train": run.trainer.train_dataset}
     encoded |= {item.split.name: item for item in run.trainer.eval_splits.values()} | dict(run.test_splits)
     splits = {
@@ -206,7 +207,14 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
             "left_out": len(getattr(item.details, "dropped", ())),
             "published": item.split.published_rows,
             "partial": item.split.is_partial,
+            "source": name_of_source(item.split.source),
+            "sha256": hash_of_examples(item.split.examples),
         }
         for name, item in encoded.items()
     }
     return {"task": run.task.name, "model": run.checkpoint, "splits": splits}
+
+
+def describe_origin(run: FineTuningRun) -> dict[str, Any]:
+    """What all_results.json of a training run says of where it comes from: `describe_data`, and the checkpoint."""
+    return describe_data(run) | {"base_model": describe_checkpoint(run.checkpoint, run.trainer.model.config)}

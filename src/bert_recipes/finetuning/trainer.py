@@ -23,6 +23,7 @@ from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.collation import pad_further
 from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
 from bert_recipes.finetuning.sampler import FixedOrder, num_training_steps, training_order
+from bert_recipes.flops import Work, training_flops
 from bert_recipes.tasks.figures import figure_names
 
 
@@ -159,10 +160,19 @@ class FineTuningTrainer(GlobalBatchTrainer):
 
     # Logging
 
+    def flops_of(self, work: Work) -> int | None:
+        """None where the formula is not the model's: another architecture, or parts of it do not learn."""
+        model: Any = self.model
+        if model.config.model_type != "bert" or not all(weight.requires_grad for weight in model.parameters()):
+            return None
+        return training_flops(model.config, work, nsp=False, pooler=model.base_model.pooler is not None)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the rate of real tokens (no padding, all processes); epochs are passes over the examples."""
+        """Add the rate of real tokens (no padding, all processes), for trackers MFU too; epochs are passes over the examples."""
         if "loss" in logs:
             logs.update(self.meter.read(self.accelerator))
+            # Measuring the machine takes seconds, which many a fine-tuning run does not take: only where somebody looks on.
+            logs.update(self.describe_pace() if self.args.report_to else {})
         if self.train_dataset is not None:
             self.state.epoch = self.state.global_step * self.global_batch_size / len(self.train_dataset)
         super().log(logs, start_time)

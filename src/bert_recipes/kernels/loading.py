@@ -9,6 +9,7 @@ import logging
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -58,7 +59,8 @@ def _compiled() -> Kernels | None:
         reason = _why_not()
         if reason is None:
             return _build()
-    except Exception as error:  # whatever a compiler, a linker or a file system may say
+    # What torch's builder, a compiler, a linker or a file system may say.
+    except (ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
         reason = _gist(error)
     logger.warning("no compiled kernels (%s): stock layers are used, which are slower", reason)
     return None

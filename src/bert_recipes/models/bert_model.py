@@ -57,6 +57,7 @@ class BertModel(OriginalInitialization, transformers.BertModel):
     @classmethod
     def from_stock(cls, model: transformers.BertModel) -> BertModel:
         """Put a stock model under this class: the same object, with all that it has."""
+        _make_known(cls)  # type: ignore[arg-type]  # a class is hashable; its stock base has no types that say so
         model.__class__ = cls
         return cast(BertModel, model)
 
@@ -87,8 +88,12 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         token_type_ids: torch.Tensor | None,
         position_ids: torch.Tensor | None,
         kwargs: dict[str, Any],
+        keep: dict[int, torch.Tensor | None] | None = None,
     ) -> Encoded | None:
-        """Last hidden states of the real tokens and where they are; None where the stock encoder has to do it."""
+        """Last hidden states of the real tokens and where they are; None where the stock encoder has to do it.
+
+        Other hidden states are kept as `encode_packed` says.
+        """
         kernels = self.fast_kernels
         if kernels is None:
             return None
@@ -96,7 +101,7 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         if reason is not None or input_ids is None:
             say_once("stock layers", str(reason))
             return None
-        return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids)
+        return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids, keep)
 
     def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
         """Float (B, H): the pooler on each sequence's first token."""
@@ -130,3 +135,12 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=layout.unpack(rows), pooler_output=self.pool_rows(rows, layout)
         )
+
+
+@functools.cache
+def _make_known(kind: type[BertModel]) -> None:
+    """Let transformers note which outputs a class can record (attentions, hidden states): it does so when one is built."""
+    sizes = {"vocab_size": 1, "hidden_size": 1, "intermediate_size": 1, "max_position_embeddings": 1}
+    config = transformers.BertConfig(num_attention_heads=1, num_hidden_layers=1, **sizes)
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        kind(config)

@@ -159,6 +159,7 @@ def encode_packed(
     attention_mask: torch.Tensor | None,
     token_type_ids: torch.Tensor | None,
     position_ids: torch.Tensor | None,
+    keep: dict[int, torch.Tensor | None] | None = None,
 ) -> Encoded:
     """Run embeddings and layers on the real tokens of a batch.
 
@@ -169,6 +170,7 @@ def encode_packed(
         attention_mask: (B, S) of any type, 0 = pad, or None.
         token_type_ids: int64 (B, S), (1, S) or None.
         position_ids: int64 (B, S), (1, S) or None.
+        keep: Its keys say which hidden states are wanted beside the last, 0 for the embeddings; they become the values, (T, H).
     """
     config, dtype = model.config, products_type(model)
     layers: Any = model.encoder.layer
@@ -185,7 +187,10 @@ def encode_packed(
     rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids, shared).to(dtype)
     if embeddings_dropout > 0:
         rows = _Dropout.apply(rows, seeds[-1], embeddings_dropout, kernels)
-    for layer, own, seed in zip(layers, settings, seeds, strict=False):
+    wanted = {} if keep is None else keep
+    if 0 in wanted:
+        wanted[0] = rows
+    for number, (layer, own, seed) in enumerate(zip(layers, settings, seeds, strict=False), start=1):
         arguments = (rows, layout, own, seed, kernels, layer_parameters(layer))
         if layer.training and layer.gradient_checkpointing:
             if _is_cut_off(layer, rows):
@@ -193,6 +198,8 @@ def encode_packed(
             rows = layer._gradient_checkpointing_func(encode_layer, *arguments)
         else:
             rows = encode_layer(*arguments)
+        if number in wanted:
+            wanted[number] = rows
     learns = torch.is_grad_enabled() and model.embeddings.word_embeddings.weight.requires_grad
     return Encoded(rows, layout, shared if learns else None)
 

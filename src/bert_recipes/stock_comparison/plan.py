@@ -79,6 +79,7 @@ _RESERVED = {
     "task_file": "tasks of the plan are compared",
     "decoder": "stock reads answers off the offsets, as its example does, and ours by the original's rules",
     "resume_from_checkpoint": "the same command goes on by itself",
+    "push_to_hub": "both sides would be pushed; push a run afterwards: make push RUN=... REPO=...",
     "overwrite_run": "for new runs give another --output_dir",
 }
 

@@ -26,6 +26,7 @@ RESERVED = {
     "task_file": "one sweep measures one task",
     "config": "one configuration serves every run",
     "resume_from_checkpoint": "a sweep goes on by itself when the same command is given again",
+    "push_to_hub": "push the best run when the sweep is done: make push RUN=... REPO=...",
     "overwrite_run": "a sweep goes on by itself; for a new one give another --output_dir",
 }
 # What keeps a check of flags off the GPU and out of DeepSpeed: whether these work, only the runs can tell.
@@ -144,4 +145,6 @@ def check_run(flags: Sequence[str]) -> None:
         # Precision and compilation are handed on in the environment, which the runs inherit.
         os.environ.clear()
         os.environ.update(before)
+    if args.push_to_hub:  # of a --config file
+        raise InputError(f"push_to_hub is true in it, and every run would be pushed; {RESERVED['push_to_hub']}")
     check_access(settings, with_tests=args.do_predict)

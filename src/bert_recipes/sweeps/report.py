@@ -1,4 +1,4 @@
-"""The report of a sweep: sweep.json, sweep.md and sweep.png."""
+"""What a sweep leaves: sweep.json, sweep.md, and its report with the plot."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_recipes.reports.run_files import SWEEP_FILE, strict
+from bert_recipes.reports.sweep import PLOT_FILE
+from bert_recipes.reports.writing import report_sweep
 from bert_recipes.sweeps.folder import NO_WEIGHTS_FILE, format_figure
 from bert_recipes.sweeps.grid import Summary, choose_best
 from bert_recipes.whole_files import write_json
 
 
-JSON_FILE, TABLE_FILE, PLOT_FILE = "sweep.json", "sweep.md", "sweep.png"
+TABLE_FILE = "sweep.md"
 
 
 def write_report(folder: Path, summaries: Sequence[Summary], *, metric: str, settings: Mapping[str, Any]) -> str:
-    """Write the three files.
+    """Write sweep.md and sweep.json, and from these sweep.png, report.md and report.html.
 
     Args:
         folder: The sweep's folder.
@@ -39,9 +42,8 @@ def write_report(folder: Path, summaries: Sequence[Summary], *, metric: str, set
     lines += [f"Model: {', '.join(models)}", ""] if models else []
     text = "\n".join(lines)
     (folder / TABLE_FILE).write_text(text, encoding="utf-8")
-    plot_sweep(summaries, best, metric, folder / PLOT_FILE)
     write_json(
-        folder / JSON_FILE,
+        folder / SWEEP_FILE,
         {
             "metric": metric,
             "settings": dict(settings),
@@ -52,39 +54,8 @@ def write_report(folder: Path, summaries: Sequence[Summary], *, metric: str, set
             "date": time.strftime("%Y-%m-%d"),
         },
     )
+    report_sweep(folder)
     return text
-
-
-def plot_sweep(summaries: Sequence[Summary], best: Summary, metric: str, file: Path) -> None:
-    """Draw every run as a point and every median as a bar, a line for each combination, the best one marked.
-
-    Args:
-        summaries: The combinations, from top to bottom.
-        best: The one to mark.
-        metric: Name of the figure.
-        file: PNG to write.
-    """
-    import matplotlib as mpl  # heavy, and only a report needs it
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(8, 1.4 + 0.32 * len(summaries)), layout="constrained")
-    for row, summary in enumerate(summaries):
-        finite = [value for value in summary.values if math.isfinite(value)]
-        color = "tab:orange" if summary is best else "tab:blue"
-        axis.plot(finite, [row] * len(finite), "o", color=color, alpha=0.6, ms=5)
-        if math.isfinite(summary.median):
-            axis.plot([summary.median], [row], "|", color=color, ms=16, mew=2.5)
-    varying = _varying(summaries)
-    names = [", ".join(summary.combination.settings[name] for name in varying) for summary in summaries]
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.set_title(", ".join(varying).replace("_", " "), loc="left", fontsize="medium")
-    axis.set(xlabel=f"{metric}, development set (points: runs, bars: medians, orange: best)")
-    axis.grid(alpha=0.3, axis="x")
-    figure.savefig(file, dpi=110)
-    plt.close(figure)
 
 
 def _table(summaries: Sequence[Summary], best: Summary) -> list[str]:
@@ -140,17 +111,8 @@ def _as_json(summary: Summary, folder: Path) -> dict[str, Any]:
                 "folder": os.path.relpath(run.folder, folder),
                 "value": None if math.isnan(run.value) else run.value,
                 "has_weights": not (run.folder / NO_WEIGHTS_FILE).is_file(),
-                "results": _strict(run.results),
+                "results": strict(run.results),
             }
             for run in summary.runs
         ],
     }
-
-
-def _strict(value: Any) -> Any:
-    """Replace the numbers that JSON does not have by null."""
-    if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_strict(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

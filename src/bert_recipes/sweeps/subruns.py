@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -22,13 +21,14 @@ from typing import Any, NoReturn
 from filelock import FileLock, Timeout
 
 from bert_recipes.errors import InputError
+from bert_recipes.file_hash import hash_of
 from bert_recipes.whole_files import write_json
 
 
 logger = logging.getLogger(__name__)
 
 RESULTS_FILE = "all_results.json"
-# The last file that a run writes, after its predictions: where it is missing, the run was interrupted.
+# Written after the predictions: where it is missing, the run was interrupted. Report and card, which follow, can be made anew.
 TASK_FILE = "task.yaml"
 _SECONDS_TO_END = 20
 
@@ -73,7 +73,7 @@ class FineTuning:
         log.parent.mkdir(parents=True, exist_ok=True)
         logger.info("%s  (log: %s)", shlex.join(command), log)
         start = time.perf_counter()
-        code = _run_process(command, log)
+        code = _run_process(command, log, group=folder.absolute().parents[1].name)
         results = read_results(folder) if code == 0 else None
         if results is None:
             reason = f"exit code {code}: {_last_words(log)}" if code else f"it left no {RESULTS_FILE} and {TASK_FILE}"
@@ -131,7 +131,7 @@ def hashes_of_files(flags: Sequence[str]) -> dict[str, str]:
     names = [
         value for argument in flags for value in [argument.split("=", 1)[-1]] if value.endswith((".yaml", ".yml"))
     ]
-    return {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in names if Path(name).is_file()}
+    return {name: hash_of(Path(name)) for name in names if Path(name).is_file()}
 
 
 class claimed_folder:
@@ -219,11 +219,23 @@ def end_with_children() -> None:
         signal.signal(each, interrupt)
 
 
-def _run_process(command: Sequence[str], log: Path) -> int:
-    """Run to the end in a process group of its own, which ends with this process unless that is killed by SIGKILL."""
+def _run_process(command: Sequence[str], log: Path, group: str) -> int:
+    """Run to the end in a process group of its own, which ends with this process unless that is killed by SIGKILL.
+
+    Args:
+        command: What is run.
+        log: Gets what it prints.
+        group: Under which wandb, where `report_to` names it, shows the runs together.
+    """
+    environment = {"WANDB_RUN_GROUP": group, **os.environ}
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
         )
         try:
             return process.wait()

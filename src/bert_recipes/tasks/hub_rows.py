@@ -61,7 +61,7 @@ def check_reach(task: Task, expected_files: str) -> str | None:
     reason = why_unreachable()
     if reason is not None and not _is_cached(task.hub_dataset):
         raise InputError(
-            f"task {task.name}: the Hub cannot be reached ({reason}) and {task.hub_dataset} is not in the local cache; give "
+            f"task {task.name}: {reason}, and {task.hub_dataset} is not in the local cache; give "
             f"the data as local files: {_ADVICE}, which may hold {expected_files}"
         )
     return reason
