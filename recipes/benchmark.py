@@ -19,7 +19,7 @@ from bert_recipes.benchmarking.results import ResultsFile, machine_name
 from bert_recipes.benchmarking.suites import run_suite
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.training import describe_machine
+from bert_recipes.machine import describe_machine
 
 
 CONFIGS = Path(__file__).parent.resolve() / "configs"

@@ -13,7 +13,7 @@ from pathlib import Path
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.launch_comparison import LAUNCHES, RESUME_CASES, Comparison, format_tables
-from bert_recipes.training import describe_machine
+from bert_recipes.machine import describe_machine
 from bert_recipes.whole_files import write_json
 
 

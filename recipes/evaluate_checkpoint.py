@@ -20,8 +20,9 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.scoring import ScoringArguments, names_a_task, score_checkpoint
+from bert_recipes.machine import describe_machine
 from bert_recipes.pretraining import load_data, load_model, make_trainer
-from bert_recipes.training import check_launch, describe_machine, results_text, start_logging
+from bert_recipes.training import check_launch, results_text, start_logging
 
 
 logger = logging.getLogger("evaluate_checkpoint")

@@ -20,7 +20,7 @@ from bert_recipes.finetuning.feature_ner import (
     measure_ways,
 )
 from bert_recipes.finetuning.feature_ner_arguments import FeatureNerArguments
-from bert_recipes.training import describe_machine
+from bert_recipes.machine import describe_machine
 from bert_recipes.whole_files import write_json
 
 

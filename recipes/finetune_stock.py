@@ -15,6 +15,7 @@ from bert_recipes.errors import run_cli, saving
 from bert_recipes.finetuning.access import check_access, load_task
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.run import TASK_FILE, describe_data, prepare_run
+from bert_recipes.machine import describe_machine
 from bert_recipes.memory import peak_memory_mb
 from bert_recipes.reports.figures import format_figures
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir
@@ -24,7 +25,7 @@ from bert_recipes.stock_comparison.stock_trainer import (
     make_stock_trainer,
     train_stock,
 )
-from bert_recipes.training import check_launch, describe_machine, results_text, start_logging
+from bert_recipes.training import check_launch, results_text, start_logging
 
 
 def main() -> None:

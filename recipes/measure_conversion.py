@@ -20,10 +20,10 @@ from bert_recipes import BertForPreTraining, load_tokenizer
 from bert_recipes.benchmarking.large_corpus import peak_mb
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.machine import describe_machine
 from bert_recipes.model_folder import write_model_folder
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization import SPECIAL_TOKENS
-from bert_recipes.training import describe_machine
 from bert_recipes.whole_files import write_json
 
 

@@ -14,8 +14,8 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.sampler import epoch_order
 from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.machine import describe_machine
 from bert_recipes.pretraining import load_data
-from bert_recipes.training import describe_machine
 
 
 # Devlin et al. 2019, section 3.1: 3,300 M words; RoBERTa (Liu et al. 2019, section 3.2) gives their size as 16 GB.

@@ -14,8 +14,8 @@ from bert_recipes.benchmarking.large_corpus import CorpusRun, measure_large_corp
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import iter_paragraphs
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.machine import describe_machine
 from bert_recipes.tokenization import train_wordpiece
-from bert_recipes.training import describe_machine
 from bert_recipes.whole_files import write_json
 
 

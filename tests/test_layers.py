@@ -34,6 +34,7 @@ LAYER_1 = {
     "config": {"config_file", "errors", "field_types", "tasks", "whole_files"},
     "config_file": {"errors", "field_types"},
     "data": {"crc32c", "errors", "protobuf_wire", "whole_files"},
+    "machine": set(),
     "memory": set(),
     "metrics": {"errors"},
     "kernels": set(),

@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import os
-import platform
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -15,8 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
-import transformers
 from transformers import Trainer
 from transformers.training_args import ParallelMode, TrainingArguments
 
@@ -24,6 +21,7 @@ from bert_recipes.base_trainer import GlobalBatchTrainer
 from bert_recipes.config import save_config
 from bert_recipes.errors import InputError, saving
 from bert_recipes.hub.identity import IDENTITY_FILE, keep_run_id, write_run_id
+from bert_recipes.machine import describe_machine
 from bert_recipes.memory import peak_memory_mb
 from bert_recipes.pushing import check_push
 from bert_recipes.run_cost import cost_facts
@@ -96,25 +94,6 @@ def start_logging(args: TrainingArguments) -> None:
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=level)
     for library in ("accelerate", "filelock", "fsspec", "httpx", "httpx2", "matplotlib", "torch"):
         logging.getLogger(library).setLevel(logging.WARNING)
-
-
-def describe_machine() -> dict[str, Any]:
-    """Machine and versions, for results files."""
-    processor = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        processor = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor)
-    except OSError:
-        logger.debug("no /proc/cpuinfo: the processor's name is %s", processor)
-    return {
-        "processor": processor,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
 
 
 def run_training(

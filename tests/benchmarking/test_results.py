@@ -226,5 +226,8 @@ def test_a_folder_without_results_is_one_clear_line(tmp_path):
 def test_machines_are_told_apart():
     assert machine_name(MACHINE) == "amd_epyc_2_cores"
     assert machine_name(MACHINE | {"gpu": "NVIDIA H200"}) == "nvidia_h200"
+    newer = MACHINE | {"processor_model": "family 26, model 2"}
+    assert machine_name(newer) == "amd_epyc_family_26_model_2_2_cores"
+    assert not same_machine(MACHINE, newer)
     assert same_machine(MACHINE, dict(MACHINE))
     assert not same_machine(MACHINE, MACHINE | {"threads": 1})

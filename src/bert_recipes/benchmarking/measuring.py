@@ -17,8 +17,8 @@ import torch
 from bert_recipes.benchmarking.spec import SampleSpec
 from bert_recipes.benchmarking.timing import BatchCounter, StepTimer, add_up
 from bert_recipes.flops import DENSE_PEAK_TFLOPS, training_flops
+from bert_recipes.machine import describe_machine
 from bert_recipes.matmul_rate import measure_rates, model_shapes
-from bert_recipes.training import describe_machine
 
 
 # kind -> module that makes its Trainer. The modules are imported before the memory's zero is read.

@@ -16,7 +16,8 @@ Runs = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 def format_machine(name: str, records: Sequence[Mapping[str, Any]], rows: Sequence[Row], runs: Runs) -> list[str]:
     """Everything that one results file says, as lines."""
     machine: Mapping[str, Any] = next((record["machine"] for record in reversed(records) if record.get("machine")), {})
-    shown = machine.get("gpu") or f"{machine.get('processor')}, {machine.get('threads')} threads"
+    model = f" ({machine['processor_model']})" if machine.get("processor_model") else ""
+    shown = machine.get("gpu") or f"{machine.get('processor')}{model}, {machine.get('threads')} threads"
     lines = [f"## {shown}", ""]
     lines += [f"{_versions(runs)}; every sample: `{name}.json`.", ""]
     for suite in dict.fromkeys(row.suite for row in rows):

@@ -17,7 +17,7 @@ from bert_recipes.whole_files import written_aside
 
 FORMAT, FORMAT_VERSION = "bert-recipes benchmark", 1
 # What must be equal for samples to belong together.
-MACHINE_KEYS = ("processor", "gpu", "cores", "threads", "torch", "transformers")
+MACHINE_KEYS = ("processor", "processor_model", "gpu", "cores", "threads", "torch", "transformers")
 
 
 class ResultsFile:
@@ -85,8 +85,10 @@ def without_nan(value: Any) -> Any:
 
 
 def machine_name(machine: Mapping[str, Any]) -> str:
-    """A file name for a machine: its GPU, or its processor and cores."""
-    name = str(machine.get("gpu") or f"{machine['processor']} {machine['cores']} cores")
+    """A file name for a machine: its GPU, or its processor, the processor's model where it is known, and cores."""
+    name = str(
+        machine.get("gpu") or f"{machine['processor']} {machine.get('processor_model', '')} {machine['cores']} cores"
+    )
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 

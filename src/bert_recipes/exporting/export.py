@@ -26,10 +26,10 @@ from bert_recipes.exporting.real_inputs import CheckedModel, config_of, load_che
 from bert_recipes.exporting.report import JSON_FILE, TABLE_FILE, format_report
 from bert_recipes.exporting.runners import OnnxRunner, Runner, TorchRunner
 from bert_recipes.exporting.speed import Speeds, take_turns
+from bert_recipes.machine import describe_machine
 from bert_recipes.memory import keep_freed_memory
 from bert_recipes.model_folder import new_folder
 from bert_recipes.precision import choose_precision
-from bert_recipes.training import describe_machine
 from bert_recipes.whole_files import write_json
 
 

@@ -14,7 +14,7 @@ from bert_recipes.finetuning.access import check_access, load_task
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.input_arguments import InputArguments, read_model_config
 from bert_recipes.finetuning.run import describe_data, prepare_run, write_predictions
-from bert_recipes.training import describe_machine
+from bert_recipes.machine import describe_machine
 
 
 @dataclass
