@@ -195,7 +195,7 @@ compare-launches: $(READY)  ## one run under several launches, and interrupted: 
 	$(PYTHON) recipes/compare_launches.py --store $(STORE) $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
-	$(PYTHON) -m pytest -n auto --dist loadfile $(ARGS)
+	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(READY)  ## the longer proofs
 	$(PYTHON) -m pytest -m slow $(ARGS)

@@ -8,6 +8,7 @@ import functools
 import os
 import runpy
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,21 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY / "src")
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="bert-recipes-tests-")
     atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start processes come first: begun last, one of them keeps a worker busy while the others have nothing to do."""
+    items.sort(key=lambda item: item.path.parent.name not in ("recipes", "invariants"))
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """Put back what a test that runs a recipe in this process leaves: processes forked later would not end on SIGTERM."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in handlers.items():
+        if handler is not None and signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -216,7 +216,9 @@ def test_our_launcher_refuses_ddp_without_gpus_in_one_line(repository: Path, tmp
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="for machines without a GPU")
-@pytest.mark.parametrize(("name", "flags"), [("ddp", ("--num_processes", "2")), ("single_gpu", ())])
+@pytest.mark.parametrize(
+    ("name", "flags"), [pytest.param("ddp", ("--num_processes", "2"), marks=pytest.mark.slow), ("single_gpu", ())]
+)
 def test_processes_started_for_gpus_do_not_train_on_cpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, flags: tuple[str, ...]
 ):

@@ -3,8 +3,6 @@
 import json
 import logging
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from bert_recipes import pretraining
 from bert_recipes.arguments import DataArguments, ModelArguments
 from bert_recipes.data.instance_files import Instance, write_instances
-from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
@@ -255,58 +252,3 @@ def test_pair_and_mask_settings_beside_instance_files_are_named(tmp_path, tokeni
 def test_values_of_a_new_model_out_of_range_are_refused(tokenizer, settings, message):
     with pytest.raises(InputError, match=message):
         load_model(ModelArguments(**settings), tokenizer, 8, 1)
-
-
-def run_recipe(repository, folder, name, *arguments):
-    command = [sys.executable, str(repository / "recipes" / f"{name}.py"), *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_measuring_a_checkpoint_leaves_nothing_in_the_working_folder(repository, small_store, tmp_path):
-    tokenizer = load_tokenizer(small_store / "tokenizer")
-    model = make_checkpoint(tmp_path / "model", vocab_size=len(tokenizer), tokenizer=tokenizer)
-    folder = tmp_path / "here"
-    folder.mkdir()
-    data = ["--store", small_store, "--max_seq_length", "32", "--max_eval_pairs", "10", "--data_cache_dir", tmp_path]
-    data += ["--results_file", tmp_path / "results.json"]
-    done = run_recipe(repository, folder, "evaluate_checkpoint", "--model_name_or_path", model, *data)
-    assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "results.json").read_text())["eval_pairs"] == 10
-    assert "inputs of up to 32 tokens" in done.stderr
-    assert not list(folder.iterdir())
-
-
-def test_the_recipe_refuses_to_measure_a_head_that_is_not_there(repository, small_store, tmp_path):
-    tokenizer = load_tokenizer(small_store / "tokenizer")
-    config = pretraining_config("tiny", vocab_size=len(tokenizer))
-    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "model")
-    data = ["--store", small_store, "--max_seq_length", "32", "--data_cache_dir", tmp_path]
-    done = run_recipe(repository, tmp_path, "evaluate_checkpoint", "--model_name_or_path", tmp_path / "model", *data)
-    assert done.returncode == 1
-    assert "eval_mlm_loss" not in done.stdout
-    assert "without a masked-LM head" in done.stderr.splitlines()[-1]
-
-
-def test_measure_data_says_how_many_processes_built_the_index(repository, small_store, tmp_path):
-    text, store, file = tmp_path / "text.txt", tmp_path / "store", tmp_path / "results.json"
-    text.write_text("\n\n".join("w1 w2 w3.\nw4 w5.\nw6 w7 w8." for _ in range(30)) + "\n")
-    sources = ["--files", text, "--validation_fraction", "0.3", "--tokenizer", small_store / "tokenizer"]
-    done = run_recipe(repository, tmp_path, "prepare_corpus", *sources, "--output_dir", store)
-    assert done.returncode == 0, done.stderr
-    arguments = ["--store", store, "--num_pairs", "20", "--results_file", file]
-    done = run_recipe(repository, tmp_path, "measure_data", *arguments)
-    assert done.returncode == 0, done.stderr
-    results = json.loads(file.read_text())
-    opened = open_store(store)
-    share = opened.train.num_tokens / (opened.train.num_tokens + opened.validation.num_tokens)
-    assert results["for_16_gb"]["pairs"] == pytest.approx(
-        results["pairs_in_epoch_0"] * 16e9 / (text.stat().st_size * share), rel=1e-6
-    )
-    assert results["data_num_processes"] == 1
-    assert results["index_seconds"] >= 0
-
-
-def test_measure_data_needs_a_store(repository, tmp_path):
-    done = run_recipe(repository, tmp_path, "measure_data", "--train_file", "x.jsonl")
-    assert (done.returncode, done.stderr.count("error: ")) == (1, 1)
-    assert "give --store FOLDER instead of --train_file" in done.stderr

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
@@ -21,8 +22,8 @@ def build_slowly(path):
 
 
 def test_of_several_processes_one_builds_and_the_others_wait(tmp_path):
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        contents = pool.map(build_slowly, [tmp_path / "file"] * 4, chunksize=1)
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("fork")) as pool:
+        contents = list(pool.map(build_slowly, [tmp_path / "file"] * 4))
     assert contents == ["whole"] * 4
     assert (tmp_path / "calls").read_text() == "x"
 

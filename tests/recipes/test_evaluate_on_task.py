@@ -3,7 +3,6 @@
 import json
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -51,12 +50,12 @@ def test_settings_that_are_given_win_over_those_of_the_run(tiny_runs, tmp_path):
     assert score(run, tmp_path, "--max_seq_length", "100")["splits"]["validation"]["features"] < windows
 
 
-def test_the_recipe_prints_the_figures_and_leaves_no_folder(repository, tiny_runs, tmp_path):
+def test_the_recipe_prints_the_figures_and_leaves_no_folder(start_recipe, tiny_runs, tmp_path, monkeypatch):
     run = tiny_runs("token_classification")
-    command = [sys.executable, repository / "recipes" / "evaluate_checkpoint.py", "--model_name_or_path", run]
-    command += ["--task_file", run / "task.yaml", "--data_dir", run.parent / "data", "--results_file", "out.json"]
-    command += ["--precision", "fp32", "--use_cpu", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    flags = ["--task_file", run / "task.yaml", "--data_dir", run.parent / "data", "--results_file", "out.json"]
+    flags += ["--precision", "fp32", "--use_cpu", "true"]
+    monkeypatch.chdir(tmp_path)
+    done = start_recipe("evaluate_checkpoint", "--model_name_or_path", run, *flags)
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads((tmp_path / "out.json").read_text())
     assert json.loads(done.stdout[done.stdout.index("{") :]) == results

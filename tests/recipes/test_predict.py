@@ -33,14 +33,6 @@ def copy(tiny_runs, tmp_path):
     return shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "copy")
 
 
-def start(command, folder):
-    # transformers says on stdout that wandb is offline, where it is.
-    environment = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, cwd=folder, env=environment
-    )
-
-
 def load(model, file, **flags):
     argv = ["--model_name_or_path", str(model), "--input_file", str(file), "--precision", "fp32", "--use_cpu", "true"]
     for name, value in flags.items():
@@ -81,18 +73,17 @@ def assert_same(found, expected, *, but_for_ids=False):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_recipe_writes_the_predictions_of_the_training_run(repository, tiny_runs, tmp_path, kind):
+def test_the_recipe_writes_the_predictions_of_the_training_run(start_recipe, tiny_runs, tmp_path, monkeypatch, kind):
     run = tiny_runs(kind)
     expected = predicted_in_training(run)
     assert len({json.dumps(line["probabilities"]) for line in expected}) > 15  # or every order would be right
     before = sorted(path.name for path in run.iterdir())
     output = tmp_path / "new" / "folder" / "out.jsonl"
-    command = [sys.executable, repository / "recipes" / "predict.py", "--model_name_or_path", run]
-    command += ["--input_file", data_of(run), "--output_file", output, "--precision", "fp32", "--use_cpu", "true"]
-    command += ["--batch_size", "5"]
+    flags = ["--model_name_or_path", run, "--input_file", data_of(run), "--output_file", output, "--batch_size", "5"]
     working = tmp_path / "working"
     working.mkdir()
-    done = start(command, working)
+    monkeypatch.chdir(working)
+    done = start_recipe("predict", *flags, "--precision", "fp32", "--use_cpu", "true")
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same([json.loads(line) for line in output.read_text().splitlines()], expected)
     assert done.stdout == ""
@@ -105,7 +96,9 @@ def test_without_an_output_file_predictions_and_nothing_else_go_to_stdout(reposi
     run = tiny_runs("multiple_choice")
     command = [sys.executable, repository / "recipes" / "predict.py", "--model_name_or_path", run]
     command += ["--input_file", data_of(run), "--precision", "fp32", "--use_cpu", "true"]
-    done = start(command, tmp_path)
+    # transformers says on stdout that wandb is offline, where it is.
+    env = {name: value for name, value in os.environ.items() if name != "WANDB_MODE"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same([json.loads(line) for line in done.stdout.splitlines()], predicted_in_training(run))
 
@@ -310,11 +303,10 @@ def test_a_checkpoint_without_task_file_and_without_its_head_is_refused(tiny_run
         load(copy, file, text_columns=["first", "second"])
 
 
-def test_a_mistake_is_one_line_and_leaves_no_output(repository, tiny_runs, tmp_path):
+def test_a_mistake_is_one_line_and_leaves_no_output(start_recipe, tiny_runs, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"first": "a", "second": "b"}\nno JSON\n')
-    command = [sys.executable, repository / "recipes" / "predict.py", "--input_file", tmp_path / "in.jsonl"]
-    command += ["--model_name_or_path", tiny_runs("sequence_classification"), "--output_file", tmp_path / "out.jsonl"]
-    done = start(command, tmp_path)
+    flags = ["--input_file", tmp_path / "in.jsonl", "--output_file", tmp_path / "out.jsonl"]
+    done = start_recipe("predict", "--model_name_or_path", tiny_runs("sequence_classification"), *flags)
     assert done.returncode == 1
     assert done.stdout == ""
     assert [line for line in done.stderr.splitlines() if line.startswith("error: ")] == done.stderr.splitlines()[-1:]

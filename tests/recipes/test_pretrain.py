@@ -72,28 +72,28 @@ def test_run_yaml_gives_the_same_run_again(repository, finished, tmp_path):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_evaluate_checkpoint_gives_the_figures_of_the_run(repository, small_store, finished, tmp_path):
+def test_evaluate_checkpoint_gives_the_figures_of_the_run(call_recipe, small_store, finished, tmp_path):
     folder, _ = finished
     file = tmp_path / "results.json"
     arguments = ["--model_name_or_path", folder, "--store", small_store, "--max_seq_length", "32"]
     arguments += ["--max_eval_pairs", "10", "--output_dir", tmp_path / "x", "--results_file", file, "--seed", "7"]
-    run(repository, *arguments, script="evaluate_checkpoint")
+    call_recipe("evaluate_checkpoint", *arguments)
     results = json.loads(file.read_text())
     expected = json.loads((folder / "all_results.json").read_text())
     assert results["eval_mlm_loss"] == pytest.approx(expected["eval_mlm_loss"], rel=1e-3)
     assert results["eval_nsp_accuracy"] == expected["eval_nsp_accuracy"]
 
 
-def test_show_data_prints_pieces_segments_and_what_was_masked(repository, small_store):
-    out = run(repository, "--store", small_store, "--num_pairs", "4", script="show_data").stdout
+def test_show_data_prints_pieces_segments_and_what_was_masked(call_recipe, small_store):
+    out = call_recipe("show_data", "--store", small_store, "--num_pairs", "4")
     assert out.count("next_sentence_label") == 4
     assert "[CLS]" in out
     assert "[MASK]" in out
     assert "0 = next" in out or "1 = random" in out
 
 
-def test_count_parameters_prints_the_components(repository):
-    out = run(repository, "--size", "base", "--vocab_size", "30000", script="count_parameters").stdout
+def test_count_parameters_prints_the_components(call_recipe):
+    out = call_recipe("count_parameters", "--size", "base", "--vocab_size", "30000")
     for number in ("23,040,000", "1,536", "393,216", "2,359,296", "4,718,592", "109,081,344"):
         assert number in out
 
@@ -133,12 +133,12 @@ def test_a_mistake_shows_no_traceback(repository, small_store, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_a_folder_that_holds_another_run_is_left_alone(repository, small_store, finished):
+def test_a_folder_that_holds_another_run_is_left_alone(call_recipe, small_store, finished):
     folder, _ = finished
     before = sorted(path.name for path in folder.iterdir())
-    done = run(repository, "--store", small_store, "--output_dir", folder, *SMALL, ok=False)
-    assert "holds a finished run" in done.stderr
-    assert "--overwrite_run true" in done.stderr
+    said = call_recipe("pretrain", "--store", small_store, "--output_dir", folder, *SMALL, code=1)
+    assert "holds a finished run" in said
+    assert "--overwrite_run true" in said
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
