@@ -1,49 +1,31 @@
 """recipes/add_tokens.py, and pre-training that goes on from what it writes."""
 
 import json
-import subprocess
-import sys
 
 import transformers
 
 
-def run(repository, *command):
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=300, check=False, cwd=repository
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done
-
-
-def test_new_words_then_pre_training_goes_on(repository, tiny_checkpoint, tmp_path):
+def test_new_words_then_pre_training_goes_on(call_recipe, tiny_checkpoint, tmp_path):
     text = "The heart of the infarct is the infarct. And the myocardium of the infarct and myocardium.\n\n"
     (tmp_path / "text.txt").write_text(text * 30)
     larger = tmp_path / "larger"
     flags = ["--model_name_or_path", tiny_checkpoint, "--files", tmp_path / "text.txt", "--num_tokens", "2"]
-    done = run(repository, "recipes/add_tokens.py", *flags, "--output_dir", larger)
+    said = call_recipe("add_tokens", *flags, "--output_dir", larger)
     report = json.loads((larger / "new_tokens.json").read_text())
     assert [*report["tokens"]] == ["infarct", "myocardium"]
     assert report["tokens"]["infarct"]["count"] == 90
-    assert "2 new tokens" in done.stdout
+    assert "2 new tokens" in said
     old, new = (transformers.BertForPreTraining.from_pretrained(folder) for folder in (tiny_checkpoint, larger))
     assert new.config.vocab_size == old.config.vocab_size + 2
     stock = transformers.AutoTokenizer.from_pretrained(larger)
     assert stock.tokenize("infarct") == ["infarct"]
 
-    prepare = [
-        "recipes/prepare_corpus.py",
-        "--files",
-        tmp_path / "text.txt",
-        "--tokenizer",
-        larger,
-        "--num_processes",
-        "1",
-    ]
-    run(repository, *prepare, "--output_dir", tmp_path / "store")
+    flags = ["--files", tmp_path / "text.txt", "--tokenizer", larger, "--num_processes", "1"]
+    call_recipe("prepare_corpus", *flags, "--output_dir", tmp_path / "store")
     flags = ["--model_name_or_path", larger, "--store", tmp_path / "store", "--max_steps", "2", "--warmup_steps", "1"]
     flags += ["--max_seq_length", "32", "--per_device_train_batch_size", "4", "--global_train_batch_size", "4"]
     flags += ["--eval_strategy", "no", "--use_cpu", "true", "--save_strategy", "no", "--precision", "fp32"]
-    run(repository, "recipes/pretrain.py", *flags, "--output_dir", tmp_path / "run")
+    call_recipe("pretrain", *flags, "--output_dir", tmp_path / "run")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["vocab_size"] == new.config.vocab_size
 
 

@@ -1,8 +1,6 @@
 """recipes/convert_checkpoint.py, and training that goes on from what it writes."""
 
 import json
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
@@ -18,21 +16,13 @@ FLAGS += ["--max_steps", "2", "--eval_strategy", "no", "--precision", "fp32", "-
 KERNEL = "bert/pooler/dense/kernel"
 
 
-def run(repository, *command):
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=300, check=False, cwd=repository
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done
-
-
 @pytest.fixture
 def convert(call_recipe):
     """Run the recipe; what it says."""
     return partial(call_recipe, "convert_checkpoint")
 
 
-def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(repository, small_store, convert, tmp_path):
+def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(call_recipe, small_store, convert, tmp_path):
     folder = tmp_path / "uncased_L-2_H-8_A-2"
     pieces = (small_store / "tokenizer" / "vocab.txt").read_text().split()
     config = {**CONFIG, "vocab_size": len(pieces)}
@@ -43,8 +33,8 @@ def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(repository, sm
         f"left out: {2 * len(plain) + 1} variables of the optimiser, which a new run starts anew",
         f"wrote {tmp_path / 'hub'}: BertForPreTraining, do_lower_case true",
     ]
-    pretrain = ["recipes/pretrain.py", "--model_name_or_path", tmp_path / "hub", "--store", small_store, *FLAGS]
-    run(repository, *pretrain, "--warmup_steps", "1", "--save_strategy", "no", "--output_dir", tmp_path / "run")
+    flags = ["--model_name_or_path", tmp_path / "hub", "--store", small_store, *FLAGS, "--warmup_steps", "1"]
+    call_recipe("pretrain", *flags, "--save_strategy", "no", "--output_dir", tmp_path / "run")
     back = ["--model_name_or_path", tmp_path / "run", "--to_tensorflow", "--output_dir", tmp_path / "tf"]
     said = convert(*back)
     assert f"--init_checkpoint={tmp_path / 'tf' / 'bert_model.ckpt'} " in said
@@ -55,7 +45,7 @@ def test_a_checkpoint_of_google_is_pre_trained_here_and_goes_back(repository, sm
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(repository, convert, tmp_path):
+def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(call_recipe, convert, tmp_path, caplog):
     write_original(tmp_path / "google", draw_variables())
     convert("--tf_checkpoint", tmp_path / "google", "--output_dir", tmp_path / "hub")
     rows = [{"text": "a b c", "label": 0}, {"text": "x y z", "label": 1}] * 4
@@ -64,9 +54,9 @@ def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(repository, con
     files = "files: {train: train.jsonl, validation: validation.jsonl}"
     kind = "kind: sequence_classification\nlabels: [a, b]\ntext_columns: text"
     (tmp_path / "task.yaml").write_text(f"name: mine\n{kind}\n{files}\n")
-    tune = ["recipes/finetune.py", "--task_file", tmp_path / "task.yaml", "--model_name_or_path", tmp_path / "hub"]
-    done = run(repository, *tune, *FLAGS, "--output_dir", tmp_path / "tuned")
-    assert "starts anew" not in done.stderr
+    flags = ["--task_file", tmp_path / "task.yaml", "--model_name_or_path", tmp_path / "hub", *FLAGS]
+    call_recipe("finetune", *flags, "--output_dir", tmp_path / "tuned")
+    assert "starts anew" not in caplog.text
     said = convert("--model_name_or_path", tmp_path / "tuned", "--to_tensorflow", "--output_dir", tmp_path / "tf")
     assert "labels, in the order of the classifier's rows: a, b" in said
     variables = BundleReader(tmp_path / "tf" / "bert_model.ckpt").variables

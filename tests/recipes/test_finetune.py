@@ -134,22 +134,12 @@ def test_a_second_run_does_not_overwrite_the_first(call_recipe, finished):
     assert "Traceback" not in said
 
 
-def test_resumed_equals_uninterrupted(repository, tiny_checkpoint, mrpc, tmp_path):
+def test_resumed_equals_uninterrupted(call_recipe, tiny_checkpoint, mrpc, tmp_path):
     common = ["--task", "mrpc", "--model_name_or_path", tiny_checkpoint, "--data_dir", mrpc, "--max_seq_length", "64"]
     common += ["--precision", "fp32", "--num_train_epochs", "2", "--learning_rate", "1e-3", "--logging_steps", "1"]
-    straight = finetune(
-        repository, *common, "--output_dir", tmp_path / "a", "--save_strategy", "steps", "--save_steps", "5"
-    )
-    assert straight.returncode == 0, straight.stderr[-2000:]
-    resumed = finetune(
-        repository,
-        *common,
-        "--output_dir",
-        tmp_path / "b",
-        "--resume",
-        tmp_path / "a" / "checkpoint-5",
-    )
-    assert resumed.returncode == 0, resumed.stderr[-2000:]
+    common += ["--use_cpu", "true"]
+    call_recipe("finetune", *common, "--output_dir", tmp_path / "a", "--save_strategy", "steps", "--save_steps", "5")
+    call_recipe("finetune", *common, "--output_dir", tmp_path / "b", "--resume", tmp_path / "a" / "checkpoint-5")
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
     same = [(tmp_path / name / "predictions_validation.jsonl").read_text() for name in "ab"]
     assert same[0] == same[1]
@@ -246,13 +236,6 @@ def test_mistakes_are_one_line(call_recipe, tiny_checkpoint, mrpc, tmp_path, fla
     flags += ["--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "o"]
     assert message in call_recipe("finetune", *flags, code=1).splitlines()[-1]
     assert not (tmp_path / "o").exists()
-
-
-def test_a_mistake_shows_no_traceback(repository, tmp_path):
-    done = finetune(repository, "--task", "mrcp", "--output_dir", tmp_path / "o")
-    assert done.returncode == 1
-    assert "unknown task 'mrcp'" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
 
 
 def test_an_unreachable_default_names_what_to_give(call_recipe, tmp_path, monkeypatch):

@@ -9,8 +9,8 @@ import torch
 import transformers
 
 
-def run(repository, *arguments, ok=True, script="pretrain"):
-    command = [sys.executable, str(repository / "recipes" / f"{script}.py"), *map(str, arguments)]
+def run(repository, *arguments, ok=True):
+    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=repository)
     assert (done.returncode == 0) == ok, done.stderr[-3000:]
     return done
@@ -63,9 +63,9 @@ def test_the_checkpoint_opens_in_stock_transformers(finished):
     assert len(fill(f"w1 {tokenizer.mask_token} w3")) == 5
 
 
-def test_run_yaml_gives_the_same_run_again(repository, finished, tmp_path):
+def test_run_yaml_gives_the_same_run_again(call_recipe, finished, tmp_path):
     folder, _ = finished
-    run(repository, "--config", folder / "run.yaml", "--output_dir", tmp_path / "again")
+    call_recipe("pretrain", "--config", folder / "run.yaml", "--output_dir", tmp_path / "again")
     from safetensors.torch import load_file
 
     first, second = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "again"))
@@ -142,7 +142,7 @@ def test_a_folder_that_holds_another_run_is_left_alone(call_recipe, small_store,
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
-def test_it_trains_from_the_files_of_create_pretraining_data(repository, small_store, tmp_path):
+def test_it_trains_from_the_files_of_create_pretraining_data(repository, call_recipe, small_store, tmp_path):
     vocabulary = small_store / "tokenizer" / "vocab.txt"
     text = tmp_path / "text.txt"
     lines = [" ".join(f"w{(number * 7 + word) % 95}" for word in range(9)) for number in range(60)]
@@ -150,12 +150,12 @@ def test_it_trains_from_the_files_of_create_pretraining_data(repository, small_s
     for name, seed in (("train.jsonl", 1), ("held_out.parquet", 2)):
         arguments = [f"--input_file={text}", f"--output_file={tmp_path / name}", f"--vocab_file={vocabulary}"]
         arguments += ["--max_seq_length=32", "--max_predictions_per_seq=5", f"--random_seed={seed}", "--dupe_factor=3"]
-        run(repository, *arguments, script="create_pretraining_data")
+        call_recipe("create_pretraining_data", *arguments)
     out = tmp_path / "out"
     files = ["--train_file", tmp_path / "train.jsonl", "--validation_file", tmp_path / "held_out.parquet"]
     settings = [*SMALL, "--eval_strategy", "steps", "--config", repository / "recipes/configs/pretrain/instances.yaml"]
     settings += ["--size", "tiny"]
-    run(repository, *files, "--tokenizer", small_store / "tokenizer", "--output_dir", out, *settings)
+    call_recipe("pretrain", *files, "--tokenizer", small_store / "tokenizer", "--output_dir", out, *settings)
     results = json.loads((out / "all_results.json").read_text())
     assert results["train_steps"] == 4
     assert results["eval_mlm_loss"] > 0
