@@ -40,10 +40,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name not in ("recipes", "invariants"))
 
 
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+
+
 @pytest.fixture(autouse=True)
 def signal_handlers() -> Iterator[None]:
     """Put back what a test that runs a recipe in this process leaves: processes forked later would not end on SIGTERM."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in _HANDLED}
     yield
     for number, handler in handlers.items():
         if handler is not None and signal.getsignal(number) is not handler:

@@ -9,7 +9,7 @@ import pytest
 from safetensors import SafetensorError
 
 from bert_recipes import errors
-from bert_recipes.errors import InputError, describe_lost_process, describe_os_error, run_cli, saving
+from bert_recipes.errors import InputError, describe_os_error, run_cli, saving
 
 
 def run(body: str, *, shell_tail: str = "") -> subprocess.CompletedProcess[str]:
@@ -164,36 +164,4 @@ def test_a_file_that_may_not_grow_is_one_line_from_every_library(tmp_path, libra
     result = run(f"{body}    with saving(path):\n        {WRITERS[library]}")
     assert result.returncode == 1, result.stderr
     assert result.stderr.startswith(f"error: {tmp_path / 'file'}: cannot be written: "), result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        # torch/utils/data/dataloader.py and _utils/signal_handling.py
-        ("DataLoader worker (pid(s) 17, 18) exited unexpectedly", "a data worker has ended"),
-        ("DataLoader worker (pid 17) is killed by signal: Killed. ", "a data worker has ended"),
-        ("DataLoader timed out after 1800 seconds", "a data worker did not answer"),
-        # gloo
-        (
-            "[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1",
-            "another process",
-        ),
-        ("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation", "did not answer"),
-        # NCCL
-        ("NCCL Error 6: remote process exited or there was a network error", "another process of the run has ended"),
-        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3) ran for 600000 ms", "did not answer"),
-        ("mat1 and mat2 shapes cannot be multiplied", None),
-    ],
-)
-def test_a_lost_process_is_one_line(said, told):
-    line = describe_lost_process(RuntimeError(said))
-    assert (line is None) == (told is None)
-    assert told is None or told in line
-
-
-def test_a_lost_process_ends_a_script_without_traceback():
-    result = run("raise RuntimeError('DataLoader worker (pid 17) is killed by signal: Killed.')")
-    assert result.returncode == 1
-    assert result.stderr.startswith("error: a data worker has ended")
     assert result.stderr.count("\n") == 1

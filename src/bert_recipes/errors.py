@@ -1,15 +1,14 @@
 """How users' mistakes are reported: one clear line, exit code not 0, no traceback."""
 
 import gc
-import multiprocessing
 import os
-import re
-import signal
 import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
+
+from bert_recipes.lost_processes import describe_lost_process, end_workers, stop_watching_workers
 
 
 # Long enough for the main process to meet the same mistake: it prints it, and the launcher then ends the others.
@@ -88,10 +87,7 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
         ...     run_cli(main)
     """
     try:
-        main()
-        # A closed pipe shows only when the buffer is written: here, not in the interpreter's shutdown.
-        sys.stdout.flush()
-        _leave_together()
+        _run(main)
     except InputError as error:
         _fail(_wait_for_main_process() + str(error), error.exit_code)
     except Interrupted as error:
@@ -108,14 +104,30 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
         sys.exit(141)
     except OSError as error:
         _fail(describe_os_error(error))
-    except RuntimeError as error:
+    except _LostProcess as error:
+        _fail(str(error))
+    finally:
+        end_workers()
+    sys.exit(0)
+
+
+class _LostProcess(Exception):
+    """Another process of the run is gone; the message is one line."""
+
+
+def _run(main: Callable[[], None]) -> None:
+    try:
+        main()
+        # A closed pipe shows only when the buffer is written: here, not in the interpreter's shutdown.
+        sys.stdout.flush()
+        _leave_together()
+    except (InputError, Interrupted, OSError, EOFError, RuntimeError) as error:
+        # Torch's handler would raise once more where the message is being written.
+        stop_watching_workers()
         lost = describe_lost_process(error)
         if lost is None:
             raise
-        _fail(lost)
-    finally:
-        _end_workers()
-    sys.exit(0)
+        raise _LostProcess(lost) from error
 
 
 def _leave_together() -> None:
@@ -146,55 +158,6 @@ def describe_os_error(error: OSError) -> str:
         if name is not None
     ]
     return f"{' -> '.join(names)}: {error.strerror}" if names else error.strerror
-
-
-# What torch says of a process that it waits for in vain: gloo, NCCL, the loader of data.
-_LOST_PEER = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "socket closed",
-    "broken pipe",
-    "remote process exited",
-)
-_LATE_PEER = ("timed out waiting", "watchdog caught collective operation timeout", "timeout after", "wait timeout")
-_LATE_WORKER = re.compile(r"DataLoader timed out after")
-_LOST_WORKER = re.compile(r"DataLoader worker \(pid\S* [\d, ]+\) (exited unexpectedly|is killed by signal)")
-
-
-def describe_lost_process(error: RuntimeError) -> str | None:
-    """Say in one line that another process of the run is gone; None for an error that is about something else.
-
-    Args:
-        error: What torch raises where it waits for other processes, or for the workers that read the data.
-    """
-    text = " ".join(str(error).split())
-    go_on = "the checkpoints before are whole, the same command goes on"
-    if _LOST_WORKER.search(text):
-        return (
-            f"a data worker has ended ({text[:120]}), most often because memory ran out; {go_on}; with less memory: fewer "
-            "--dataloader_num_workers"
-        )
-    if _LATE_WORKER.search(text):
-        return (
-            f"a data worker did not answer within --ddp_timeout seconds ({text[:120]}); what it could not do is above, most "
-            f"often that shared memory (/dev/shm) is full: fewer --dataloader_num_workers; {go_on}"
-        )
-    said = text.lower()
-    if any(sign in said for sign in _LOST_PEER):
-        return f"another process of the run has ended ({text[:120]}); its own message is above, if it had one; {go_on}"
-    if any(sign in said for sign in _LATE_PEER):
-        return f"another process of the run did not answer within --ddp_timeout seconds ({text[:120]}); {go_on}"
-    return None
-
-
-def _end_workers() -> None:
-    """Kill the data workers that an exception's frames still hold: they ignore SIGTERM, and Python would wait for them for ever."""
-    workers = [child for child in multiprocessing.active_children() if child.daemon]
-    if workers and hasattr(signal, "SIGCHLD"):
-        # Torch's handler would report each of them as lost.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for worker in workers:
-        worker.kill()
 
 
 def _wait_for_main_process() -> str:
