@@ -3,7 +3,6 @@
 import json
 import runpy
 import shutil
-import signal
 import subprocess
 import sys
 
@@ -121,7 +120,6 @@ def bench(tmp_path, repository, monkeypatch, capsys):
     for name in ("finetune.py", "finetune_stock.py"):
         shutil.copy(repository / "tests" / "fixtures" / "stub_comparison.py", recipes / name)
     shutil.copytree(repository / "recipes" / "configs" / "finetune", recipes / "configs" / "finetune")
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
 
     def run(*arguments):
         script = recipes / "compare_with_stock.py"
@@ -137,9 +135,7 @@ def bench(tmp_path, repository, monkeypatch, capsys):
 
     run.folder = tmp_path / "out"
     run.recipes = recipes
-    yield run
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    return run
 
 
 def test_both_sides_get_the_same_settings_and_what_is_finished_is_kept(bench):

@@ -237,15 +237,6 @@ def test_two_sweeps_of_one_folder_at_once_are_refused(bench, sweep):
         assert "another process works in it" in sweep(num_seeds=1).stderr
 
 
-@pytest.fixture
-def handlers():
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.mark.usefixtures("handlers")
 def test_a_closed_terminal_ends_a_sweep_once_and_not_under_nohup():
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     end_with_children()
