@@ -1,5 +1,7 @@
 """Optimiser and schedule of the original. Source: google-research/bert optimization.py."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,7 @@ from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.optimization import (
     BertAdam,
+    Lamb,
     Schedule,
     bert_linear,
     create_bert_schedule,
@@ -158,6 +161,60 @@ def test_a_step_without_gradients_changes_nothing(name):
             optimizer.zero_grad()
         finals.append([parameter.detach().clone() for parameter in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*finals, strict=True))
+
+
+def test_lamb_is_that_of_the_original(shared_data):
+    """google-research/albert lamb_optimizer.py: its formula in float64 on five tensors, one of which starts at zero."""
+    for tensor in json.loads((shared_data / "reference" / "family" / "lamb_trajectory.json").read_text()):
+        parameter = nn.Parameter(torch.tensor(tensor["start"], dtype=torch.float64))
+        group = {"params": [parameter], "layer_adaptation": tensor["layer_adaptation"]}
+        optimizer = Lamb([group], lr=tensor["lr"], weight_decay=tensor["weight_decay"])
+        for gradient, expected in zip(tensor["gradients"], tensor["parameters"], strict=True):
+            parameter.grad = torch.tensor(gradient, dtype=torch.float64)
+            optimizer.step()
+            expected = torch.tensor(expected, dtype=torch.float64)
+            torch.testing.assert_close(parameter.detach(), expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("decay", [0.01, 0.0])
+def test_lambs_step_is_the_weights_own_length_but_for_layer_norms_and_biases(decay):
+    """lamb_optimizer.py: exclude_from_layer_adaptation is exclude_from_weight_decay; neither a decay of 0 nor a long tensor changes that."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"dense": nn.Linear(30, 40), "LayerNorm": nn.LayerNorm(40)})
+    with torch.no_grad():
+        model["dense"].weight.mul_(40.0)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = create_optimizer("lamb", model, learning_rate=0.001, weight_decay=decay)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    moved = {name: (parameter - before[name]).norm().item() for name, parameter in model.named_parameters()}
+    assert before["dense.weight"].norm() > 100
+    assert moved.pop("dense.weight") == pytest.approx(0.001 * before["dense.weight"].norm().item(), rel=1e-3)
+    # 0.1 / sqrt(0.001) each element at the first step, without bias correction.
+    assert list(moved.values()) == pytest.approx([0.001 * 40**0.5 * 0.1 / 0.001**0.5] * 3, rel=1e-3)
+
+
+def test_lamb_goes_on_from_its_state_dict_and_from_no_other_rules():
+    finals = []
+    for parts in ((8,), (3, 5)):
+        torch.manual_seed(0)
+        model, state, step = nn.Linear(6, 4), None, 0
+        for steps in parts:
+            optimizer = create_optimizer("lamb", model, learning_rate=0.01)
+            if state is not None:
+                optimizer.load_state_dict(state)
+            for step in range(step, step + steps):
+                for parameter in model.parameters():
+                    parameter.grad = torch.full_like(parameter, float(step % 3) - 0.5)
+                optimizer.step()
+            state, step = optimizer.state_dict(), step + 1
+        finals.append(model.weight.detach().clone())
+    assert torch.equal(*finals)
+    for group in state["param_groups"]:
+        del group["layer_adaptation"]
+    with pytest.raises(InputError, match="LAMB of pytorch-optimizer"):
+        optimizer.load_state_dict(state)
 
 
 def test_decay_spares_layer_norms_and_biases_and_nothing_else():

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 from transformers.trainer_utils import TrainOutput
 
+from bert_recipes.errors import InputError
 from bert_recipes.flops import Work
 from bert_recipes.layer_choice import choose_layers
 from bert_recipes.matmul_rate import best_rate
@@ -23,6 +24,7 @@ from bert_recipes.optimization import Schedule, create_bert_schedule, create_opt
 from bert_recipes.resumable_trainer import ResumableTrainer
 from bert_recipes.run_arguments import RunArguments
 from bert_recipes.run_cost import RunCost
+from bert_recipes.run_progress import NO_ENGINE
 from bert_recipes.step_batches import Order, StepBatches
 from bert_recipes.stopping import ignore_signals
 from bert_recipes.trackers.recording import Trackers
@@ -57,10 +59,19 @@ class GlobalBatchTrainer(ResumableTrainer):
             choose_layers(model, args.fast_layers)
             if args.keep_freed_memory:
                 keep_freed_memory()
+        if args.ddp_find_unused_parameters is None and model.config.model_type == "bert":
+            args.ddp_find_unused_parameters = False  # every pass uses all; stock would look for unused ones in each
         self.trackers = Trackers(args)
         callbacks = [self.trackers, *(kwargs.pop("callbacks", None) or [])]
         with _without_stock_trackers(args):
             super().__init__(model=model, args=args, callbacks=callbacks, **kwargs)
+        if args.optimizer == "lamb" and self.engine != NO_ENGINE:
+            raise InputError(
+                f"optimizer is lamb; {self.engine} shares tensors out over the processes, and none knows the norms that LAMB scales "
+                "with: give --optimizer bert_adam or adamw, or LAUNCH=ddp"
+            )
+        # No second copy of the gradients. TrainingArguments have no field for it.
+        self.accelerator.ddp_handler.gradient_as_bucket_view = True
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
         self.model_accepts_loss_kwargs = True
         self.meter = StepMeter(self.args.device)
@@ -81,6 +92,9 @@ class GlobalBatchTrainer(ResumableTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """As `ResumableTrainer`; what it costs is in `cost`."""
         self.cost.begin()
+        if self.args.process_index > 0:
+            # The weights are made, by one seed; each process drops elements of its own. A resume loads its own state after this.
+            torch.manual_seed(self.args.seed + self.args.process_index)
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         finally:

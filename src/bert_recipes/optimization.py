@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -107,6 +106,74 @@ class BertAdam(torch.optim.AdamW):
         return numbers.pop() if numbers else 0
 
 
+class Lamb(torch.optim.Optimizer):
+    """LAMB (You et al. 2020) as in google-research/albert lamb_optimizer.py, `LAMBOptimizer`: without bias correction.
+
+    u = m / (sqrt(v) + eps) + decay theta, with the moments of `BertAdam`;  theta <- theta - lr (|theta| / |u|) u for each tensor. The
+    ratio is 1 where either norm is 0, and in groups with `layer_adaptation` False: LayerNorm and biases.
+
+    Args:
+        params: Parameters or parameter groups, whole tensors.
+        lr: Learning rate.
+        betas: Decay rates of the moments (original: 0.9, 0.999).
+        eps: Added to sqrt(v) (original: 1e-6).
+        weight_decay: Inside the ratio (original: 0.01).
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        """Start without moments."""
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "layer_adaptation": True}
+        super().__init__(params, defaults)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As torch.
+
+        Raises:
+            InputError: The state of another rule, which runs followed before this class.
+        """
+        if any("layer_adaptation" not in group for group in state_dict["param_groups"]):
+            raise InputError(
+                "the checkpoint was trained with the LAMB of pytorch-optimizer, another rule: its weights can begin a new run "
+                "(--model_name_or_path CHECKPOINT and another --output_dir), this one cannot go on"
+            )
+        super().load_state_dict(state_dict)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One update of all parameters that have a gradient; nothing where none has one."""
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            gradients = [parameter.grad for parameter in parameters]
+            states = [self.state[parameter] for parameter in parameters]
+            for parameter, state in zip(parameters, states, strict=True):
+                if not state:
+                    state |= {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+            means, squares = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
+            beta1, beta2 = group["betas"]
+            torch._foreach_lerp_(means, gradients, 1 - beta1)
+            torch._foreach_mul_(squares, beta2)
+            torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+            updates = torch._foreach_sqrt(squares)
+            torch._foreach_add_(updates, group["eps"])
+            torch._foreach_reciprocal_(updates)
+            torch._foreach_mul_(updates, means)
+            torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+            if group["layer_adaptation"]:
+                weights, lengths = (torch.stack(torch._foreach_norm(tensors)) for tensors in (parameters, updates))
+                ratios = torch.where((weights > 0) & (lengths > 0), weights / lengths, 1.0)
+                torch._foreach_mul_(updates, ratios.unbind())
+            torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+
+
 def has_gradients(optimizer: torch.optim.Optimizer) -> bool:
     """Whether any parameter has a gradient; a step whose gradient was not finite has lost it."""
     return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
@@ -149,8 +216,8 @@ def create_optimizer(
     """Build an optimiser by name.
 
     Args:
-        name: "bert_adam" (the paper's), "adamw" (with bias correction, fused), "lamb" (You et al. 2020, from the
-            package pytorch-optimizer). "trainer" is not built here: it leaves the choice to `TrainingArguments.optim`.
+        name: "bert_adam" (the paper's), "adamw" (with bias correction, fused), "lamb" (You et al. 2020). "trainer" is not
+            built here: it leaves the choice to `TrainingArguments.optim`.
         model: Its parameters are split by `decay_groups`.
         learning_rate: Peak rate.
         betas: Decay rates of the moments.
@@ -168,20 +235,14 @@ def create_optimizer(
             groups, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay, fused=True
         )
     if name == "lamb":
-        return _lamb_class()(groups, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay)
+        # Which ones have neither decay nor ratio their names say: the others may have no decay either.
+        groups = [
+            group
+            | {"weight_decay": weight_decay * group["weight_decay"], "layer_adaptation": group["weight_decay"] > 0}
+            for group in decay_groups(model, 1.0)
+        ]
+        return Lamb(groups, lr=learning_rate, betas=betas, eps=epsilon)
     raise InputError(f"optimizer is '{name}'; allowed: {', '.join(OPTIMIZERS)}")
-
-
-@functools.cache
-def _lamb_class() -> Any:
-    """LAMB that counts no step without gradients."""
-    from pytorch_optimizer import Lamb  # heavy import, needed by few runs
-
-    class SkippingLamb(Lamb):
-        def step(self, closure: Any = None) -> Any:
-            return super().step(closure) if has_gradients(self) else None
-
-    return SkippingLamb
 
 
 @dataclass(frozen=True)

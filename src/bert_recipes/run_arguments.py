@@ -82,6 +82,8 @@ class RunArguments(TrainingArguments):
     use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
     bf16: bool = field(default=False, metadata={"help": "the same as precision: bf16"})
     fp16: bool = field(default=False, metadata={"help": "the same as precision: fp16"})
+    # The buffers of these models are constants.
+    ddp_broadcast_buffers: bool | None = field(default=False, metadata={"help": "DDP sends buffers before each pass"})
     # A loss that is not finite ends the run soon, and is not hidden in a mean before that.
     logging_nan_inf_filter: bool = field(default=False, metadata={"help": "must stay false"})
     optimizer: str = field(default="bert_adam", metadata={"help": f"one of {', '.join(OPTIMIZERS)}"})

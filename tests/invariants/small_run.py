@@ -19,6 +19,9 @@ from bert_recipes.trainer import BertTrainer
 from bert_recipes.training import check_launch
 
 
+DDP_SETTINGS = ("find_unused_parameters", "gradient_as_bucket_view", "broadcast_buffers")
+
+
 class Recorder(TrainerCallback):
     """Keeps the gradient of every optimiser step; clipping is off by default."""
 
@@ -57,7 +60,8 @@ def small_run(
     """Train the tiny size for a few steps.
 
     Returns:
-        rows of all steps of this process, gradients a step, logged history, final weights, held-out metrics.
+        rows of all steps of this process, gradients a step, logged history, final weights, held-out metrics; what DDP was given and
+        the seed of this process' generator.
     """
     data_args = DataArguments(store=store, max_seq_length=48, max_eval_pairs=27)
     defaults = {"max_steps": 3, "logging_steps": 1, "warmup_steps": 2, "max_grad_norm": 0.0, "precision": "fp32"}
@@ -87,6 +91,8 @@ def small_run(
         "history": trainer.state.log_history,
         "weights": {name: p.detach().clone() for name, p in model.named_parameters()},
         "metrics": trainer.evaluate(),
+        "settings": {name: getattr(trainer.model_wrapped, name, None) for name in DDP_SETTINGS}
+        | {"seed": torch.initial_seed()},
     }
 
 
@@ -97,6 +103,7 @@ if __name__ == "__main__":
     folder = Path(settings["output_dir"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"rows-{rank}.json").write_text(json.dumps(result["rows"]))
+    (folder / f"settings-{rank}.json").write_text(json.dumps(result["settings"]))
     if rank == 0:
         from safetensors.torch import save_file
 
@@ -104,6 +111,7 @@ if __name__ == "__main__":
             f"{step}/{name}": g for step, gradient in enumerate(result["gradients"]) for name, g in gradient.items()
         }
         save_file(flat, folder / "gradients.safetensors")
+        save_file(result["weights"], folder / "weights.safetensors")
         (folder / "logs.json").write_text(json.dumps([result["history"], result["metrics"]]))
     # The wrapped model and its Trainer hold on to each other and to the process group: they go before it, and all processes
     # together, or a thread of gloo may still want the interpreter's lock when that is going down (SIGABRT).

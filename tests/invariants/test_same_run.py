@@ -14,6 +14,7 @@ from bert_recipes.arguments import DataArguments, PreTrainingArguments
 from bert_recipes.errors import InputError
 from bert_recipes.launch_comparison import without_times
 from bert_recipes.pretraining import load_data
+from bert_recipes.trainer import BertTrainer
 from bert_recipes.training import check_launch
 
 
@@ -23,10 +24,8 @@ def whole_batch(small_store, tmp_path_factory):
     return small_run(store=str(small_store), output_dir=str(folder), per_device_train_batch_size=16)
 
 
-@pytest.fixture(scope="module")
-def two_processes(small_store, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("two")
-    settings = {"store": str(small_store), "output_dir": str(folder), "per_device_train_batch_size": 4}
+def run_two(store, folder, **settings):
+    settings = {"store": str(store), "output_dir": str(folder), "per_device_train_batch_size": 4, **settings}
     settings["gradient_accumulation_steps"] = 2
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     script = Path(__file__).with_name("small_run.py")
@@ -35,6 +34,11 @@ def two_processes(small_store, tmp_path_factory):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
+
+
+@pytest.fixture(scope="module")
+def two_processes(small_store, tmp_path_factory):
+    return run_two(small_store, tmp_path_factory.mktemp("two"))
 
 
 def normalized(rows):
@@ -91,6 +95,28 @@ def test_two_processes_train_on_the_same_rows_with_the_same_loss_and_gradient(tw
     assert metrics["eval_pairs"] == 27
 
 
+def test_processes_look_for_no_unused_parameters_copy_no_gradients_and_drop_other_elements(two_processes, whole_batch):
+    """All dropout masks, those of the fast layers too, are drawn from torch's generator; that of the first process is a lone one's."""
+    settings = [json.loads((two_processes / f"settings-{rank}.json").read_text()) for rank in (0, 1)]
+    given = {"find_unused_parameters": False, "gradient_as_bucket_view": True, "broadcast_buffers": False}
+    seed = whole_batch["settings"]["seed"]
+    assert settings == [given | {"seed": seed}, given | {"seed": seed + 1}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fast_layers", ["auto", "off"])
+def test_two_processes_with_dropout_are_resumed_bit_for_bit(small_store, tmp_path, fast_layers):
+    common = {"dropout": 0.1, "max_steps": 4, "fast_layers": fast_layers}
+    straight = run_two(small_store, tmp_path / "a", **common, save_strategy="steps", save_steps=2)
+    resumed = run_two(small_store, tmp_path / "b", **common, resume_from=str(straight / "checkpoint-2"))
+    expected, found = (load_file(folder / "weights.safetensors") for folder in (straight, resumed))
+    assert all(torch.equal(found[name], weights) for name, weights in expected.items())
+    states = [
+        torch.load(straight / "checkpoint-2" / f"rng_state_{rank}.pth", weights_only=False)["cpu"] for rank in (0, 1)
+    ]
+    assert not torch.equal(*states)
+
+
 @pytest.mark.parametrize("workers", [2, 4])
 def test_data_workers_change_nothing(small_store, tmp_path, whole_batch, workers):
     run = small_run(
@@ -104,12 +130,18 @@ def test_data_workers_change_nothing(small_store, tmp_path, whole_batch, workers
 
 
 @pytest.mark.parametrize(
-    ("fast_layers", "precision"), [("auto", "fp32"), ("auto", "bf16"), ("plain", "fp32"), ("off", "fp32")]
+    ("fast_layers", "precision", "optimizer"),
+    [
+        ("auto", "fp32", "bert_adam"),
+        ("auto", "bf16", "bert_adam"),
+        ("plain", "fp32", "bert_adam"),
+        ("off", "fp32", "lamb"),
+    ],
 )
-def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fast_layers, precision):
+def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fast_layers, precision, optimizer):
     """Across the end of an epoch, with dropout, accumulation and evaluation in between."""
     common = {"store": str(small_store), "dropout": 0.1, "per_device_train_batch_size": 8, "max_grad_norm": 1.0}
-    common |= {"fast_layers": fast_layers, "precision": precision}
+    common |= {"fast_layers": fast_layers, "precision": precision, "optimizer": optimizer}
     common |= {"gradient_accumulation_steps": 2, "max_steps": 16, "eval_strategy": "steps", "eval_steps": 3}
     common |= {"logging_steps": 5}  # the checkpoint falls between two lines of the log
     straight = small_run(output_dir=str(tmp_path / "a"), **common)
@@ -123,6 +155,13 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fas
     assert without_times(straight["history"]) == without_times(resumed["history"])
     epochs = [line["epoch"] for line in straight["history"]]
     assert epochs[0] < 1.0 < epochs[-1]
+
+
+def test_lamb_is_refused_where_no_process_has_whole_tensors(small_store, tmp_path, monkeypatch):
+    """tests/recipes/test_deepspeed.py does it with a real engine; FSDP needs GPUs."""
+    monkeypatch.setattr(BertTrainer, "engine", "FSDP")
+    with pytest.raises(InputError, match="optimizer is lamb; FSDP shares tensors out"):
+        small_run(store=str(small_store), output_dir=str(tmp_path), optimizer="lamb")
 
 
 def test_epochs_are_counted_once_and_have_pairs_of_their_own(small_store, tmp_path):

@@ -67,18 +67,6 @@ def test_a_stock_model_gets_the_layers_with_all_that_it_has(kernels):
     torch.testing.assert_close(own(batch["input_ids"]).last_hidden_state, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_processes_of_a_run_drop_other_elements(kernels, monkeypatch):
-    """Their generators have the same state: the Trainer seeds them alike."""
-    model, batch, found = make_model(dropout=0.3), make_batch(LENGTHS["ragged"]), []
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    for rank in (0, 1, 0):
-        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
-        torch.manual_seed(3)
-        found.append(run(model, batch, kernels)[0].loss)
-    assert torch.equal(found[0], found[2])
-    assert not torch.equal(found[0], found[1])
-
-
 def test_parts_of_a_batch_add_up_to_the_whole(kernels):
     """Micro-batches of other padding, one of them without a masked token: the sum is the gradient of the whole."""
     model, batch = make_model(), make_batch(LENGTHS["ragged"])

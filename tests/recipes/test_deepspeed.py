@@ -161,6 +161,16 @@ def test_phases_of_other_numbers_of_micro_batches_are_refused_at_the_start(repos
 
 
 @pytest.mark.slow
+def test_lamb_is_refused_where_no_process_has_whole_tensors(repository, small_store, tmp_path):
+    pytest.importorskip("deepspeed", reason="deepspeed is an extra")
+    flags = ["--optimizer", "lamb"]
+    said = pretrain(repository, small_store, tmp_path / "run", *flags, launch="deepspeed_zero2", ok=False)
+    assert "error: optimizer is lamb; DeepSpeed ZeRO 2 shares tensors out over the processes" in said
+    assert "Traceback" not in said
+    assert not list((tmp_path / "run").glob("*"))
+
+
+@pytest.mark.slow
 def test_checkpoints_that_are_refused(repository, small_store, tmp_path):
     pretrain(repository, small_store, tmp_path / "run", launch=None)
     cases = {

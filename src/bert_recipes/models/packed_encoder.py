@@ -228,14 +228,8 @@ def _rate(dropout: nn.Dropout) -> float:
 
 
 def _draw_seeds(count: int) -> list[int]:
-    """One draw from torch's generator decides all masks of a pass: its state is all that a resume needs.
-
-    Processes of a run have the same state: each makes seeds of its own of the draw.
-    """
-    seeds = torch.randint(-(2**63), 2**63 - 1, (count,)).tolist()
-    is_shared = torch.distributed.is_available() and torch.distributed.is_initialized()
-    own = (torch.distributed.get_rank() if is_shared else 0) * 0x5851F42D4C957F2D % 2**63
-    return [seed ^ own for seed in seeds]
+    """One draw from torch's generator decides all masks of a pass: its state is all that a resume needs."""
+    return torch.randint(-(2**63), 2**63 - 1, (count,)).tolist()
 
 
 def _embed(
