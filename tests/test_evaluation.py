@@ -22,11 +22,13 @@ class Pairs:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "limit", "batch", "world"), [(100, 75, 8, 2), (10, 99, 4, 3), (3, 3, 2, 4), (8, 8, 8, 1)]
+    ("pairs", "limit", "batch", "world"), [(100, 75, 8, 2), (10, 99, 4, 3), (3, 3, 2, 4), (8, 8, 8, 1), (9, 99, 4, 2)]
 )
 def test_each_held_out_pair_is_counted_once_and_processes_have_equally_many_batches(pairs, limit, batch, world):
     samplers = [EvaluationSampler(Pairs(pairs), limit, batch, rank, world) for rank in range(world)]
-    assert len({len(sampler) for sampler in samplers}) == 1
+    most = -(-min(pairs, limit) // world)  # of one process
+    assert [len(sampler) for sampler in samplers] == [-(-most // batch)] * world
+    assert all(len(list(sampler)) == len(sampler) for sampler in samplers)
     counted = []
     for sampler in samplers:
         for keys, is_filler in zip(sampler, sampler.is_filler, strict=True):
@@ -79,6 +81,17 @@ def test_metrics_are_those_of_all_pairs_together_whatever_the_batches(small_stor
     assert metrics["eval_majority_accuracy"] == pytest.approx(max(share, 1 - share))
     assert metrics["eval_pairs"] == 23
     assert metrics["eval_masked_tokens"] == len(targets)
+
+
+@pytest.mark.parametrize(("random", "majority"), [(30.0, 0.75), (10.0, 0.75), (20.0, 0.5)])
+def test_the_majority_is_the_more_frequent_label_and_perplexity_that_of_the_masked_part(random, majority):
+    sums = PreTrainingSums(torch.device("cpu"))
+    parts = {"mlm_loss": 50.0, "masked": 20.0, "nsp_loss": 8.0, "pairs": 40.0, "random": random}
+    sums.values = torch.tensor([parts.get(name, 0.0) for name in sums.NAMES], dtype=torch.float64)
+    metrics = sums.metrics()
+    assert metrics["eval_majority_accuracy"] == majority
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(2.5))
+    assert metrics["eval_loss"] == pytest.approx(2.5 + 0.2)
 
 
 def test_without_next_sentence_labels_only_the_masked_part_is_reported(small_store):

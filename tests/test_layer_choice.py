@@ -6,6 +6,7 @@ from transformers import (
     BertConfig,
     BertForQuestionAnswering,
     BertForSequenceClassification,
+    BertForTokenClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
 )
@@ -83,6 +84,19 @@ def test_a_head_that_counts_pads_gets_those_of_stock_layers(lengths, fast_layers
     torch.testing.assert_close(ours.loss, expected.loss, rtol=1e-5, atol=1e-6)
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, wanted[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("fast_layers", ["auto", "plain"])
+def test_a_label_on_a_pad_counts_under_a_stock_head_as_it_does_in_stock(fast_layers):
+    """`from_stock` does not know the head: it may be anybody's."""
+    if load_kernels(fast_layers, torch.device("cpu")) is None:
+        pytest.skip("no compiler, or no x86-64 with AVX2")
+    torch.manual_seed(0)
+    model = BertForTokenClassification(BertConfig(**SIZES)).eval()
+    batch = BATCH | {"labels": torch.ones_like(BATCH["input_ids"])}
+    expected = model(**batch).loss
+    assert BertModel.from_stock(model.bert).use_fast_layers(fast_layers)
+    torch.testing.assert_close(model(**batch).loss, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention"])

@@ -47,6 +47,25 @@ def test_batch_has_the_promised_tensors():
         assert batch["next_sentence_label"][row] == feature["next_sentence_label"]
 
 
+def test_special_tokens_are_never_masked_and_words_are_masked_whole_on_request():
+    """google-research/bert create_pretraining_data.py, create_masked_lm_predictions: [CLS], [SEP]; do_whole_word_mask."""
+    features = make_features(200)
+    collator = DataCollatorForPreTraining(Vocabulary(), mlm_probability=0.9)
+    labels = collator(features)["labels"]
+    assert not torch.isin(labels, torch.tensor([0, 2, 3])).any()
+    apart = False
+    for whole_word in (True, False):
+        chosen = DataCollatorForPreTraining(Vocabulary(), whole_word=whole_word)(features)["labels"] != -100
+        # A piece that goes on with the word of the one before it: both or none.
+        for row, feature in enumerate(features):
+            ids = feature["input_ids"]
+            goes_on = [place for place in range(2, len(ids)) if ids[place] % 4 == 0 and ids[place - 1] > 3]
+            apart = any(chosen[row, place] != chosen[row, place - 1] for place in goes_on)
+            if apart:
+                break
+        assert apart != whole_word
+
+
 def test_masks_change_with_epoch_and_seed_and_with_nothing_else():
     features = make_features()
     collator = DataCollatorForPreTraining(Vocabulary())

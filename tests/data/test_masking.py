@@ -5,7 +5,7 @@ import pytest
 
 from bert_recipes.data import masking
 from bert_recipes.data.keyed_random import hash_keys
-from bert_recipes.data.masking import IGNORE_INDEX, MaskingRates, mask_tokens
+from bert_recipes.data.masking import IGNORE_INDEX, MaskingRates, default_max_predictions, mask_tokens
 from bert_recipes.errors import InputError
 
 
@@ -91,8 +91,24 @@ def test_random_words_come_from_the_whole_vocabulary_special_ones_included():
     words = masked[labels != IGNORE_INDEX]
     counts = np.bincount(words, minlength=VOCAB)
     assert len(counts) == VOCAB
+    assert (counts > 0).all()
     expected = len(words) / VOCAB
     assert ((counts - expected) ** 2 / expected).sum() < VOCAB + 4 * np.sqrt(2 * VOCAB)
+
+
+def test_which_random_word_does_not_depend_on_the_draw_that_made_it_random():
+    """At the paper's rates one of ten predicted tokens is random: its draw lies in the last tenth of all draws."""
+    ids, candidates, lengths, keys = make_batch(5000, 256)
+    masked, labels = mask(ids, candidates, lengths, keys)
+    words = masked[(labels != IGNORE_INDEX) & (masked != MASK) & (masked != ids)]
+    counts = np.bincount(words * 10 // VOCAB, minlength=10)
+    assert (np.abs(counts - len(words) / 10) < 5 * np.sqrt(len(words) / 10)).all()
+
+
+def test_the_limit_of_predictions_is_the_share_of_the_longest_pair():
+    """google-research/bert README: max_predictions_per_seq 20 for 128 tokens and 77 for 512: 19.2 and 76.8."""
+    assert [default_max_predictions(length, 0.15) for length in (128, 512)] == [20, 77]
+    assert [default_max_predictions(length, 0.15) for length in (100, 101)] == [15, 16]
 
 
 def test_every_candidate_is_equally_likely():

@@ -5,8 +5,9 @@ import torch
 import transformers
 from packed_models import LENGTHS, assert_gradients_alike, make_batch, make_model, run
 
-from bert_recipes.kernels import load_kernels
+from bert_recipes.kernels import load_kernels, plain
 from bert_recipes.models import packed_encoder as packed_encoder_module
+from bert_recipes.models import padding_free
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.bert_model import BertModel
 
@@ -20,6 +21,42 @@ def test_losses_and_gradients_are_those_of_stock_layers(kernels, name, hidden_ac
     for key in ("loss", "mlm_loss", "nsp_loss"):
         torch.testing.assert_close(getattr(ours, key), getattr(expected, key), rtol=1e-5, atol=1e-6)
     assert_gradients_alike(gradients, stock_gradients, 1e-5)
+
+
+def several_groups(monkeypatch, batch):
+    """Make groups of all unlike lengths, which pays with longer sequences or more heads only; their number."""
+    monkeypatch.setattr(padding_free, "GROUP_COST", 0)
+    mask = batch["attention_mask"]
+    return len(padding_free.make_layout(mask, tuple(mask.shape), mask.device).groups)
+
+
+def test_groups_of_unlike_lengths_are_computed_as_stock_layers_compute_them(kernels, monkeypatch):
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    expected, stock_gradients = run(model, batch, "off")
+    assert several_groups(monkeypatch, batch) == 4
+    ours, gradients = run(model, batch, kernels)
+    torch.testing.assert_close(ours.loss, expected.loss, rtol=1e-5, atol=1e-6)
+    assert_gradients_alike(gradients, stock_gradients, 1e-5)
+
+
+def test_every_dropout_of_a_pass_has_a_mask_of_its_own_in_both_directions(monkeypatch):
+    """Of the embeddings, and in each of three layers of each group's attention, after attention and after the feed-forward part."""
+    model, batch, masks = make_model(dropout=0.3), make_batch(LENGTHS["ragged"]), []
+    original = plain.dropout_factors
+
+    def recorded(shape, seed, stream, *args):
+        masks.append((seed, stream))
+        return original(shape, seed, stream, *args)
+
+    monkeypatch.setattr(plain, "dropout_factors", recorded)
+    count = 1 + 3 * (several_groups(monkeypatch, batch) + 2)
+    model.bert.use_fast_layers("plain")
+    loss = model(**batch).loss
+    assert len(set(masks)) == len(masks) == count
+    forward = set(masks)
+    masks.clear()
+    loss.backward()
+    assert set(masks) == forward
 
 
 def test_in_bfloat16_the_difference_is_its_rounding(kernels):
@@ -82,10 +119,11 @@ def test_parts_of_a_batch_add_up_to_the_whole(kernels):
     assert_gradients_alike({name: p.grad for name, p in model.named_parameters()}, whole, 1e-5)
 
 
-def test_the_masks_of_dropout_do_not_depend_on_the_implementation():
+def test_the_masks_of_dropout_do_not_depend_on_the_implementation(monkeypatch):
     if load_kernels("auto", torch.device("cpu")) is None:
         pytest.skip("no compiler, or no x86-64 with AVX2")
     model, batch = make_model(dropout=0.3), make_batch(LENGTHS["ragged"])
+    several_groups(monkeypatch, batch)
     found = []
     for name in ("auto", "plain", "auto"):
         torch.manual_seed(5)

@@ -86,6 +86,7 @@ def make_fast(encoder: PreTrainedModel, deepest: int, fast_layers: str) -> None:
     if type(encoder) is transformers.BertModel:
         BertModel.from_stock(encoder)
     if isinstance(encoder, BertModel):
+        encoder.computes_pads = False
         encoder.use_fast_layers(fast_layers)
 
 
