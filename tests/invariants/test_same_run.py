@@ -106,7 +106,7 @@ def test_processes_look_for_no_unused_parameters_copy_no_gradients_and_drop_othe
 @pytest.mark.slow
 @pytest.mark.parametrize("fast_layers", ["auto", "off"])
 def test_two_processes_with_dropout_are_resumed_bit_for_bit(small_store, tmp_path, fast_layers):
-    common = {"dropout": 0.1, "max_steps": 4, "fast_layers": fast_layers}
+    common = {"dropout": 0.1, "max_steps": 4, "fast_layers": fast_layers, "ddp_find_unused_parameters": True}
     straight = run_two(small_store, tmp_path / "a", **common, save_strategy="steps", save_steps=2)
     resumed = run_two(small_store, tmp_path / "b", **common, resume_from=str(straight / "checkpoint-2"))
     expected, found = (load_file(folder / "weights.safetensors") for folder in (straight, resumed))
@@ -115,6 +115,7 @@ def test_two_processes_with_dropout_are_resumed_bit_for_bit(small_store, tmp_pat
         torch.load(straight / "checkpoint-2" / f"rng_state_{rank}.pth", weights_only=False)["cpu"] for rank in (0, 1)
     ]
     assert not torch.equal(*states)
+    assert json.loads((straight / "settings-0.json").read_text())["find_unused_parameters"]  # as it was given
 
 
 @pytest.mark.parametrize("workers", [2, 4])

@@ -74,6 +74,21 @@ def test_in_bfloat16_the_difference_is_its_rounding(kernels):
     assert distance(gradients) < 1.5 * distance(stock_gradients) < 0.1 * norm
 
 
+@pytest.mark.parametrize(("autocast", "tolerance"), [(False, 1e-6), (True, 5e-3)], ids=["fp32", "bf16"])
+def test_the_bits_are_those_of_one_number_of_threads(kernels, autocast, tolerance):
+    """Another number adds sums in another order."""
+    model, batch, found = make_model(), make_batch(LENGTHS["ragged"] * 4), []
+    before = torch.get_num_threads()
+    for threads in (1, 2, 1, 2):
+        torch.set_num_threads(threads)
+        _, gradients = run(model, batch, kernels, autocast=autocast)
+        found.append(torch.cat([gradient.flatten() for gradient in gradients.values()]))
+    torch.set_num_threads(before)
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[3])
+    assert (found[0] - found[1]).norm() < tolerance * found[0].norm()
+
+
 def test_hidden_states_are_those_of_stock_layers_at_real_positions(kernels):
     model = make_model(BertModel).eval()
     batch = make_batch(LENGTHS["ragged"])
