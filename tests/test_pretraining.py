@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 from bert_recipes import pretraining
 from bert_recipes.arguments import DataArguments, ModelArguments
 from bert_recipes.data.instance_files import Instance, write_instances
+from bert_recipes.data.masking import MaskingRates
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
-from bert_recipes.pretraining import load_data, load_model
+from bert_recipes.pretraining import load_data, load_model, make_collator
 from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
 
 
@@ -178,6 +179,24 @@ def test_only_the_main_process_warns(tmp_path, tokenizer, caplog, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     open_model(make_checkpoint(tmp_path / "model", tokenizer=tokenizer), tokenizer, dropout=0.2)
     assert not [record for record in caplog.records if "ignored" in record.message]
+
+
+def test_every_masking_setting_reaches_the_collator_and_the_defaults_are_the_papers(tokenizer):
+    """Devlin et al. 2019, section 3.1, Task #1; 20 predictions for 128 tokens: google-research/bert README."""
+    rule = {
+        "mlm_probability": 0.2,
+        "max_predictions_per_seq": 9,
+        "mask_rate": 0.5,
+        "keep_rate": 0.2,
+        "random_rate": 0.3,
+    }
+    rule |= {"whole_word": True, "selection": "bernoulli"}
+    collator = make_collator(DataArguments(store="store", **rule), tokenizer, 3)
+    assert collator.rates == MaskingRates(**rule)
+    assert collator.seed == 3
+    rates = {"mlm_probability": 0.15, "mask_rate": 0.8, "keep_rate": 0.1, "random_rate": 0.1}
+    default = make_collator(DataArguments(store="store"), tokenizer, 3)
+    assert default.rates == MaskingRates(**rates, max_predictions_per_seq=20, whole_word=False, selection="count")
 
 
 def test_a_validation_file_beside_a_store_is_refused(small_store):
