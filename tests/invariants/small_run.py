@@ -57,7 +57,7 @@ def small_run(
     """Train the tiny size for a few steps.
 
     Returns:
-        rows of all steps of this process, gradients a step, logged history, final weights, held-out metrics.
+        rows of all steps of this process, gradients a step, logged history, final weights, held-out metrics, the Trainer.
     """
     data_args = DataArguments(store=store, max_seq_length=48, max_eval_pairs=27)
     defaults = {"max_steps": 3, "logging_steps": 1, "warmup_steps": 2, "max_grad_norm": 0.0, "precision": "fp32"}
@@ -87,6 +87,7 @@ def small_run(
         "history": trainer.state.log_history,
         "weights": {name: p.detach().clone() for name, p in model.named_parameters()},
         "metrics": trainer.evaluate(),
+        "trainer": trainer,
     }
 
 
