@@ -59,7 +59,9 @@ def check_launch(args: TrainingArguments) -> None:
             "machine, as recipes/cluster/pretrain.slurm does, or one task"
         )
     if asks_for_fsdp(args) and args.device.type == "cpu" and torch.accelerator.is_available():
-        raise InputError("FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu is for that")
+        raise InputError(
+            "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu is for that"
+        )
     if args.device.type == "cpu" and not getattr(args, "cpu_is_chosen", args.use_cpu) and _launched_for_gpus():
         raise InputError(
             f"{os.environ.get('LOCAL_WORLD_SIZE', '1')} process(es) were started on this machine by a configuration of Accelerate that "

@@ -31,10 +31,18 @@ def engine_run(store: str, output_dir: str, precision: str) -> dict[str, Any]:
     split = {"max_steps": 1, "global_train_batch_size": 64, "per_device_train_batch_size": 1}
     pretraining = small_run(store=store, output_dir=f"{output_dir}/pretraining", **common, **split)
     trainer = pretraining["trainer"]
+    if trainer.is_fsdp_enabled:
+        trainer.model.reshard()  # the root's weights are still whole after a forward pass
+    if trainer.is_deepspeed_enabled:
+        # It has looked for the state of all groups after the step of the first one.
+        trainer.deepspeed.optimizer._hp_optimizer_states_linked = False
+        trainer.deepspeed.optimizer._lazy_init_hp_params_optimizer_state()
     moments = {name: _moment(trainer, weight) * 10 for name, weight in trainer.model.named_parameters()}
     batch = trainer._prepare_inputs(next(iter(trainer.get_eval_dataloader())))
     with torch.no_grad():
-        once = trainer.model_wrapped(**batch, num_items_in_batch=torch.tensor(1.0), num_pairs_in_batch=torch.tensor(1.0))
+        once = trainer.model_wrapped(
+            **batch, num_items_in_batch=torch.tensor(1.0), num_pairs_in_batch=torch.tensor(1.0)
+        )
         by_count = {name: torch.tensor(COUNT) for name in ("num_items_in_batch", "num_pairs_in_batch")}
         shared = trainer.model_wrapped(**batch, **by_count)
     found = {

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,7 +27,15 @@ def shared(request, repository, small_store, tmp_path_factory):
     if request.param.startswith("deepspeed"):
         pytest.importorskip("deepspeed", reason="deepspeed is an extra")
     folder = tmp_path_factory.mktemp(request.param)
-    command = [sys.executable, "recipes/launch.py", "--main_process_port", "0", "--num_processes", "2", "--config_file"]
+    command = [
+        sys.executable,
+        "recipes/launch.py",
+        "--main_process_port",
+        "0",
+        "--num_processes",
+        "2",
+        "--config_file",
+    ]
     command += [f"accelerate_configs/{request.param}.yaml", "tests/invariants/engine_run.py"]
     settings = {"store": str(small_store), "output_dir": str(folder), "precision": "bf16"}
     done = subprocess.run(
@@ -57,12 +64,17 @@ def test_counts_and_losses_are_not_rounded_to_bfloat16(shared):
 
 
 def test_gradients_of_64_micro_batches_add_up_in_float32(alone, shared):
-    """Autocast rounds each of them; a sum that is rounded at each of its steps is off by several times as much."""
+    """A sum that is kept or sent in bfloat16 is a number of bfloat16; one in float32 lies anywhere between two of them."""
     ours, theirs = (load_file(folder / "gradient.safetensors") for folder in (shared[2], alone[1]))
     assert ours.keys() == theirs.keys()
     for name, gradient in theirs.items():
+        if gradient.dim() < 2:  # the gradient of a key's bias is rounding alone
+            continue
         assert ours[name].dtype == torch.float32
-        assert (ours[name] - gradient).norm() <= 4e-3 * gradient.norm() + 1e-6, name
+        # Other layers than one process has: autocast rounds at other places.
+        assert (ours[name] - gradient).norm() <= 4e-2 * gradient.norm() + 1e-6, name
+        found = ours[name][ours[name].abs() > 1e-6]
+        assert ((found - found.bfloat16().float()).abs() / found.abs()).median() > 2e-4, name
 
 
 @pytest.mark.parametrize("recipe", ["pretraining", "finetuning"])

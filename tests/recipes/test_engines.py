@@ -19,9 +19,31 @@ from safetensors.torch import load_file
 
 ENGINES = ["fsdp", "deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3", "deepspeed_zero3_offload"]
 LAUNCHES = ["ddp", "ddp_cpu", "ddp_multi_node", *ENGINES]
-COMMON = ["--max_seq_length", "32", "--max_steps", "2", "--warmup_steps", "0", "--learning_rate", "1e-3", "--dropout", "0"]
+COMMON = [
+    "--max_seq_length",
+    "32",
+    "--max_steps",
+    "2",
+    "--warmup_steps",
+    "0",
+    "--learning_rate",
+    "1e-3",
+    "--dropout",
+    "0",
+]
 COMMON += ["--global_train_batch_size", "8", "--per_device_train_batch_size", "2", "--per_device_eval_batch_size", "4"]
-COMMON += ["--save_strategy", "steps", "--save_steps", "1", "--eval_strategy", "steps", "--eval_steps", "1", "--logging_steps", "1"]
+COMMON += [
+    "--save_strategy",
+    "steps",
+    "--save_steps",
+    "1",
+    "--eval_strategy",
+    "steps",
+    "--eval_steps",
+    "1",
+    "--logging_steps",
+    "1",
+]
 COMMON += ["--precision", "fp32", "--use_cpu", "true", "--disable_tqdm", "true"]
 
 
@@ -77,7 +99,16 @@ def alone(request, repository, recipes, tmp_path_factory):
 def figures(folder):
     """What a log says of steps and of evaluations."""
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    names = ("loss", "mlm_loss", "nsp_loss", "grad_norm", "eval_loss", "eval_mlm_loss", "eval_nsp_loss", "eval_matthews_correlation")
+    names = (
+        "loss",
+        "mlm_loss",
+        "nsp_loss",
+        "grad_norm",
+        "eval_loss",
+        "eval_mlm_loss",
+        "eval_nsp_loss",
+        "eval_matthews_correlation",
+    )
     return [{name: line[name] for name in names if name in line} for line in history]
 
 
