@@ -59,8 +59,8 @@ def launch(config: Path, tmp_path: Path, *flags: str) -> subprocess.CompletedPro
 
 KINDS = {"cpu": "NO", "single_gpu": "NO", "fsdp": "FSDP"}
 # What DeepSpeed takes at the first level and this project uses; DeepSpeed itself lets unknown names pass.
-DEEPSPEED_KEYS = {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "bf16", "fp16"}
-DEEPSPEED_KEYS |= {"zero_optimization", "zero_allow_untested_optimizer"}
+DEEPSPEED_KEYS = {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"}
+DEEPSPEED_KEYS |= {"zero_optimization", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"}
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
@@ -87,11 +87,13 @@ def test_deepspeed_has_no_optimiser_and_no_schedule_of_its_own(repository: Path,
     assert content.keys() <= DEEPSPEED_KEYS
     assert content["zero_optimization"]["stage"] == int(stage[0])
     assert content["zero_allow_untested_optimizer"] is True
+    # Otherwise Accelerate puts DeepSpeed's Adam, with bias correction, in the place of an optimiser that is offloaded.
+    assert content["zero_force_ds_cpu_optimizer"] is False
     # Otherwise a checkpoint of stage 3 has no model.safetensors.
     assert content["zero_optimization"].get("stage3_gather_16bit_weights_on_model_save", False) == (stage[0] == "3")
     deepspeed = pytest.importorskip("deepspeed", reason="deepspeed is an extra")
     plain = {name: value for name, value in content.items() if value != "auto"}
-    plain |= {"train_micro_batch_size_per_gpu": 8, "bf16": {"enabled": False}, "fp16": {"enabled": False}}
+    plain |= {"train_micro_batch_size_per_gpu": 8}
     deepspeed.DeepSpeedConfig(plain)
 
 
@@ -130,10 +132,12 @@ def test_tasks_that_would_each_train_alone_are_refused(tmp_path: Path, monkeypat
         check_launch(args)
 
 
-def test_fsdp_on_cpus_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_fsdp_is_not_mixed_over_cpu_and_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(InputError, match="FSDP is for GPUs"):
+    check_launch(args)
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    with pytest.raises(InputError, match="FSDP takes the GPUs of this machine"):
         check_launch(args)
 
 
@@ -189,6 +193,8 @@ def test_gpus_that_are_not_there_are_missed_before_a_process_starts(
     args = completed(repository, config)
     with nullcontext() if words is None else pytest.raises(InputError, match=words):
         check_machine(args, gpus)
+    args.training_script_args = ["--use_cpu", "true"]
+    check_machine(args, gpus)
 
 
 def test_deepspeed_that_is_not_installed_is_named_with_its_extra(repository: Path, monkeypatch: pytest.MonkeyPatch):

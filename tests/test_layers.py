@@ -59,6 +59,7 @@ LAYER_2 = {
     "bias_probe",
     "checkpoint_access",
     "demo",
+    "engines",
     "evaluation",
     "exporting",
     "features",

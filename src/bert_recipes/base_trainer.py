@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 from transformers.trainer_utils import TrainOutput
 
+from bert_recipes.engines import asks_for_fsdp
 from bert_recipes.errors import InputError
 from bert_recipes.flops import Work
 from bert_recipes.layer_choice import choose_layers
@@ -56,7 +57,8 @@ class GlobalBatchTrainer(ResumableTrainer):
     def __init__(self, model: PreTrainedModel, args: RunArguments, **kwargs: Any) -> None:
         """Set the Trainer up, and on a CPU the model's layers and the process' memory for speed."""
         if args.use_cpu:
-            choose_layers(model, args.fast_layers)
+            # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
+            choose_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers)
             if args.keep_freed_memory:
                 keep_freed_memory()
         if args.ddp_find_unused_parameters is None and model.config.model_type == "bert":

@@ -47,7 +47,8 @@ def check_machine(args: Any, gpus: int) -> None:
         raise InputError(
             f'{args.config_file or "--use_deepspeed"} needs DeepSpeed, which is not installed: pip install -e ".[deepspeed]"'
         )
-    on_purpose = args.cpu or getattr(args, "use_cpu", False)
+    of_the_run = " ".join(getattr(args, "training_script_args", None) or [])
+    on_purpose = args.cpu or getattr(args, "use_cpu", False) or "--use_cpu true" in of_the_run.lower()
     if args.use_deepspeed:
         on_purpose = on_purpose or os.environ.get("DS_ACCELERATOR") == "cpu"  # DeepSpeed's own way to ask for CPUs
     asks = args.config_file is not None or args.multi_gpu or args.use_fsdp or args.use_deepspeed

@@ -16,8 +16,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import TrainOutput
 
 from bert_recipes.checkpointing import STATE_FILE, aside_of, put_in_place, read_step, rotate, seal
+from bert_recipes.engines import EngineTrainer
 from bert_recipes.errors import InputError, Interrupted, saving
-from bert_recipes.pushing import PushingTrainer
 from bert_recipes.run_arguments import RunArguments
 from bert_recipes.run_progress import NO_ENGINE, read_progress, share_of_process, write_progress
 from bert_recipes.skipped_steps import SkippedSteps
@@ -27,7 +27,7 @@ from bert_recipes.stopping import StopRequest
 logger = logging.getLogger(__name__)
 
 
-class ResumableTrainer(PushingTrainer):
+class ResumableTrainer(EngineTrainer):
     """`Trainer` with checkpoints that are whole or not there, a log that goes on exactly, and an orderly end at a signal.
 
     SIGTERM and SIGINT end the run after the step that is being computed, with a checkpoint; processes agree on the step. A

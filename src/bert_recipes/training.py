@@ -14,11 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from transformers import Trainer
 from transformers.training_args import ParallelMode, TrainingArguments
 
 from bert_recipes.base_trainer import GlobalBatchTrainer
 from bert_recipes.config import save_config
+from bert_recipes.engines import asks_for_fsdp
 from bert_recipes.errors import InputError, saving
 from bert_recipes.hub.identity import IDENTITY_FILE, keep_run_id, write_run_id
 from bert_recipes.machine import describe_machine
@@ -56,8 +58,10 @@ def check_launch(args: TrainingArguments) -> None:
             f"{tasks} tasks were started (srun, mpirun) and each would train alone, in the same output_dir; start one launcher a "
             "machine, as recipes/cluster/pretrain.slurm does, or one task"
         )
-    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true") and args.device.type == "cpu":
-        raise InputError("FSDP is for GPUs: on CPUs Accelerate would train with DDP instead; LAUNCH=ddp_cpu does that")
+    if asks_for_fsdp(args) and args.device.type == "cpu" and torch.accelerator.is_available():
+        raise InputError(
+            "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu is for that"
+        )
     if args.device.type == "cpu" and not getattr(args, "cpu_is_chosen", args.use_cpu) and _launched_for_gpus():
         raise InputError(
             f"{os.environ.get('LOCAL_WORLD_SIZE', '1')} process(es) were started on this machine by a configuration of Accelerate that "

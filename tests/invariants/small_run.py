@@ -60,8 +60,8 @@ def small_run(
     """Train the tiny size for a few steps.
 
     Returns:
-        rows of all steps of this process, gradients a step, logged history, final weights, held-out metrics; what DDP was given and
-        the seed of this process' generator.
+        rows of all steps of this process, gradients a step, logged history, final weights, held-out metrics, what DDP was given and
+        the seed of this process' generator, the Trainer.
     """
     data_args = DataArguments(store=store, max_seq_length=48, max_eval_pairs=27)
     defaults = {"max_steps": 3, "logging_steps": 1, "warmup_steps": 2, "max_grad_norm": 0.0, "precision": "fp32"}
@@ -93,6 +93,7 @@ def small_run(
         "metrics": trainer.evaluate(),
         "settings": {name: getattr(trainer.model_wrapped, name, None) for name in DDP_SETTINGS}
         | {"seed": torch.initial_seed()},
+        "trainer": trainer,
     }
 
 

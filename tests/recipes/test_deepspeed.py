@@ -1,4 +1,4 @@
-"""Runs under DeepSpeed: two phases, checkpoints as plain folders in Hub form, and what cannot go on from them."""
+"""Runs under DeepSpeed: two phases (of FSDP too), checkpoints as plain folders in Hub form, and what cannot go on from them."""
 
 import os
 import subprocess
@@ -118,9 +118,10 @@ def test_the_folder_holds_the_weights_of_the_run(repository, english_store, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_two_phases_are_those_of_two_processes_without_deepspeed(repository, small_store, tmp_path, stage):
-    pytest.importorskip("deepspeed", reason="deepspeed is an extra")
+@pytest.mark.parametrize("engine", ["deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3", "fsdp"])
+def test_two_phases_are_those_of_two_processes_without_an_engine(repository, small_store, tmp_path, engine):
+    if engine != "fsdp":
+        pytest.importorskip("deepspeed", reason="deepspeed is an extra")
     flags = [
         "--phase2_steps",
         "2",
@@ -132,9 +133,9 @@ def test_two_phases_are_those_of_two_processes_without_deepspeed(repository, sma
         "8",
     ]
     flags += ["--phase2_per_device_train_batch_size", "2"]
-    for launch in (f"deepspeed_zero{stage}", "ddp_cpu"):
+    for launch in (engine, "ddp_cpu"):
         pretrain(repository, small_store, tmp_path / launch, *flags, launch=launch)
-    ours, others = (load_file(tmp_path / name / "model.safetensors") for name in (f"deepspeed_zero{stage}", "ddp_cpu"))
+    ours, others = (load_file(tmp_path / name / "model.safetensors") for name in (engine, "ddp_cpu"))
     for name, weight in others.items():
         torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-6)
 

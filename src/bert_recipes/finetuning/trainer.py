@@ -248,16 +248,22 @@ class FineTuningTrainer(GlobalBatchTrainer):
         model.eval()
         order = np.argsort(-encoded.lengths, kind="stable")
         size, rank, world = self.args.eval_batch_size, self.args.process_index, self.args.world_size
-        batches = [order[start : start + size] for start in range(0, len(order), size)][rank::world]
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        # As many for each process, or a collective inside the model hangs; the results of what fills up are dropped.
+        num_batches = len(batches)
+        batches += [order[:1]] * (-num_batches % world)
         # Where padding counts in the loss, that of a split would change with the size of the batches: it is left out.
         has_labels = len(encoded) > 0 and set(self.kind.label_keys) <= encoded[0].keys()
         has_labels = has_labels and not self.kind.loss_counts_padding
         own: list[tuple[int, np.ndarray]] = []
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
-        for numbers in tqdm(batches, desc=encoded.split.name, leave=False, disable=self._quiet):
+        own_batches = list(enumerate(batches))[rank::world]
+        for index, numbers in tqdm(own_batches, desc=encoded.split.name, leave=False, disable=self._quiet):
             batch = self._prepare_inputs(self.kind.collate([encoded[number] for number in numbers]))
             with self.accelerator.autocast():
                 output = model(**{key: batch[key] for key in self._model_inputs})
+            if index >= num_batches:
+                continue
             if has_labels:
                 loss = self.kind.loss_sum(output, batch)
                 sums += torch.stack([loss.double(), self.kind.count_items(batch).double()])
