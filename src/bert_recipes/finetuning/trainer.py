@@ -200,9 +200,10 @@ class FineTuningTrainer(GlobalBatchTrainer):
         start = time.perf_counter()
         splits = self.eval_splits if eval_dataset is None else eval_dataset
         metrics: dict[str, float] = {}
-        for name, encoded in splits.items():
-            prefix = f"{metric_key_prefix}_{name}_" if name else f"{metric_key_prefix}_"
-            metrics |= {f"{prefix}{key}": value for key, value in self._measure(encoded).items()}
+        with self.stoppable():
+            for name, encoded in splits.items():
+                prefix = f"{metric_key_prefix}_{name}_" if name else f"{metric_key_prefix}_"
+                metrics |= {f"{prefix}{key}": value for key, value in self._measure(encoded).items()}
         metrics[f"{metric_key_prefix}_seconds"] = round(time.perf_counter() - start, 2)
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -218,9 +219,12 @@ class FineTuningTrainer(GlobalBatchTrainer):
                 logger.warning("%s: %s; figures are undefined, nothing is predicted", encoded.split.name, NOT_FINITE)
             names = figure_names(self.kind.task.metrics, [encoded.split.name], self.kind.task.labels)
             return dict.fromkeys([*figures, *names], math.nan)
-        predictions = self.kind.decode(encoded, outputs)
+        with self.stop_request.at_once():
+            predictions = self.kind.decode(encoded, outputs)
+            figures |= self.kind.score(encoded.split.examples, predictions)
+        self.check_stop()
         self.predictions[encoded.split.name] = predictions
-        return figures | self.kind.score(encoded.split.examples, predictions)
+        return figures
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """As stock; an undefined figure (a correlation with equal predictions) is no new best, an unknown one is named."""
@@ -248,13 +252,16 @@ class FineTuningTrainer(GlobalBatchTrainer):
         model.eval()
         order = np.argsort(-encoded.lengths, kind="stable")
         size, rank, world = self.args.eval_batch_size, self.args.process_index, self.args.world_size
-        batches = [order[start : start + size] for start in range(0, len(order), size)][rank::world]
+        batches = [order[start : start + size] for start in range(0, len(order), size)]
+        turns_of_all, batches = len(batches) // world, batches[rank::world]
         # Where padding counts in the loss, that of a split would change with the size of the batches: it is left out.
         has_labels = len(encoded) > 0 and set(self.kind.label_keys) <= encoded[0].keys()
         has_labels = has_labels and not self.kind.loss_counts_padding
         own: list[tuple[int, np.ndarray]] = []
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
-        for numbers in tqdm(batches, desc=encoded.split.name, leave=False, disable=self._quiet):
+        for turn, numbers in enumerate(tqdm(batches, desc=encoded.split.name, leave=False, disable=self._quiet)):
+            if turn < turns_of_all:
+                self.check_stop()
             batch = self._prepare_inputs(self.kind.collate([encoded[number] for number in numbers]))
             with self.accelerator.autocast():
                 output = model(**{key: batch[key] for key in self._model_inputs})
@@ -275,10 +282,13 @@ class FineTuningTrainer(GlobalBatchTrainer):
         Raises:
             InputError: The model's outputs are not finite.
         """
-        outputs, _ = self.predict_outputs(encoded)
-        if not _all_finite(outputs):
-            raise InputError(f"{encoded.split.source}: {NOT_FINITE}")
-        return self.kind.decode(encoded, outputs)
+        with self.stoppable():
+            outputs, _ = self.predict_outputs(encoded)
+            if not _all_finite(outputs):
+                raise InputError(f"{encoded.split.source}: {NOT_FINITE}")
+            with self.stop_request.at_once():
+                predictions = self.kind.decode(encoded, outputs)
+        return predictions
 
     @property
     def _quiet(self) -> bool:
