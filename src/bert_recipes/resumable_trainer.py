@@ -150,7 +150,8 @@ class ResumableTrainer(PushingTrainer):
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """As stock; the last step is saved before it is measured, and an evaluation that a signal ends is made up for by the run that goes on."""
-        saves_first = self.control.should_evaluate and self.control.should_save and self._is_last_step()
+        saves_first = self.control.should_evaluate and self.control.should_save
+        saves_first = saves_first and self.state.global_step >= self.state.max_steps
         if saves_first:
             self._evaluation_is_due, self.control.should_evaluate = True, False
             super()._maybe_log_save_evaluate(*args, **kwargs)
@@ -163,9 +164,6 @@ class ResumableTrainer(PushingTrainer):
             super()._maybe_log_save_evaluate(*args, **kwargs)
         if saves_first:  # it may be the best one
             self._name_best(self._checkpoint_folder())
-
-    def _is_last_step(self) -> bool:
-        return self.state.global_step >= self.state.max_steps
 
     def _ends_here(self) -> bool:
         """Whether this step is the last one of a part of the run, which ends with a checkpoint."""
@@ -345,5 +343,5 @@ class _AtStepEnd(TrainerCallback):
         if self.trainer._is_stopped or self.trainer._ends_here():
             control.should_training_stop = True
             control.should_save = True
-        if self.trainer.ends_with_checkpoint and self.trainer._is_last_step():
+        if self.trainer.ends_with_checkpoint and state.global_step >= state.max_steps:
             control.should_save = True

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import math
 import os
 import shutil
+import signal
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -71,6 +74,9 @@ def check_launch(args: TrainingArguments) -> None:
             f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
             "CUDA_VISIBLE_DEVICES=0 for one GPU"
         )
+    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+        # A launcher that is killed can pass nothing on: the system sends SIGTERM then (PR_SET_PDEATHSIG).
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _launched_for_gpus() -> bool:
