@@ -65,6 +65,11 @@ def signal_at(patch, owner, name: str, call: int | None = None, number: int = si
     return calls
 
 
+def chosen(points, *quick: str) -> list:
+    """The names of all points; those that are not quick are of the slow tests."""
+    return [point if point in quick else pytest.param(point, marks=pytest.mark.slow) for point in points]
+
+
 def assert_alike(folder: Path, straight: Path) -> None:
     """What a run leaves is there, and is that of a run that nothing ended."""
     names, left = (
@@ -87,7 +92,13 @@ def assert_alike(folder: Path, straight: Path) -> None:
 # Pre-training
 
 
-@pytest.fixture(scope="module", params=[["--save_strategy", "no"], BEST], ids=["no checkpoints", "the best one"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(["--save_strategy", "no"], id="no checkpoints"),
+        pytest.param(BEST, id="the best one", marks=pytest.mark.slow),
+    ],
+)
 def pretraining(request, repository, small_store, tmp_path_factory):
     """Flags, and the run that nothing ends; the model of its last step is its best one."""
     folder = tmp_path_factory.mktemp("straight") / "run"
@@ -103,7 +114,9 @@ def test_without_checkpoints_a_finished_run_has_none(pretraining):
 
 
 # In the first evaluation of the training, in that of its last step, in the last one.
-@pytest.mark.parametrize(("call", "step"), [(2, 2), (6, 4), (10, 4)])
+@pytest.mark.parametrize(
+    ("call", "step"), [pytest.param(2, 2, marks=pytest.mark.slow), (6, 4), pytest.param(10, 4, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_the_evaluation_of_pre_training_within_a_batch(
     call_recipe, pretraining, tmp_path, monkeypatch, call, step
 ):
@@ -163,7 +176,7 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", chosen(POINTS, "evaluation in the training", "last decoding"))
 def test_a_signal_ends_what_fine_tuning_measures_within_a_batch(
     call_recipe, questions, finetuning, tmp_path, monkeypatch, point
 ):
@@ -252,13 +265,7 @@ FINETUNE_KILLS = {
 }
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        point if point in ("last evaluation", "report") else pytest.param(point, marks=pytest.mark.slow)
-        for point in FINETUNE_KILLS
-    ],
-)
+@pytest.mark.parametrize("point", chosen(FINETUNE_KILLS, "report"))
 def test_a_kill_after_the_last_step_of_fine_tuning_loses_nothing(
     repository, call_recipe, questions, finetuning, tmp_path, point
 ):
