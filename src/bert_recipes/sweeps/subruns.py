@@ -201,8 +201,8 @@ class claimed_folder:
                 "give the same settings to go on, or another --output_dir"
             )
         logger.info("%s: no run was finished with the settings of before; those of now replace them", self.folder)
-        for half in self.folder.rglob("run.yaml"):
-            shutil.rmtree(half.parent)
+        for half in list(self.folder.rglob("run.yaml")):
+            shutil.rmtree(half.parent, ignore_errors=True)  # a checkpoint has the file too
         write_json(self.file, self.settings)
 
 
