@@ -9,6 +9,7 @@ Fields: those of transformers.TrainingArguments and of src/bert_recipes/finetuni
 import logging
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
@@ -46,22 +47,23 @@ def main() -> None:
     logger.info("run: %s, %s", run.checkpoint, facts["splits"])
     logger.info("%d steps of %d examples", args.max_steps, run.trainer.global_batch_size)
 
+    def finish(results: dict[str, Any]) -> None:
+        # 3. Predictions, line k for row k, the report and the card
+        files = write_predictions(run, Path(args.output_dir))
+        if run.trainer.is_world_process_zero():
+            print(format_figures(results))
+            files += report_run(Path(args.output_dir), partial(gather_finetuning, run), is_main=True)
+            files += write_card_of_run(Path(args.output_dir))
+            print(f"{', '.join(['model', 'all_results.json', *(file.name for file in files)])}: {args.output_dir}")
+        run.trainer.trackers.finish()
+
+        # 4. The Hub, where it is wanted
+        url = run.trainer.push_to_hub()
+        if url is not None and run.trainer.is_world_process_zero():
+            print(f"on the Hub: {url}")
+
     # 2. Training, and the figures on the validation splits
-    results = run_training(run.trainer, (settings, args), resume_from, facts)
-
-    # 3. Predictions, line k for row k, the report and the card
-    files = write_predictions(run, Path(args.output_dir))
-    if run.trainer.is_world_process_zero():
-        print(format_figures(results))
-        files += report_run(Path(args.output_dir), partial(gather_finetuning, run), is_main=True)
-        files += write_card_of_run(Path(args.output_dir))
-        print(f"{', '.join(['model', 'all_results.json', *(file.name for file in files)])}: {args.output_dir}")
-    run.trainer.trackers.finish()
-
-    # 4. The Hub, where it is wanted
-    url = run.trainer.push_to_hub()
-    if url is not None and run.trainer.is_world_process_zero():
-        print(f"on the Hub: {url}")
+    run_training(run.trainer, (settings, args), resume_from, facts, finish)
 
 
 if __name__ == "__main__":

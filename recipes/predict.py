@@ -36,14 +36,15 @@ def main() -> None:
 
         # 2. Predictions
         lines = predictor.lines(read_chunks(Path(args.input_file), predictor.task))
-        if not predictor.trainer.is_world_process_zero():
-            write_lines(lines, None)
-        elif args.output_file is None:
-            write_lines(lines, sys.stdout)
-        else:
-            with replacing(Path(args.output_file)) as file:
-                write_lines(lines, file)
-            logger.info("%d predictions: %s", num_inputs, args.output_file)
+        with predictor.trainer.stoppable():
+            if not predictor.trainer.is_world_process_zero():
+                write_lines(lines, None)
+            elif args.output_file is None:
+                write_lines(lines, sys.stdout)
+            else:
+                with replacing(Path(args.output_file)) as file:
+                    write_lines(lines, file)
+                logger.info("%d predictions: %s", num_inputs, args.output_file)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ src/bert_recipes/arguments.py; `--help` lists them.
 import logging
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.config import parse_arguments
@@ -51,20 +52,21 @@ def main() -> None:
     if model_args.model_name_or_path is not None:
         facts["base_model"] = describe_checkpoint(model_args.model_name_or_path, model.config)
 
-    results = run_training(trainer, configs, resume_from, facts)
+    def finish(results: dict[str, Any]) -> None:
+        # Of all processes: where they share the weights out, none can compute alone.
+        gather = partial(gather_pretraining, trainer, data, results, description)
+        files = report_run(Path(args.output_dir), gather, is_main=trainer.is_world_process_zero())
+        if trainer.is_world_process_zero():
+            print(describe_results(results))
+            print("\n".join(describe_examples(Path(args.output_dir)) if files else []))
+            files += write_card_of_run(Path(args.output_dir))
+            print(f"model, {', '.join(['all_results.json', *(file.name for file in files)])}: {args.output_dir}")
+        trainer.trackers.finish()
+        url = trainer.push_to_hub()
+        if url is not None and trainer.is_world_process_zero():
+            print(f"on the Hub: {url}")
 
-    # Of all processes: where they share the weights out, none can compute alone.
-    gather = partial(gather_pretraining, trainer, data, results, description)
-    files = report_run(Path(args.output_dir), gather, is_main=trainer.is_world_process_zero())
-    if trainer.is_world_process_zero():
-        print(describe_results(results))
-        print("\n".join(describe_examples(Path(args.output_dir)) if files else []))
-        files += write_card_of_run(Path(args.output_dir))
-        print(f"model, {', '.join(['all_results.json', *(file.name for file in files)])}: {args.output_dir}")
-    trainer.trackers.finish()
-    url = trainer.push_to_hub()
-    if url is not None and trainer.is_world_process_zero():
-        print(f"on the Hub: {url}")
+    run_training(trainer, configs, resume_from, facts, finish)
 
 
 if __name__ == "__main__":

@@ -217,7 +217,7 @@ def held_out_loss(folder: Path) -> float:
 
 
 # Figures of the clock, which no two runs share.
-_TIMES = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime", "per_second")
+_TIMES = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime", "per_second", "eval_seconds")
 
 
 def history_of(state_file: Path) -> list[dict[str, Any]]:

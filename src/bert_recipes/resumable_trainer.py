@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from accelerate.utils import gather_object
@@ -57,6 +57,10 @@ class ResumableTrainer(EngineTrainer):
         self._resumed_from: Path | None = None
         self._progress: dict[str, Any] = {}
         self._is_stopped = False
+        # Whether the run ends with a checkpoint whatever save_strategy says: one that is ended while it is measured goes on from it.
+        self.ends_with_checkpoint = False
+        # Whether the evaluation of this step comes after its checkpoint, or was stopped: a run that goes on begins with it.
+        self._evaluation_is_due = False
         self._writes_to: Path | None = None
         self.add_callback(_AtStepEnd(self))
 
@@ -77,7 +81,7 @@ class ResumableTrainer(EngineTrainer):
         self.steps_done = 0 if self._resumed_from is None else read_step(self._resumed_from)
         self._progress = {} if self._resumed_from is None else self._read_progress(self._resumed_from)
         self.skipped = SkippedSteps(self.args.max_skipped_steps, self._progress.get("skipped_steps", 0))
-        self._stop_flags, self._is_stopped = [], False
+        self._stop_flags, self._is_stopped, self._evaluation_is_due = [], False, False
         with self.stop_request.listening(), self._own_settings():
             output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
             self._leave_if_asked()
@@ -98,20 +102,16 @@ class ResumableTrainer(EngineTrainer):
 
     def _leave_if_asked(self) -> None:
         """Raise where any process was asked to stop, also after the last step."""
-        flags = gather_object([self.stop_request.signal]) if self.args.world_size > 1 else [self.stop_request.signal]
-        number = next((flag for flag in flags if flag is not None), None)
-        if number is None:
+        number = self._asked_to_stop()
+        if not number:
             return
         if not self._is_stopped and not self._checkpoint_folder().is_dir() and not self.args.load_best_model_at_end:
             self._save_checkpoint(self.model_wrapped, None)
-        step, last = self.state.global_step, self.state.max_steps
-        how = (
-            "the same command goes on" if self.args.resume == "auto" else "the same command with --resume auto goes on"
-        )
-        raise Interrupted(
-            f"stopped by {signal.Signals(number).name} after step {step} of {last}; {how} from there",
-            128 + number,
-        )
+        self._leave(number, f"after step {self.state.global_step} of {self.state.max_steps}", "goes on from there")
+
+    def _leave(self, number: int, where: str, what: str) -> NoReturn:
+        command = "the same command" if self.args.resume == "auto" else "the same command with --resume auto"
+        raise Interrupted(f"stopped by {signal.Signals(number).name} {where}; {command} {what}", 128 + number)
 
     @property
     def mean_loss(self) -> float:
@@ -122,6 +122,48 @@ class ResumableTrainer(EngineTrainer):
         return total / max(self.state.global_step, 1)
 
     # Stopping
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Around what is measured or predicted, in all processes: a signal ends it where `check_stop` is called, and at the end."""
+        with self.stop_request.listening():
+            yield
+            self.check_stop()
+
+    def check_stop(self) -> None:
+        """Between two batches that are measured or predicted; all processes call it together.
+
+        Raises:
+            Interrupted: One of them was asked to stop.
+        """
+        # At the end of a phase the next one's data would be measured when the run goes on.
+        number = 0 if self._ends_here() else self._asked_to_stop()
+        if number:
+            self._leave(number, "before all was measured and predicted", "does the rest")
+
+    def _asked_to_stop(self) -> int:
+        """The signal by which any process was asked to stop, 0 for none; all call it together."""
+        number = self.stop_request.signal or 0
+        if self.args.world_size == 1:
+            return number
+        return int(self.accelerator.gather(torch.tensor([number], device=self.args.device)).max())
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """As stock; the last step is saved before it is measured, and an evaluation that a signal ends is made up for by the run that goes on."""
+        saves_first = self.control.should_evaluate and self.control.should_save
+        saves_first = saves_first and self.state.global_step >= self.state.max_steps
+        if saves_first:
+            self._evaluation_is_due, self.control.should_evaluate = True, False
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+            self.control.should_evaluate = True
+        try:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+        except Interrupted:
+            self._is_stopped = self._evaluation_is_due = self.control.should_training_stop = True
+            self.control.should_evaluate, self.control.should_save = False, not saves_first
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+        if saves_first:  # it may be the best one
+            self._name_best(self._checkpoint_folder())
 
     def _ends_here(self) -> bool:
         """Whether this step is the last one of a part of the run, which ends with a checkpoint."""
@@ -220,6 +262,7 @@ class ResumableTrainer(EngineTrainer):
             "total_loss": self._total_loss_scalar,
             "last_logged_step": self._globalstep_last_logged,
             "skipped_steps": self.skipped.total,
+            "evaluation_is_due": self._evaluation_is_due,
         }
 
     def _write_progress(self, folder: Path) -> None:
@@ -245,7 +288,7 @@ class ResumableTrainer(EngineTrainer):
         )
 
     def go_on(self) -> None:
-        """Called when everything else is loaded: take up the sums where the checkpoint left them."""
+        """Called when everything else is loaded: take up the sums where the checkpoint left them, and make up for an evaluation."""
         if not self._progress:
             return
         self.take_progress(
@@ -253,6 +296,9 @@ class ResumableTrainer(EngineTrainer):
         )
         self._total_loss_scalar = self._progress["total_loss"]
         self._globalstep_last_logged = self._progress["last_logged_step"]
+        if self._progress.get("evaluation_is_due") and self.args.eval_strategy != "no":
+            self._determine_best_metric(self._evaluate(None, None), None)
+            self._name_best(self._checkpoint_folder())
 
     # Gradients that are not finite
 
@@ -296,4 +342,6 @@ class _AtStepEnd(TrainerCallback):
             self.trainer._is_stopped = True
         if self.trainer._is_stopped or self.trainer._ends_here():
             control.should_training_stop = True
+            control.should_save = True
+        if self.trainer.ends_with_checkpoint and state.global_step >= state.max_steps:
             control.should_save = True

@@ -31,12 +31,15 @@ logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "run.yaml"
 RESULTS_FILE = "all_results.json"
+# Beside the results until all that follows them is done: predictions, report, card, push.
+UNFINISHED_FILE = "unfinished"
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
     *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt"),
     *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*"),
     # The Trainer writes it with the model; it is removed at once, if the process lives.
     "training_args.bin",
+    UNFINISHED_FILE,
     # A sweep says with it that it has removed the weights.
     "weights_removed.txt",
     *("report.md", "report.html", "losses.png"),
@@ -174,7 +177,8 @@ def name_of_run(folder: Path) -> str:
 
 def is_unfinished(folder: Path) -> bool:
     """Whether a folder holds a run that has not come to its end."""
-    return (folder / CONFIG_FILE).is_file() and not (folder / RESULTS_FILE).is_file()
+    is_measured, is_on = (folder / RESULTS_FILE).is_file(), (folder / UNFINISHED_FILE).is_file()
+    return (folder / CONFIG_FILE).is_file() and (is_on or not is_measured)
 
 
 def _find_checkpoint(wanted: str, folder: Path) -> Path | None:
@@ -191,7 +195,7 @@ def _find_checkpoint(wanted: str, folder: Path) -> Path | None:
     if found is not None:
         logger.info("the run in %s goes on from %s", folder, found.name)
         return found
-    if wanted == "last" or passed:
+    if wanted == "last" or passed or (folder / RESULTS_FILE).is_file():
         raise InputError(f"{folder} holds no complete checkpoint to resume from; start anew with --overwrite_run true")
     logger.info("the run in %s has no checkpoint yet: it starts anew", folder)
     return None

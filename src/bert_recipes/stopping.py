@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: the step is finished and saved first."""
+"""Signals that ask a run to stop: what is trained is saved first."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from bert_recipes.errors import Interrupted
 
 
 # What Slurm, Kubernetes and `kill` send, and what Ctrl-C sends.
@@ -27,6 +29,7 @@ class StopRequest:
     def __init__(self) -> None:
         """Nobody has asked."""
         self.signal: int | None = None
+        self._leaves_block = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -41,14 +44,25 @@ class StopRequest:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """While listening: the first signal leaves the block where it is, so the block must wait for no other process and write nothing."""
+        self._leaves_block = True
+        try:
+            yield
+        except Interrupted:
+            pass  # `signal` says it
+        finally:
+            self._leaves_block = False
+
     def _remember(self, number: int, frame: FrameType | None) -> None:
         # Not by logging: its lock may be held by the very code that was interrupted.
         if self.signal is None:
             self.signal = number
             if os.environ.get("RANK", "0") == "0":
-                _say(
-                    f"{signal.Signals(number).name}: the step is finished and saved first; Ctrl-C again leaves at once"
-                )
+                _say(f"{signal.Signals(number).name}: what is trained is saved first; Ctrl-C again leaves at once")
+            if self._leaves_block:
+                raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
         elif number == signal.SIGINT:
             _say("left at once")
             os._exit(128 + signal.SIGINT)

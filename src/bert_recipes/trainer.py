@@ -272,14 +272,16 @@ class BertTrainer(GlobalBatchTrainer):
         model.eval()
         sums = PreTrainingSums(self.args.device, self.unigram)
         batches = zip(dataloader, sampler.is_filler, strict=True)
-        for batch, is_filler in tqdm(
-            batches, total=len(dataloader), desc=description, leave=False, disable=self._quiet
-        ):
-            batch = self._prepare_inputs(batch)
-            with self.accelerator.autocast():
-                output = model(**batch)
-            if not is_filler:
-                sums.add(output, batch)
+        with self.stoppable():
+            for batch, is_filler in tqdm(
+                batches, total=len(dataloader), desc=description, leave=False, disable=self._quiet
+            ):
+                self.check_stop()
+                batch = self._prepare_inputs(batch)
+                with self.accelerator.autocast():
+                    output = model(**batch)
+                if not is_filler:
+                    sums.add(output, batch)
         model.train(was_training)
         if self.args.world_size > 1:
             sums.values = self.accelerator.reduce(sums.values, reduction="sum")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import math
 import os
+import shutil
+import signal
 import statistics
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -16,18 +20,19 @@ from typing import Any
 
 import torch
 from transformers import Trainer
+from transformers.trainer_utils import SaveStrategy
 from transformers.training_args import ParallelMode, TrainingArguments
 
 from bert_recipes.base_trainer import GlobalBatchTrainer
 from bert_recipes.config import save_config
 from bert_recipes.engines import asks_for_fsdp
-from bert_recipes.errors import InputError, saving
+from bert_recipes.errors import InputError, PushError, saving
 from bert_recipes.hub.identity import IDENTITY_FILE, keep_run_id, write_run_id
 from bert_recipes.machine import describe_machine
 from bert_recipes.memory import peak_memory_mb
 from bert_recipes.pushing import check_push
 from bert_recipes.run_cost import cost_facts
-from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE
+from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, UNFINISHED_FILE
 from bert_recipes.whole_files import written_aside
 
 
@@ -73,6 +78,9 @@ def check_launch(args: TrainingArguments) -> None:
             f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
             "CUDA_VISIBLE_DEVICES=0 for one GPU"
         )
+    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+        # A launcher that is killed can pass nothing on: the system sends SIGTERM then (PR_SET_PDEATHSIG).
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _launched_for_gpus() -> bool:
@@ -105,18 +113,20 @@ def run_training(
     configs: Sequence[Any],
     resume_from: str | None = None,
     facts: Mapping[str, Any] = MappingProxyType({}),
+    finish: Callable[[dict[str, Any]], object] | None = None,
 ) -> dict[str, Any]:
     """Train, evaluate, save; the same for every recipe.
 
     Leaves in output_dir: the model in Hub form (safetensors), the tokenizer, run.yaml (the resolved configuration),
-    all_results.json, trainer_state.json (with the logged history). `trainer.push_to_hub` pushes them, when the report is
-    written too.
+    all_results.json, trainer_state.json (with the logged history). The training ends with a checkpoint: ended anywhere after
+    that, a run goes on from it, which trains nothing and does again what follows.
 
     Args:
         trainer: Ready to train; its processing_class is the tokenizer.
         configs: The dataclasses of the run, in the order in which they are to be written to run.yaml.
         resume_from: Checkpoint folder of `claim_output_dir`.
         facts: What else all_results.json is to say, for example about the data.
+        finish: Called with the results in all processes: predictions, report, card, trackers' end, push.
 
     Returns:
         The results that all_results.json holds.
@@ -135,10 +145,27 @@ def run_training(
         run_id = keep_run_id(folder, None if resume_from is None else Path(resume_from))
         trainer.checkpoint_files[IDENTITY_FILE] = partial(write_run_id, run_id=run_id)
     goes_on = resume_from is not None and Path(resume_from).parent.resolve() == folder.resolve()
-    with trainer.trackers.recording(configs, goes_on=goes_on):
+    trainer.ends_with_checkpoint = True
+    with trainer.trackers.recording(configs, goes_on=goes_on), trainer.stoppable():
         results = {**facts, **_train_and_measure(trainer, resume_from)}
         save_run(trainer, results)
+    try:
+        if finish is not None:
+            finish(results)
+    except PushError:
+        _note_end(trainer)
+        raise
+    _note_end(trainer)
     return results
+
+
+def _note_end(trainer: GlobalBatchTrainer) -> None:
+    """Nothing is missing; the checkpoint of the last step goes where none was asked for."""
+    folder = Path(trainer.args.output_dir)
+    if trainer.is_world_process_zero():
+        (folder / UNFINISHED_FILE).unlink(missing_ok=True)
+        if trainer.args.save_strategy == SaveStrategy.NO:
+            shutil.rmtree(folder / f"checkpoint-{trainer.state.global_step}", ignore_errors=True)
 
 
 def _train_and_measure(trainer: GlobalBatchTrainer, resume_from: str | None) -> dict[str, Any]:
@@ -185,7 +212,8 @@ def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
         if trainer.is_world_process_zero():
             # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
             (folder / "training_args.bin").unlink(missing_ok=True)
-            # Its being there says that the run has come to its end.
+            # Its being there, and the other's not, says that the run has come to its end.
+            (folder / UNFINISHED_FILE).touch()
             with written_aside(folder / RESULTS_FILE) as aside:
                 aside.write_text(results_text(results), encoding="utf-8")
     trainer.accelerator.wait_for_everyone()

@@ -30,7 +30,7 @@ import bert_recipes.reports.pretraining_facts
 import bert_recipes.reports.writing
 import bert_recipes.training  # noqa: F401
 from bert_recipes.checkpointing import last_complete, list_checkpoints, why_incomplete
-from bert_recipes.run_folder import RESULTS_FILE
+from bert_recipes.run_folder import RESULTS_FILE, UNFINISHED_FILE
 
 
 WRITING = "writing a checkpoint"
@@ -139,12 +139,13 @@ def main() -> None:
         for path in checkpoints:
             # A name is given to what is whole, and to nothing else.
             assert why_incomplete(path) is None, (path, why_incomplete(path))
-        # Its results are there before it writes the report and the card: killed there, it has come to its end all the same.
-        is_finished = (folder / RESULTS_FILE).is_file()
+        # Its results are there before it writes the report and the card: killed there, it goes on with those.
+        has_results = (folder / RESULTS_FILE).is_file()
+        is_finished = has_results and not (folder / UNFINISHED_FILE).is_file()
         assert is_finished or code != 0, said[-2000:]
         if code != 0:
             assert not enough, said[-2000:]
-            lives.append({"code": code, "fell": "writing the report" if is_finished else where_it_fell(folder)})
+            lives.append({"code": code, "fell": "writing the report" if has_results else where_it_fell(folder)})
         if is_finished:
             finished += 1
             keep(folder, finished)

@@ -12,6 +12,7 @@ import pytest
 from ended_run import flags_for, wait_for
 
 from bert_recipes.checkpointing import last_complete
+from bert_recipes.launch_comparison import history_of
 
 
 def launched(
@@ -136,3 +137,62 @@ def test_a_batch_that_never_comes_ends_the_run(repository, small_store, tmp_path
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: a data worker did not answer within --ddp_timeout seconds")
+
+
+# The first process gets a signal at a batch of an evaluation.
+SIGNAL_AT = """
+import os, runpy, signal, sys
+from bert_recipes.{module} import {owner}
+real, calls = {owner}.{name}, []
+def called(*args, **kwargs):
+    calls.append(None)
+    if len(calls) == {call} and os.environ["LOCAL_RANK"] == "0":
+        os.kill(os.getpid(), signal.SIGTERM)
+    return real(*args, **kwargs)
+{owner}.{name} = called
+sys.path.insert(0, {folder!r})
+sys.argv[0] = {script!r}
+runpy.run_path({script!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+# Of two batches each: after step 50, 100 (where the second phase begins), 150, 160, and the last one.
+@pytest.mark.parametrize("call", [1, 3, 9], ids=["in the training", "at the end of a phase", "last evaluation"])
+def test_a_signal_to_one_process_ends_the_evaluation_of_both(repository, small_store, straight_pair, tmp_path, call):
+    """The other one learns of it between two batches."""
+    folder, script, program = tmp_path / "run", repository / "recipes" / "pretrain.py", tmp_path / "told_to_stop.py"
+    at = {"module": "evaluation", "owner": "PreTrainingSums", "name": "add", "call": call}
+    program.write_text(SIGNAL_AT.format(**at, folder=str(script.parent), script=str(script)))
+    flags = ("--per_device_eval_batch_size", "2")
+    process = launched(repository, small_store, folder, program, flags)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 143, said[-2000:]
+    assert "stopped by SIGTERM" in said
+    assert "Traceback" not in said
+    process = launched(repository, small_store, folder, flags=flags)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said[-2000:]
+    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
+    logged, expected = (history_of(each / "trainer_state.json") for each in (folder, straight_pair))
+    assert [line["step"] for line in logged] == [line["step"] for line in expected]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process that its parent has ended")
+def test_a_killed_launcher_leaves_no_process(repository, small_store, straight_pair, tmp_path):
+    folder = tmp_path / "run"
+    process = launched(repository, small_store, folder)
+    assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
+    found = subprocess.run(
+        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
+    ).stdout.split()
+    process.kill()
+    assert wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in found), 60)
+    said = process.communicate()[1]
+    assert "stopped by SIGTERM" in said, said[-2000:]
+    assert not (folder / "all_results.json").exists()
+    process = launched(repository, small_store, folder)
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said[-2000:]
+    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()

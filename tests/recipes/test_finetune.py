@@ -134,11 +134,14 @@ def test_a_second_run_does_not_overwrite_the_first(call_recipe, finished):
     assert "Traceback" not in said
 
 
+SAVING = ("--save_strategy", "steps", "--save_steps", "5", "--save_total_limit", "9")
+
+
 def test_resumed_equals_uninterrupted(call_recipe, tiny_checkpoint, mrpc, tmp_path):
     common = ["--task", "mrpc", "--model_name_or_path", tiny_checkpoint, "--data_dir", mrpc, "--max_seq_length", "64"]
     common += ["--precision", "fp32", "--num_train_epochs", "2", "--learning_rate", "1e-3", "--logging_steps", "1"]
     common += ["--use_cpu", "true"]
-    call_recipe("finetune", *common, "--output_dir", tmp_path / "a", "--save_strategy", "steps", "--save_steps", "5")
+    call_recipe("finetune", *common, "--output_dir", tmp_path / "a", *SAVING)
     call_recipe("finetune", *common, "--output_dir", tmp_path / "b", "--resume", tmp_path / "a" / "checkpoint-5")
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
     same = [(tmp_path / name / "predictions_validation.jsonl").read_text() for name in "ab"]

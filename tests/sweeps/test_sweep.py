@@ -101,16 +101,20 @@ def test_a_failing_run_stops_the_sweep_in_one_line_and_the_same_command_goes_on(
     assert with_weights(bench.output) == {"learning_rate-4e-5/seed-3"}
 
 
-def test_a_run_that_was_killed_before_its_last_file_is_run_again(bench, sweep):
+def test_a_run_that_was_killed_before_its_last_file_goes_on(bench, sweep):
     bench.plan(scores=SCORES, die_at=2)
     assert "exit code -9" in sweep().stderr
     half = bench.output / "learning_rate-5e-5" / "seed-2"
     assert (half / "all_results.json").is_file()
     assert not (half / "task.yaml").is_file()
+    (half / "kept.json").touch()
     bench.plan(scores=SCORES)
     assert sweep().returncode == 0
     assert [call["seed"] for call in bench.calls()[:3]] == ["1", "2", "2"]
     assert (half / "task.yaml").is_file()
+    # It had a checkpoint, from which it goes on; those of finished runs are removed, of the best one too.
+    assert (half / "kept.json").is_file()
+    assert not list(bench.output.rglob("checkpoint-*"))
 
 
 def test_a_finished_sweep_starts_nothing_and_gives_the_same_report(bench, sweep):

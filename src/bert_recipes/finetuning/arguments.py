@@ -114,7 +114,8 @@ class FineTuningArguments(RunArguments):
     train_sampling_strategy: str = field(
         default="group_by_length", metadata={"help": f"one of {', '.join(STRATEGIES)}"}
     )
-    save_strategy: str = field(default="no", metadata={"help": "checkpoints: no, steps, epoch, best"})
+    save_strategy: str = field(default="epoch", metadata={"help": "checkpoints: no, steps, epoch, best"})
+    save_total_limit: int | None = field(default=1, metadata={"help": "checkpoints that are kept, beside the best"})
     logging_steps: float = field(default=50, metadata={"help": "steps between two lines of the log"})
     # The default of the Trainer is the loss; here it is the task's own figure.
     metric_for_best_model: str | None = field(

@@ -200,9 +200,10 @@ class FineTuningTrainer(GlobalBatchTrainer):
         start = time.perf_counter()
         splits = self.eval_splits if eval_dataset is None else eval_dataset
         metrics: dict[str, float] = {}
-        for name, encoded in splits.items():
-            prefix = f"{metric_key_prefix}_{name}_" if name else f"{metric_key_prefix}_"
-            metrics |= {f"{prefix}{key}": value for key, value in self._measure(encoded).items()}
+        with self.stoppable():
+            for name, encoded in splits.items():
+                prefix = f"{metric_key_prefix}_{name}_" if name else f"{metric_key_prefix}_"
+                metrics |= {f"{prefix}{key}": value for key, value in self._measure(encoded).items()}
         metrics[f"{metric_key_prefix}_seconds"] = round(time.perf_counter() - start, 2)
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -218,9 +219,12 @@ class FineTuningTrainer(GlobalBatchTrainer):
                 logger.warning("%s: %s; figures are undefined, nothing is predicted", encoded.split.name, NOT_FINITE)
             names = figure_names(self.kind.task.metrics, [encoded.split.name], self.kind.task.labels)
             return dict.fromkeys([*figures, *names], math.nan)
-        predictions = self.kind.decode(encoded, outputs)
+        with self.stop_request.at_once():
+            predictions = self.kind.decode(encoded, outputs)
+            figures |= self.kind.score(encoded.split.examples, predictions)
+        self.check_stop()
         self.predictions[encoded.split.name] = predictions
-        return figures | self.kind.score(encoded.split.examples, predictions)
+        return figures
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """As stock; an undefined figure (a correlation with equal predictions) is no new best, an unknown one is named."""
@@ -259,6 +263,7 @@ class FineTuningTrainer(GlobalBatchTrainer):
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         own_batches = list(enumerate(batches))[rank::world]
         for index, numbers in tqdm(own_batches, desc=encoded.split.name, leave=False, disable=self._quiet):
+            self.check_stop()
             batch = self._prepare_inputs(self.kind.collate([encoded[number] for number in numbers]))
             with self.accelerator.autocast():
                 output = model(**{key: batch[key] for key in self._model_inputs})
@@ -281,10 +286,13 @@ class FineTuningTrainer(GlobalBatchTrainer):
         Raises:
             InputError: The model's outputs are not finite.
         """
-        outputs, _ = self.predict_outputs(encoded)
-        if not _all_finite(outputs):
-            raise InputError(f"{encoded.split.source}: {NOT_FINITE}")
-        return self.kind.decode(encoded, outputs)
+        with self.stoppable():
+            outputs, _ = self.predict_outputs(encoded)
+            if not _all_finite(outputs):
+                raise InputError(f"{encoded.split.source}: {NOT_FINITE}")
+            with self.stop_request.at_once():
+                predictions = self.kind.decode(encoded, outputs)
+        return predictions
 
     @property
     def _quiet(self) -> bool:

@@ -84,7 +84,8 @@ class Comparison:
     def _run_side(self, side: str, name: str, flags: Sequence[str]) -> dict[str, Any]:
         """One run; its weights are not kept."""
         script = self.scripts / ("finetune.py" if side == "ours" else "finetune_stock.py")
-        own = ["--decoder", "offsets"] if side == "stock" and self._is_question_answering else []
+        own = ["--save_strategy", "no"]  # as the other side
+        own += ["--decoder", "offsets"] if side == "stock" and self._is_question_answering else []
         folder = self._folder(side, name)
         results = FineTuning(finetuning_command(script, None), tuple(flags)).run(folder, own)
         for weights in folder.glob("*.safetensors"):

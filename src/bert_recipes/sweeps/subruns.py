@@ -48,8 +48,8 @@ class FineTuning:
     def run(self, folder: Path, flags: Sequence[str]) -> dict[str, Any]:
         """Run in a folder, or take what a finished run left there.
 
-        A folder without all_results.json and task.yaml is what an interruption left: it is removed and the run begins
-        anew. What the run prints goes to `FOLDER.log`.
+        A folder without all_results.json and task.yaml is what an interruption left: the run goes on from its checkpoint, or
+        begins anew without one. A finished run's checkpoints are removed. What the run prints goes to `FOLDER.log`.
 
         Args:
             folder: output_dir of the run.
@@ -65,7 +65,9 @@ class FineTuning:
         if results is not None:
             logger.info("%s: finished before, kept", folder)
             return results
-        if folder.exists():
+        if any(folder.glob("checkpoint-*")):
+            logger.warning("%s: half finished, goes on", folder)
+        elif folder.exists():
             logger.warning("%s: half finished, removed and run again", folder)
             shutil.rmtree(folder)
         command = [*self.command, *self.flags, *flags, "--output_dir", str(folder)]
@@ -81,6 +83,8 @@ class FineTuning:
                 f"the run {folder} failed ({reason}); its log is {log}; mend the cause and give the same command again: "
                 "finished runs are kept"
             )
+        for checkpoint in folder.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
         logger.info("%s: finished in %.0f s", folder, time.perf_counter() - start)
         return results
 
@@ -197,6 +201,8 @@ class claimed_folder:
                 "give the same settings to go on, or another --output_dir"
             )
         logger.info("%s: no run was finished with the settings of before; those of now replace them", self.folder)
+        for half in list(self.folder.rglob("run.yaml")):
+            shutil.rmtree(half.parent, ignore_errors=True)  # a checkpoint has the file too
         write_json(self.file, self.settings)
 
 
