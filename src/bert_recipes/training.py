@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from transformers import Trainer
 from transformers.training_args import ParallelMode, TrainingArguments
 
@@ -41,7 +42,7 @@ def check_launch(args: TrainingArguments) -> None:
 
     Raises:
         InputError: Several processes were started but would train on their own, one process would use several GPUs
-            by `DataParallel`, or GPUs are asked for (FSDP, a configuration of Accelerate) where there are none.
+            by `DataParallel`, or FSDP or DeepSpeed are asked for GPUs where there are none.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and (args.world_size != started or args.parallel_mode != ParallelMode.DISTRIBUTED):
@@ -59,11 +60,16 @@ def check_launch(args: TrainingArguments) -> None:
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true") and args.device.type == "cpu":
         raise InputError("FSDP is for GPUs: on CPUs Accelerate would train with DDP instead; LAUNCH=ddp_cpu does that")
     if args.device.type == "cpu" and not getattr(args, "cpu_is_chosen", args.use_cpu) and _launched_for_gpus():
-        raise InputError(
-            f"{os.environ.get('LOCAL_WORLD_SIZE', '1')} process(es) were started on this machine by a configuration of Accelerate that "
-            "is for GPUs, and no GPU is there: all would train on the CPU; LAUNCH=cpu or LAUNCH=ddp_cpu "
-            "(accelerate_configs/ddp_cpu.yaml) does that, or give --use_cpu true"
-        )
+        if "ACCELERATE_USE_DEEPSPEED" in os.environ:
+            raise InputError(
+                "DeepSpeed was started for GPUs, and no GPU is there; on CPUs: LAUNCH=ddp_cpu, or DS_ACCELERATOR=cpu"
+            )
+        if args.process_index == 0:
+            logger.warning(
+                "a configuration of Accelerate that is for GPUs, and no GPU is there: %d process(es) train on the CPU, each in %d "
+                "thread(s) (OMP_NUM_THREADS)",
+                *(started, torch.get_num_threads()),
+            )
     if args.n_gpu > 1:
         raise InputError(
             f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
