@@ -210,9 +210,9 @@ def test_every_configuration_is_among_those_whose_schedules_are_tested(repositor
     assert names == {f"bert_{size}" for size in SIZES} | others
 
 
-def test_intervals_of_a_file_that_are_longer_than_the_run_become_a_tenth_of_it(repository):
+def test_intervals_of_a_file_that_are_longer_than_the_run_become_a_fifth_of_it(repository):
     args = schedules(repository, "bert_base", "--max_steps", "300", "--save_steps", "1000")[2]
-    assert (args.logging_steps, args.eval_steps, args.save_steps) == (100, 30, 1000)
+    assert (args.logging_steps, args.eval_steps, args.save_steps) == (100, 60, 1000)
     args = schedules(repository, "bert_base")[2]
     assert (args.logging_steps, args.eval_steps, args.save_steps) == (100, 10_000, 10_000)
 

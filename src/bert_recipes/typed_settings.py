@@ -24,7 +24,7 @@ def settle(
     """Make the settings of a file agree with those that were typed.
 
     Batch sizes that were typed make the batch of a step, unless that was typed too. Intervals of a file that are longer than
-    the run become a tenth of it: it would never be logged, measured or saved.
+    the run become a fifth of it: it would never be logged, measured or saved.
 
     Args:
         values: Of the file and the command line, by field.
@@ -60,5 +60,5 @@ def settle(
     steps = values.get("max_steps", -1)
     for name in set(INTERVALS) - set(typed):
         if (values.get(name) or 0) > steps > 0:
-            values[name] = -(-steps // 10)
+            values[name] = -(-steps // 5)
     return values

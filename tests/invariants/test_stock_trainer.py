@@ -64,11 +64,16 @@ def test_predictions_and_metrics_of_the_stock_trainer_are_those_of_the_stock_mod
     store = open_store(small_store)
     tokenizer = load_tokenizer(store.tokenizer_path)
     dataset = PreTrainingDataset(
-        store.validation, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint, max_seq_length=48
+        store.validation,
+        cls_id=2,
+        sep_id=3,
+        store_fingerprint=store.fingerprint,
+        max_seq_length=48,
+        short_seq_prob=1.0,
     )
     collator = DataCollatorForPreTraining(tokenizer)
     # Eleven pairs in batches of 4, 4 and 3, each as long as its longest pair.
-    features = [dataset[(0, index)] for index in range(11)]
+    features = sorted((dataset[(0, index)] for index in range(11)), key=lambda pair: len(pair["input_ids"]))
     widths = {collator(features[start : start + 4])["input_ids"].shape[1] for start in (0, 4, 8)}
     assert len(widths) > 1
     torch.manual_seed(0)

@@ -81,7 +81,7 @@ def test_accelerates_launcher_without_a_word_does_the_same(quickstart: Path, tmp
     assert (clone / "data" / "quickstart" / "store" / "store.json").is_file()
     history = read(tmp_path / "run" / "trainer_state.json")["log_history"]
     assert [line["step"] for line in history if "eval_loss" in line][-1] == 20
-    assert [line["step"] for line in history if "loss" in line] == list(range(2, 21, 2))
+    assert [line["step"] for line in history if "loss" in line] == [4, 8, 12, 16, 20]
 
 
 def pretrain(repository: Path, config: str, *flags: str | Path) -> None:
