@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.quickstart import FOLDER, STEPS, STORE, build_quickstart
+from bert_recipes.quickstart import FOLDER, STEPS, build_quickstart
+
+
+STORE = FOLDER / "store"
 
 
 @pytest.fixture
@@ -23,8 +26,8 @@ def repository_of_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def test_every_part_is_made_once(repository_of_notes: Path):
     build_quickstart(str(STORE), repository_of_notes)
-    configs = [f"--config {repository_of_notes / file}" for _, _, (_, file) in STEPS[1:]]
-    assert Path("calls").read_text().splitlines() == ["--output_dir data/quickstart", *configs]
+    configs = [f"--config {repository_of_notes / file}" for *_, file in STEPS[1:]]
+    assert Path("calls").read_text().splitlines() == ["", *configs]
     build_quickstart(str(STORE), repository_of_notes)
     assert len(Path("calls").read_text().splitlines()) == 3
 
@@ -56,7 +59,7 @@ def test_configurations_and_scripts_name_the_same_files(repository: Path):
     from bert_recipes.config_file import read_tree
 
     assert all((repository / script).is_file() for _, script, _ in STEPS)
-    tokenizer, store = (read_tree(repository / file)[0] for _, _, (_, file) in STEPS[1:])
+    tokenizer, store = (read_tree(repository / file)[0] for *_, file in STEPS[1:])
     train = read_tree(repository / "recipes/configs/pretrain/quickstart.yaml")[0]
     assert (tokenizer["output_dir"], store["output_dir"]) == (str(FOLDER / "tokenizer"), str(STORE))
     assert train["store"] == str(STORE)

@@ -37,14 +37,11 @@ def checked(start: Callable[[Any], None]) -> Callable[[Any], None]:
 def check_machine(args: Any, gpus: int) -> bool:
     """Refuse, before a process is started, a launch that this machine has not the packages or the GPUs for.
 
-    Without any GPU, what one machine alone would train on its GPUs is made one process on the CPU, with a warning.
+    Without any GPU, what one machine alone would train is made one process on the CPU, with a warning, and False is returned.
 
     Args:
         args: Of Accelerate's parser, completed.
         gpus: Those of this machine.
-
-    Returns:
-        Whether the processes are to be started as asked; False: one, on the CPU.
 
     Raises:
         InputError: DeepSpeed is missing, or there are fewer GPUs than processes: Accelerate would train on CPUs, in as many
@@ -63,9 +60,7 @@ def check_machine(args: Any, gpus: int) -> bool:
     processes = max((args.num_processes or 1) // (args.num_machines or 1), 1)
     where = args.config_file or "the launch"
     if gpus == 0 and (args.num_machines or 1) == 1 and not (args.use_fsdp or args.use_deepspeed):
-        logger.warning(
-            "%s is for GPUs, and this machine has none that torch can use: one process trains on the CPU", where
-        )
+        logger.warning("%s: no GPU that torch can use: one process trains on the CPU", where)
         args.cpu = args.use_cpu = True
         args.num_processes, args.gpu_ids, args.num_cpu_threads_per_process = 1, None, torch.get_num_threads()
         return False

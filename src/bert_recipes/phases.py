@@ -56,7 +56,7 @@ class PhaseArguments:
         Raises:
             InputError: A value out of range, or half of a schedule.
         """
-        if not 0 <= self.phase2_steps < 1 and (self.phase2_steps < 0 or self.phase2_steps % 1):
+        if self.phase2_steps < 0 or (self.phase2_steps > 1 and self.phase2_steps % 1):
             raise InputError(f"phase2_steps is {self.phase2_steps}; allowed: whole steps, or a share below 1")
         for name in ("phase2_per_device_train_batch_size", "phase2_global_train_batch_size"):
             value = getattr(self, name)

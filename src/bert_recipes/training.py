@@ -59,39 +59,24 @@ def check_launch(args: TrainingArguments) -> None:
         )
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true") and args.device.type == "cpu":
         raise InputError("FSDP is for GPUs: on CPUs Accelerate would train with DDP instead; LAUNCH=ddp_cpu does that")
-    if args.device.type == "cpu" and not getattr(args, "cpu_is_chosen", args.use_cpu) and _launched_for_gpus():
+    # ddp_cpu.yaml has no GPU to see (-1); DS_ACCELERATOR is DeepSpeed's own way to ask for CPUs.
+    sees_none = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1")
+    is_chosen = getattr(args, "cpu_is_chosen", args.use_cpu) or sees_none or os.environ.get("DS_ACCELERATOR") == "cpu"
+    if args.device.type == "cpu" and not is_chosen:
         if "ACCELERATE_USE_DEEPSPEED" in os.environ:
             raise InputError(
-                "DeepSpeed was started for GPUs, and no GPU is there; on CPUs: LAUNCH=ddp_cpu, or DS_ACCELERATOR=cpu"
+                "DeepSpeed is for GPUs, and torch can use none here; on CPUs: LAUNCH=ddp_cpu, or DS_ACCELERATOR=cpu"
             )
         if args.process_index == 0:
-            logger.warning(
-                "a configuration of Accelerate that is for GPUs, and no GPU is there: %d process(es) train on the CPU, each in %d "
-                "thread(s) (OMP_NUM_THREADS)",
-                *(started, torch.get_num_threads()),
+            message = (
+                "no GPU that torch can use: %d process(es) train on the CPU, in %d thread(s) each (OMP_NUM_THREADS)"
             )
+            logger.warning(message, started, torch.get_num_threads())
     if args.n_gpu > 1:
         raise InputError(
             f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
             "CUDA_VISIBLE_DEVICES=0 for one GPU"
         )
-
-
-def _launched_for_gpus() -> bool:
-    """Whether Accelerate's launcher has started this process for a GPU, as the environment says.
-
-    It tells one process that it is not for the CPU, and which GPU it may see; several it tells neither, and those of
-    ddp_cpu.yaml that there is no GPU to see (-1). Other launchers (torchrun) say nothing of it.
-    """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and visible.split(",")[0].strip() in ("", "-1"):
-        return False
-    is_for_cpu = os.environ.get("ACCELERATE_USE_CPU")
-    if is_for_cpu is not None:
-        return is_for_cpu.lower() in ("0", "false") and visible is not None
-    by_accelerate = {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "ACCELERATE_USE_DEEPSPEED"} & os.environ.keys()
-    for_gpus = os.environ.get("DS_ACCELERATOR") != "cpu"  # DeepSpeed's own way to ask for CPUs
-    return bool(by_accelerate) and for_gpus and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
 
 
 def start_logging(args: TrainingArguments) -> None:

@@ -15,7 +15,6 @@ logger = logging.getLogger(__name__)
 
 # What makes the batch of a step, with the number of processes; and that batch.
 PARTS, TOTAL = ("per_device_train_batch_size", "gradient_accumulation_steps"), "global_train_batch_size"
-INTERVALS = ("logging_steps", "eval_steps", "save_steps")
 
 
 def settle(
@@ -32,9 +31,6 @@ def settle(
         defaults: Of `PARTS` and `TOTAL`.
         processes: Of the run.
 
-    Returns:
-        The values to use.
-
     Raises:
         InputError: Batch sizes were typed that contradict each other.
     """
@@ -44,12 +40,11 @@ def settle(
     if parts and TOTAL not in typed:
         made = math.prod([processes, *(values.get(name, defaults[name]) for name in PARTS)])
         values[TOTAL] = None
-        # Called before logging is set up, in every process.
-        if total not in (None, made) and os.environ.get("RANK", "0") == "0":
-            logger.warning(
-                "%s: a step takes %d examples in the place of %d; give --global_train_batch_size %d too to keep these",
-                *(flags, made, total, total),
+        if total not in (None, made) and os.environ.get("RANK", "0") == "0":  # logging is not set up yet
+            message = (
+                "%s: a step takes %d examples in the place of %d; give --global_train_batch_size %d too to keep these"
             )
+            logger.warning(message, flags, made, total, total)
     elif parts and total and known > 0:
         if total % known or (len(parts) == len(PARTS) and total != known):
             raise InputError(f"--{TOTAL} {total} does not agree with {flags} ({known}); leave one of them out")
@@ -58,7 +53,7 @@ def settle(
     if TOTAL in typed and PARTS[1] not in typed:
         values.pop(PARTS[1], None)
     steps = values.get("max_steps", -1)
-    for name in set(INTERVALS) - set(typed):
+    for name in {"logging_steps", "eval_steps", "save_steps"} - set(typed):
         if (values.get(name) or 0) > steps > 0:
             values[name] = -(-steps // 5)
     return values
