@@ -80,6 +80,7 @@ LAYER_2 = {
     "pretrained_heads",
     "pretraining",
     "pushing",
+    "quickstart",
     "reports",
     "resumable_trainer",
     "run_arguments",
@@ -94,6 +95,7 @@ LAYER_2 = {
     "trackers",
     "trainer",
     "training",
+    "typed_settings",
     "zero_checkpoints",
 }
 
