@@ -87,7 +87,7 @@ def read_trained_settings(folder: Path) -> Mapping[str, Any]:
         return {}
     values, lines = read_tree(path)
     hints = field_types(TaskArguments)
-    settings = {}
+    settings: dict[str, Any] = {"context": "document"}  # what runs read that were made before the setting
     for item in fields(InputArguments):
         text = values.get(item.name)
         if text is not None:
