@@ -23,6 +23,7 @@ from bert_recipes.stock_comparison.stock_trainer import (
     StockArguments,
     evaluate_stock,
     make_stock_trainer,
+    predict_stock,
     train_stock,
 )
 from bert_recipes.training import check_launch, results_text, start_logging
@@ -53,6 +54,8 @@ def main() -> None:
     results |= {"peak_memory_mb": round(peak_memory_mb(), 1), "machine": describe_machine()}
     results["date"] = time.strftime("%Y-%m-%d")
     with saving(folder):
+        for name, encoded in run.test_splits.items():  # --do_predict
+            run.trainer.kind.write(folder, name, encoded.split.examples, predict_stock(run, trainer, encoded))
         trainer.save_state()
         (folder / RESULTS_FILE).write_text(results_text(results), encoding="utf-8")
         write_task_file(folder / TASK_FILE, run.task)

@@ -2,14 +2,15 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-from transformers import BertForTokenClassification
+from transformers import BertForTokenClassification, BertTokenizer
 
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import TaskArguments
+from bert_recipes.finetuning.arguments import CONTEXTS, TaskArguments
 from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.metrics.entities import entity_scores
 from bert_recipes.tasks.examples import Split, TaggedExample
@@ -111,10 +112,44 @@ def test_split_without_labels_has_features_without_labels(tokenizer):
     assert set(kind.collate([encoded[0]])) == {"input_ids", "token_type_ids", "attention_mask"}
 
 
+def test_with_the_context_of_a_sentence_an_input_is_a_sentence_and_with_that_of_a_document_all_of_it(tokenizer):
+    split = random_split(6)
+    sentences = kind_for(tokenizer, context="sentence").encode(split)
+    assert [window.sentences[0] for window in sentences.details] == list(range(len(split.examples)))
+    assert [len(window.words) for window in sentences.details] == [len(each.tokens) for each in split.examples]
+    documents = kind_for(tokenizer, context="document", max_seq_length=512).encode(split)
+    assert len(documents) == len({each.document for each in split.examples})
+
+
+def test_features_of_sentences_are_those_of_the_stock_example(shared_data):
+    """transformers examples/pytorch/token-classification/run_ner.py, `tokenize_and_align_labels`."""
+    split = load_split(TASK, "validation", data_dir=str(shared_data), max_examples=300)
+    vocabulary = shared_data / "vocab" / "bert-base-cased-vocab.txt"
+    kind = kind_for(load_tokenizer(vocabulary, do_lower_case=False), context="sentence")
+    stock = BertTokenizer(vocab=str(vocabulary), do_lower_case=False)
+    for each, feature in zip(split.examples, kind.encode(split), strict=True):
+        expected = stock([*each.tokens], is_split_into_words=True)
+        words = expected.word_ids()
+        firsts = [word is not None and word != before for before, word in pairwise([None, *words])]
+        labels = [
+            LABEL2ID[TASK.labels[each.labels[word]]] if first else -100
+            for word, first in zip(words, firsts, strict=True)
+        ]
+        assert feature["input_ids"] == expected["input_ids"]
+        assert feature["labels"] == labels
+
+
+def test_an_unknown_context_is_named():
+    with pytest.raises(InputError, match="context is 'paragraph'; allowed: sentence, document"):
+        TaskArguments(task="conll2003", context="paragraph")
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("max_seq_length", [8, 12, 64])
-def test_every_labelled_word_is_trained_on_once_however_windows_overlap(tokenizer, max_seq_length):
+def test_every_labelled_word_is_trained_on_once_however_windows_overlap(tokenizer, max_seq_length, context):
     split = random_split(max_seq_length)
-    encoded = kind_for(tokenizer, max_seq_length=max_seq_length).encode(split, for_training=True)
+    kind = kind_for(tokenizer, max_seq_length=max_seq_length, context=context)
+    encoded = kind.encode(split, for_training=True)
     labels = sorted(label for feature in encoded for label in feature["labels"] if label != -100)
     expected = sorted(LABEL2ID[TASK.labels[label]] for each in split.examples for label in each.labels)
     assert labels == expected
@@ -179,11 +214,12 @@ def perfect_outputs(encoded, wanted, num_classes, rng):
     return outputs
 
 
+@pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("max_seq_length", [8, 16, 64])
-def test_each_word_is_decoded_at_its_place_from_the_window_that_it_belongs_to(tokenizer, max_seq_length):
+def test_each_word_is_decoded_at_its_place_from_the_window_that_it_belongs_to(tokenizer, max_seq_length, context):
     rng = np.random.default_rng(2)
     split = random_split(3)
-    kind = kind_for(tokenizer, max_seq_length=max_seq_length)
+    kind = kind_for(tokenizer, max_seq_length=max_seq_length, context=context)
     encoded = kind.encode(split)
     wanted = [[str(rng.choice(TASK.labels)) for _ in each.tokens] for each in split.examples]
     predictions = kind.decode(encoded, perfect_outputs(encoded, wanted, len(TASK.labels), rng))

@@ -16,7 +16,7 @@ from transformers import BertForSequenceClassification
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.input_arguments import InputArguments
+from bert_recipes.finetuning.input_arguments import InputArguments, read_trained_settings
 from bert_recipes.finetuning.prediction import PredictionArguments, load_predictor
 from bert_recipes.finetuning.prediction_inputs import read_chunks
 from bert_recipes.tasks.task import Task
@@ -101,6 +101,13 @@ def test_without_an_output_file_predictions_and_nothing_else_go_to_stdout(reposi
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     assert_same([json.loads(line) for line in done.stdout.splitlines()], predicted_in_training(run))
+
+
+def test_a_tagger_from_before_the_setting_reads_documents_and_a_later_one_what_it_read_in_training(tmp_path):
+    (tmp_path / "run.yaml").write_text("max_seq_length: 64\n")
+    assert read_trained_settings(tmp_path) == {"max_seq_length": 64, "context": "document"}
+    (tmp_path / "run.yaml").write_text("context: sentence\n")
+    assert read_trained_settings(tmp_path) == {"context": "sentence"}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.errors import InputError
+from bert_recipes.metrics.entities import find_entities
 from bert_recipes.tasks.loading import load_split
 from bert_recipes.tasks.registry import get_task
 
@@ -66,7 +67,6 @@ ROWS = [
     ("conll2003", [TAGS | {"ner_tags": [3]}], "line 1: 2 words, but 1 labels"),
     ("conll2003", [TAGS | {"ner_tags": [3, 9]}], "line 1, word 2: label 9 is not one of"),
     ("conll2003", [TAGS | {"ner_tags": [3, -1]}], "line 1, word 2: a word without a label"),
-    ("conll2003", [TAGS | {"ner_tags": [0, 4]}], "line 1, word 2: I-ORG after O: in IOB2 an entity starts with B-ORG"),
     ("conll2003", [TAGS | {"tokens": ["EU", " "]}], "line 1: word 2 is ' '; every word is a text that is not empty"),
     ("conll2003", [TAGS | {"tokens": "EU rejects"}], "line 1: column 'tokens' holds str; a list of words is expected"),
     ("conll2003", [TAGS | {"tokens": []}], "line 1: column 'tokens' holds an empty list"),
@@ -110,13 +110,31 @@ TEXTS = [
     ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "7", "question": "q"}]}]}]}', r"question 1 \(id 7\): no column 'answers'"),
     ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"question": "q", "answers": []}]}]}]}', "no answer, but every"),
     ("conll2003", "train.txt", "EU NNP B-NP B-ORG\nrejects VBZ O\n", r"train.txt, line 2: 3 columns \('rejects VBZ O'\), but line 1 has 4"),
-    ("conll2003", "train.txt", "EU B-ORG\n\na O\nb I-PER\n", "train.txt, line 4: I-PER after O: in IOB2 an entity starts with B-PER; mend the tag, or convert"),
-    ("conll2003", "train.txt", "EU I-ORG\n", "line 1: I-ORG after the start of the sentence"),
-    ("conll2003", "train.txt", "a O\n\nEU B-ORG\nX I-PER\n", "line 4: I-PER after B-ORG"),
     ("conll2003", "train.txt", "EU B-ORGA\n", "train.txt, line 1: label 'B-ORGA' .* did you mean 'B-ORG'"),
     ("conll2003", "train.txt", "-DOCSTART- -X- O O\n\n", "has no rows"),
     ("conll2003", "train.txt", b"EU B-ORG\nZ\xfcrich B-LOC\n", "train.txt, line 2: not UTF-8"),
 ]  # fmt: skip
+
+
+IOB1 = "EU I-ORG\nX I-ORG\n\na O\nb I-PER\nc I-LOC\nd B-LOC\ne I-LOC\n"
+
+
+def test_an_inside_tag_that_continues_nothing_begins_an_entity_and_is_counted(write_text, tmp_path: Path, caplog):
+    """conlleval, startOfChunk. WNUT17, emerging.dev.conll, line 1674: I-creative-work after I-person; IOB1: everywhere."""
+    write_text("train.txt", IOB1)
+    names = get_task("conll2003").labels
+    found = [[names[label] for label in example.labels] for example in load("conll2003", "train", tmp_path).examples]
+    assert found == [["B-ORG", "I-ORG"], ["O", "B-PER", "B-LOC", "B-LOC", "I-LOC"]]
+    given = [[line.split()[1] for line in part.splitlines()] for part in IOB1.split("\n\n")]
+    assert [find_entities(tags) for tags in found] == [find_entities(tags) for tags in given]
+    assert "train.txt: 3 tags I-X continue no entity" in caplog.text
+    assert "train.txt, line 1: I-ORG" in caplog.text
+
+
+def test_tags_in_order_are_read_without_a_warning(write_text, tmp_path: Path, caplog):
+    write_text("train.txt", "EU B-ORG\nX I-ORG\nY B-ORG\n")
+    assert load("conll2003", "train", tmp_path).examples[0].labels == (3, 4, 3)
+    assert "continue no entity" not in caplog.text
 
 
 @pytest.mark.parametrize(("task", "file", "text", "message"), TEXTS)

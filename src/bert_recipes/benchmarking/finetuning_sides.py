@@ -136,8 +136,6 @@ def make_ours(spec: SampleSpec, features: list[dict[str, Any]]) -> FineTuningTra
     flags = {
         "global_train_batch_size": spec.batch_size,
         "max_steps": spec.total_steps,
-        # ner.yaml counts windows of many sentences, these are sentences
-        **({"per_device_train_batch_size": spec.batch_size} if spec.task == "conll2003" else {}),
         "max_seq_length": TASK_LIMITS[spec.task or ""].max_length,
         "save_strategy": "no",
         "eval_strategy": "no",

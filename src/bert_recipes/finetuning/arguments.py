@@ -12,6 +12,7 @@ from bert_recipes.run_arguments import RunArguments
 
 
 DECODERS = ("original", "offsets")
+CONTEXTS = ("sentence", "document")
 
 
 @dataclass
@@ -31,6 +32,7 @@ class TaskArguments:
         doc_stride, max_query_length, n_best_size, max_answer_length, null_score_diff_threshold, decoder: Question
             answering (google-research/bert run_squad.py).
         label_all_pieces: Token classification: label every piece of a word and not only the first.
+        context: Token classification: what one input shows, its sentence alone or as much of its document as fits.
     """
 
     task: str | None = field(default=None, metadata={"help": "name of a task"})
@@ -56,6 +58,7 @@ class TaskArguments:
     )
     decoder: str = field(default="original", metadata={"help": f"question answering: {' or '.join(DECODERS)}"})
     label_all_pieces: bool = field(default=False, metadata={"help": "tagging: label every piece of a word"})
+    context: str = field(default="sentence", metadata={"help": f"tagging: an input shows its {' or '.join(CONTEXTS)}"})
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -68,6 +71,8 @@ class TaskArguments:
             raise InputError(f"give either --task NAME or --task_file FILE.yaml{both}")
         if self.decoder not in DECODERS:
             raise InputError(f"decoder is '{self.decoder}'; allowed: {', '.join(DECODERS)}")
+        if self.context not in CONTEXTS:
+            raise InputError(f"context is '{self.context}'; allowed: {', '.join(CONTEXTS)}")
         for name in ("max_train_examples", "max_eval_examples", "max_predict_examples"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; allowed: 1 or more; leave it out for all")

@@ -45,7 +45,11 @@ class DocumentWindow:
 
 
 def lay_out_documents(
-    examples: Sequence[TaggedExample], tokenizer: OriginalBertTokenizer, max_seq_length: int
+    examples: Sequence[TaggedExample],
+    tokenizer: OriginalBertTokenizer,
+    max_seq_length: int,
+    *,
+    context: str = "document",
 ) -> list[DocumentWindow]:
     """Cut every document into windows in which each word is predicted exactly once.
 
@@ -58,6 +62,7 @@ def lay_out_documents(
         tokenizer: Cuts each word by itself. A word without pieces becomes [UNK], so that every word is counted.
         max_seq_length: Positions of a window with [CLS] and [SEP], at least 3. A word with more pieces than a window
             keeps the first ones; such words are counted in a warning.
+        context: "document", or "sentence": every sentence is read as a document of its own.
 
     Returns:
         The windows in the order of the documents.
@@ -65,7 +70,8 @@ def lay_out_documents(
     max_pieces = max_seq_length - NUM_SPECIAL_TOKENS
     pieces_of = _WordPieces(tokenizer, max_pieces)
     windows: list[DocumentWindow] = []
-    for _, document in groupby(enumerate(examples), key=lambda numbered: numbered[1].document):
+    texts = [number if context == "sentence" else example.document for number, example in enumerate(examples)]
+    for _, document in groupby(enumerate(examples), key=lambda numbered: texts[numbered[0]]):
         sentences = list(document)
         pieces = [pieces_of[word] for _, example in sentences for word in example.tokens]
         sentence_of = np.repeat([number for number, _ in sentences], [len(each.tokens) for _, each in sentences])

@@ -36,13 +36,14 @@ class InputArguments:
     """How inputs are cut and answers decoded; None: as the checkpoint was trained.
 
     Attributes:
-        max_seq_length, pad_to_max_length, label_all_pieces, doc_stride, max_query_length, n_best_size,
-            max_answer_length, null_score_diff_threshold, decoder: As in `TaskArguments`.
+        max_seq_length, pad_to_max_length, label_all_pieces, context, doc_stride, max_query_length,
+            n_best_size, max_answer_length, null_score_diff_threshold, decoder: As in `TaskArguments`.
     """
 
     max_seq_length: int | None = _as_trained("max_seq_length")
     pad_to_max_length: bool | None = _as_trained("pad_to_max_length")
     label_all_pieces: bool | None = _as_trained("label_all_pieces")
+    context: str | None = _as_trained("context")
     doc_stride: int | None = _as_trained("doc_stride")
     max_query_length: int | None = _as_trained("max_query_length")
     n_best_size: int | None = _as_trained("n_best_size")
@@ -86,7 +87,7 @@ def read_trained_settings(folder: Path) -> Mapping[str, Any]:
         return {}
     values, lines = read_tree(path)
     hints = field_types(TaskArguments)
-    settings = {}
+    settings: dict[str, Any] = {"context": "document"}  # what runs read that were made before the setting
     for item in fields(InputArguments):
         text = values.get(item.name)
         if text is not None:

@@ -82,7 +82,9 @@ class TokenClassification:
             Features with labels where the split has them; details are the `DocumentWindow`s.
         """
         examples = cast(Sequence[TaggedExample], split.examples)
-        windows = lay_out_documents(examples, self.tokenizer, self.settings.max_seq_length)
+        windows = lay_out_documents(
+            examples, self.tokenizer, self.settings.max_seq_length, context=self.settings.context
+        )
         features = [self._feature(window, examples, with_labels=split.is_labelled) for window in windows]
         lengths = np.array([len(window.input_ids) for window in windows], np.int64)
         return EncodedSplit(split=split, features=features, lengths=lengths, details=windows)

@@ -20,7 +20,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
-from bert_recipes.finetuning.kind import EncodedSplit
+from bert_recipes.finetuning.kind import EncodedSplit, Prediction
 from bert_recipes.finetuning.run import FineTuningRun
 from bert_recipes.finetuning.sampler import training_order
 from bert_recipes.stock_comparison.plan import check_stock_has
@@ -134,18 +134,21 @@ def evaluate_stock(run: FineTuningRun, trainer: StockTrainer) -> dict[str, float
         trainer: Trained.
     """
     start = time.perf_counter()
-    kind = run.trainer.kind
-    # With batches of like length `predict` would give its outputs in another order than that of the rows.
-    trainer.args.train_sampling_strategy = "sequential"
     metrics: dict[str, float] = {}
     for name, encoded in run.trainer.eval_dataset.items():
         prefix = f"eval_{name}_" if name else "eval_"
-        output = trainer.predict([dict(encoded[number]) for number in range(len(encoded))])
-        outputs = split_predictions(output.predictions, encoded)
-        figures = kind.score(encoded.split.examples, kind.decode(encoded, outputs))
+        figures = run.trainer.kind.score(encoded.split.examples, predict_stock(run, trainer, encoded))
         metrics |= {f"{prefix}{key}": value for key, value in figures.items()}
     metrics["eval_seconds"] = round(time.perf_counter() - start, 2)
     return metrics
+
+
+def predict_stock(run: FineTuningRun, trainer: StockTrainer, encoded: EncodedSplit) -> list[Prediction]:
+    """Predictions by stock `predict` and our decoding, one for each example."""
+    # With batches of like length `predict` would give its outputs in another order than that of the rows.
+    trainer.args.train_sampling_strategy = "sequential"
+    output = trainer.predict([dict(encoded[number]) for number in range(len(encoded))])
+    return run.trainer.kind.decode(encoded, split_predictions(output.predictions, encoded))
 
 
 def split_predictions(predictions: Any, encoded: EncodedSplit) -> list[np.ndarray]:

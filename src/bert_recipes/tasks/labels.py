@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bert_recipes.errors import InputError
@@ -141,21 +141,14 @@ def is_bio(names: Iterable[str]) -> bool:
     return "O" in names and len(names) > 1 and all(name == "O" or name[:2] in ("B-", "I-") for name in names)
 
 
-def broken_bio(names: Iterable[str]) -> tuple[int, str, str] | None:
-    """Find the first I-X that continues nothing.
+def stray_inside(names: Sequence[str]) -> list[int]:
+    """Positions of each I-X that continues nothing: it stands first, or after O or another type.
 
     Args:
         names: The labels of a sentence, of a set that `is_bio`.
-
-    Returns:
-        Position, the label and the one before it ("the start" for the first word); None if all is well.
     """
-    before = "the start of the sentence"
-    for position, name in enumerate(names):
-        if name[:2] == "I-" and before not in (name, "B-" + name[2:]):
-            return position, name, before
-        before = name
-    return None
+    pairs = enumerate(zip(("O", *names), names, strict=False))
+    return [place for place, (before, name) in pairs if name[:2] == "I-" and before[2:] != name[2:]]
 
 
 def _as_text(value: Any) -> str:

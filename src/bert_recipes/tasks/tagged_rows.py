@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -10,14 +11,22 @@ from bert_recipes.tasks.columns import check_characters, column_value, example_i
 from bert_recipes.tasks.conll_file import DOCUMENT
 from bert_recipes.tasks.examples import TaggedExample
 from bert_recipes.tasks.files import Rows
-from bert_recipes.tasks.labels import ClassLabels, broken_bio, is_bio
+from bert_recipes.tasks.labels import ClassLabels, is_bio, stray_inside
 from bert_recipes.tasks.task import Task
 
 
+logger = logging.getLogger(__name__)
+
+
 def tagged_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, TaggedExample]]:
-    """Words with their labels, row by row; a `reading.RowReader`."""
+    """Words with their labels, row by row; a `reading.RowReader`.
+
+    Where the labels are O, B-X and I-X, an I-X that continues nothing begins an entity, as in conlleval, and is read as
+    B-X: so are slips in public files (I-creative-work after I-person in WNUT17) and all of IOB1. A warning counts them.
+    """
     labels = ClassLabels(task)
     is_checked = is_bio(task.labels)
+    num_stray, first_stray = 0, ""
     for index, (number, row) in enumerate(rows.rows):
         where = rows.where(number)
         words = _word_place(rows, row, number)
@@ -27,8 +36,13 @@ def tagged_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int
         column = next((name for name in names if name in row), task.label_column)
         given = None if is_test and column not in row else column_value(row, column, where)
         numbers = None if given is None else _word_labels(labels, given, len(tokens), where, words)
-        if numbers is not None and is_checked:
-            _check_bio([labels.names[label] for label in numbers], words)
+        for place in stray_inside([task.labels[label] for label in numbers or ()]) if is_checked else ():
+            assert numbers is not None
+            first_stray = first_stray or f"{words(place)}: {task.labels[numbers[place]]}"
+            num_stray += 1
+            begin = f"B-{task.labels[numbers[place]][2:]}"
+            if begin in task.labels:
+                numbers = (*numbers[:place], task.labels.index(begin), *numbers[place + 1 :])
         yield (
             number,
             TaggedExample(
@@ -37,6 +51,13 @@ def tagged_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int
                 labels=numbers,
                 document=row.get(DOCUMENT, index),
             ),
+        )
+    if num_stray:
+        logger.warning(
+            "%s: %d tags I-X continue no entity; each begins one, as in conlleval (the first: %s)",
+            rows.source,
+            num_stray,
+            first_stray,
         )
 
 
@@ -77,13 +98,3 @@ def _word_labels(
             )
         numbers.append(number)
     return tuple(numbers)
-
-
-def _check_bio(names: list[str], words: Callable[[int], str]) -> None:
-    broken = broken_bio(names)
-    if broken is not None:
-        position, name, before = broken
-        raise InputError(
-            f"{words(position)}: {name} after {before}: in IOB2 an entity starts with B-{name[2:]}; mend the tag, or "
-            "convert the file from IOB1"
-        )
