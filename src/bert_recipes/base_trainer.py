@@ -91,9 +91,8 @@ class GlobalBatchTrainer(ResumableTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """As `ResumableTrainer`; what it costs is in `cost`."""
         self.cost.begin()
-        if (
-            self.args.process_index > 0
-        ):  # the weights are made: from here each drops elements of its own; a resume loads its state later
+        # The weights are made. Each process drops elements of its own; a resume loads the states of its checkpoint after this.
+        if self.args.process_index > 0:
             torch.manual_seed(self.args.seed + self.args.process_index)
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
