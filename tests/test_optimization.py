@@ -167,8 +167,8 @@ def test_lamb_is_that_of_the_original(shared_data):
     """google-research/albert lamb_optimizer.py: its formula in float64 on five tensors, one of which starts at zero."""
     for tensor in json.loads((shared_data / "reference" / "family" / "lamb_trajectory.json").read_text()):
         parameter = nn.Parameter(torch.tensor(tensor["start"], dtype=torch.float64))
-        group = {"params": [parameter], "layer_adaptation": tensor["layer_adaptation"]}
-        optimizer = Lamb([group], lr=tensor["lr"], weight_decay=tensor["weight_decay"])
+        group = {name: tensor[name] for name in ("weight_decay", "layer_adaptation")}
+        optimizer = Lamb([{"params": [parameter], **group}], lr=tensor["lr"])
         for gradient, expected in zip(tensor["gradients"], tensor["parameters"], strict=True):
             parameter.grad = torch.tensor(gradient, dtype=torch.float64)
             optimizer.step()

@@ -72,8 +72,7 @@ class GlobalBatchTrainer(ResumableTrainer):
                 f"optimizer is lamb; {self.engine} shares tensors out over the processes, and none knows the norms that LAMB scales "
                 "with: give --optimizer bert_adam or adamw, or LAUNCH=ddp"
             )
-        # No second copy of the gradients. TrainingArguments have no field for it.
-        self.accelerator.ddp_handler.gradient_as_bucket_view = True
+        self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
         self.model_accepts_loss_kwargs = True
         self.meter = StepMeter(self.args.device)
@@ -99,8 +98,8 @@ class GlobalBatchTrainer(ResumableTrainer):
             *(args.train_batch_size, args.gradient_accumulation_steps, args.world_size, self.global_batch_size),
         )
         self.cost.begin()
+        # The weights are made. Each process drops elements of its own; a resume loads the states of its checkpoint after this.
         if self.args.process_index > 0:
-            # The weights are made, by one seed; each process drops elements of its own. A resume loads its own state after this.
             torch.manual_seed(self.args.seed + self.args.process_index)
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)

@@ -111,33 +111,17 @@ class Lamb(torch.optim.Optimizer):
 
     u = m / (sqrt(v) + eps) + decay theta, with the moments of `BertAdam`;  theta <- theta - lr (|theta| / |u|) u for each tensor. The
     ratio is 1 where either norm is 0, and in groups with `layer_adaptation` False: LayerNorm and biases.
-
-    Args:
-        params: Parameters or parameter groups, whole tensors.
-        lr: Learning rate.
-        betas: Decay rates of the moments (original: 0.9, 0.999).
-        eps: Added to sqrt(v) (original: 1e-6).
-        weight_decay: Inside the ratio (original: 0.01).
     """
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.01,
+        self, params: Iterable[Any], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6
     ) -> None:
-        """Start without moments."""
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "layer_adaptation": True}
+        """Groups may have `weight_decay` and `layer_adaptation`; the parameters are whole tensors."""
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.01, "layer_adaptation": True}
         super().__init__(params, defaults)
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """As torch.
-
-        Raises:
-            InputError: The state of another rule, which runs followed before this class.
-        """
+        """As torch; the state of the rule that runs followed before this class is an InputError."""
         if any("layer_adaptation" not in group for group in state_dict["param_groups"]):
             raise InputError(
                 "the checkpoint was trained with the LAMB of pytorch-optimizer, another rule: its weights can begin a new run "
@@ -152,12 +136,11 @@ class Lamb(torch.optim.Optimizer):
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not parameters:
                 continue
-            gradients = [parameter.grad for parameter in parameters]
-            states = [self.state[parameter] for parameter in parameters]
-            for parameter, state in zip(parameters, states, strict=True):
-                if not state:
+            for parameter in parameters:
+                if not (state := self.state[parameter]):
                     state |= {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
-            means, squares = [state["exp_avg"] for state in states], [state["exp_avg_sq"] for state in states]
+            gradients = [parameter.grad for parameter in parameters]
+            means, squares = ([self.state[each][name] for each in parameters] for name in ("exp_avg", "exp_avg_sq"))
             beta1, beta2 = group["betas"]
             torch._foreach_lerp_(means, gradients, 1 - beta1)
             torch._foreach_mul_(squares, beta2)

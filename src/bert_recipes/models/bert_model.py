@@ -56,15 +56,11 @@ class BertModel(OriginalInitialization, transformers.BertModel):
 
     @classmethod
     def from_stock(cls, model: transformers.BertModel) -> BertModel:
-        """Put a stock model under this class: the same object, with all that it has.
-
-        It has `computes_pads`, as nobody knows whether the head on it counts them in its loss.
-        """
+        """Put a stock model under this class: the same object, with all that it has. Its head may count pads in its loss."""
         _make_known(cls)  # type: ignore[arg-type]  # a class is hashable; its stock base has no types that say so
         model.__class__ = cls
-        own = cast(BertModel, model)
-        own.computes_pads = True
-        return own
+        model.computes_pads = True
+        return cast(BertModel, model)
 
     def use_fast_layers(self, name: str) -> bool:
         """Compute layers on packed rows with fused kernels, where model and machine allow it.
