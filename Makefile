@@ -71,22 +71,8 @@ check-names:
 	@test -z "$(CONFIG)" || test -f "recipes/configs/pretrain/$(CONFIG).yaml" || { echo "error: no CONFIG '$(CONFIG)'; there are: $(patsubst recipes/configs/pretrain/%.yaml,%,$(wildcard recipes/configs/pretrain/*.yaml))" >&2; exit 1; }
 	@test -f "accelerate_configs/$(LAUNCH).yaml" || { echo "error: no LAUNCH '$(LAUNCH)'; there are: $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))" >&2; exit 1; }
 
-ifeq ($(CONFIG),)
-pretrain: check-names $(READY) data/quickstart/store/store.json  ## the quickstart; or CONFIG=bert_base LAUNCH=ddp ARGS="--store my_store"
-	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/quickstart.yaml $(ARGS)
-else
-pretrain: check-names $(READY)
-	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(CONFIG).yaml $(ARGS)
-endif
-
-data/quickstart/corpus.json: | $(READY)
-	$(PYTHON) recipes/collect_docstrings.py --output_dir data/quickstart
-
-data/quickstart/tokenizer/vocab.txt: data/quickstart/corpus.json
-	$(PYTHON) tokenizer/train.py --config tokenizer/configs/quickstart.yaml
-
-data/quickstart/store/store.json: data/quickstart/tokenizer/vocab.txt
-	$(PYTHON) recipes/prepare_corpus.py --config recipes/configs/corpus/quickstart.yaml
+pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base LAUNCH=ddp ARGS="--store my_store"
+	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(ARGS)
 
 tokenizer: $(READY)  ## train a WordPiece tokenizer: ARGS="--files my_texts/ --output_dir my_tokenizer"
 	$(PYTHON) tokenizer/train.py $(if $(CONFIG),--config tokenizer/configs/$(CONFIG).yaml) $(ARGS)

@@ -1,9 +1,10 @@
 """Pre-train a BERT: masked LM + next sentence prediction over a token-id store.
 
-    accelerate launch --quiet --config_file accelerate_configs/cpu.yaml recipes/pretrain.py \
-        --config recipes/configs/pretrain/quickstart.yaml [--field value ...]
+    accelerate launch recipes/pretrain.py
+    accelerate launch --quiet --config_file accelerate_configs/ddp.yaml recipes/pretrain.py \
+        --config recipes/configs/pretrain/bert_base.yaml --store my_store [--field value ...]
 
-Without --config it runs the quickstart's configuration. Fields: those of transformers.TrainingArguments and of
+Without --config it runs the quickstart's configuration; the quickstart's data is made first where it is missing. Fields: those of transformers.TrainingArguments and of
 src/bert_recipes/arguments.py; `--help` lists them.
 """
 
@@ -18,6 +19,7 @@ from bert_recipes.model_card import write_card_of_run
 from bert_recipes.phases import PhaseArguments, plan_phases
 from bert_recipes.pretraining import load_model, load_phases, make_trainer
 from bert_recipes.pushing import check_push
+from bert_recipes.quickstart import build_quickstart
 from bert_recipes.reports.pretraining import describe_examples, describe_results
 from bert_recipes.reports.pretraining_facts import describe_run, gather_pretraining
 from bert_recipes.reports.writing import report_run
@@ -26,7 +28,8 @@ from bert_recipes.run_origin import describe_checkpoint, describe_pretraining_da
 from bert_recipes.training import check_launch, run_training, start_logging
 
 
-QUICKSTART = Path(__file__).parent / "configs" / "pretrain" / "quickstart.yaml"
+REPOSITORY = Path(__file__).resolve().parents[1]
+QUICKSTART = REPOSITORY / "recipes" / "configs" / "pretrain" / "quickstart.yaml"
 logger = logging.getLogger("pretrain")
 
 
@@ -39,6 +42,9 @@ def main() -> None:
     check_launch(args)
     check_push(args)
     phases = plan_phases(args, data_args, phase_args)
+    with args.main_process_first(local=False, desc="the quickstart's data"):
+        if args.process_index == 0:
+            build_quickstart(data_args.store, REPOSITORY)
     parts = load_phases(data_args, args.seed, phases)
     data, longest = parts[0], max(part.max_seq_length for part in parts)
     model = load_model(model_args, data.tokenizer, longest, args.seed)

@@ -1,13 +1,17 @@
 """Settings of a run: what follows from them, and what is refused before any work."""
 
+from types import SimpleNamespace
+
 import pytest
 from transformers import TrainingArguments
 
 from bert_recipes.arguments import PreTrainingArguments
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import FineTuningArguments
+from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
+from bert_recipes.models.sizes import SIZES
 from bert_recipes.phases import PhaseArguments, plan_phases
+from bert_recipes.trainer import BertTrainer
 
 
 def make(tmp_path, **settings):
@@ -74,23 +78,155 @@ def test_the_global_batch_is_cut_into_the_largest_parts_that_fit(tmp_path):
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (8, 3)
 
 
+def test_an_accumulation_that_the_global_batch_contradicts_is_refused(tmp_path):
+    message = "gradient_accumulation_steps is 4 and global_train_batch_size 32, which makes it 1"
+    with pytest.raises(InputError, match=message):
+        FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, gradient_accumulation_steps=4)
+    args = FineTuningArguments(
+        output_dir=str(tmp_path), use_cpu=True, per_device_train_batch_size=8, gradient_accumulation_steps=4
+    )
+    save_config(tmp_path / "run.yaml", args)
+    assert "gradient_accumulation_steps" not in (tmp_path / "run.yaml").read_text()  # other processes, another one
+
+
+PER_DEVICE, ACCUMULATION = "--per_device_train_batch_size", "--gradient_accumulation_steps"
+GLOBAL = "--global_train_batch_size"
+
+
+def read_base(repository, monkeypatch, processes, *flags):
+    """bert_base.yaml: global batch 256, at most 64 at once."""
+    kinds = configuration_kinds()
+    monkeypatch.setattr(PreTrainingArguments, "_num_processes", staticmethod(lambda: processes))
+    argv = ["--config", str(repository / "recipes/configs/pretrain/bert_base.yaml"), *map(str, flags)]
+    return parse_arguments(*kinds, argv=argv)
+
+
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("processes", "flags", "split", "examples"),
     [
-        ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps 4 has no effect, it is 1: --global_train"),
-        (
-            {"per_device_train_batch_size": 64},
-            "per_device_train_batch_size 64 is cut to 32: --global_train_batch_size 32",
-        ),
-        ({"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4}, ""),
-        ({"global_train_batch_size": 16}, ""),
+        (1, (), (64, 4), 256),
+        (8, (), (32, 1), 256),
+        # What is typed makes the batch
+        (1, (PER_DEVICE, 8), (8, 1), 8),
+        (2, (PER_DEVICE, 8, ACCUMULATION, 3), (8, 3), 48),
+        (2, (ACCUMULATION, 3), (64, 3), 384),
+        # unless it is typed too.
+        (2, (PER_DEVICE, 8, GLOBAL, 64), (8, 4), 64),
+        (2, (ACCUMULATION, 4, GLOBAL, 64), (8, 4), 64),
+        (1, (ACCUMULATION, 2, GLOBAL, 256), (128, 2), 256),
+        (2, (PER_DEVICE, 8, ACCUMULATION, 4, GLOBAL, 64), (8, 4), 64),
+        (2, (GLOBAL, 64), (32, 1), 64),
+        (4, (PER_DEVICE, 64), (64, 1), 256),
     ],
 )
-def test_a_batch_that_another_setting_decides_is_a_warning(tmp_path, caplog, settings, words):
-    with caplog.at_level("WARNING"):
-        FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, **settings)
-    assert words in caplog.text
-    assert len(caplog.records) == bool(words)
+def test_batch_sizes_that_were_typed_are_what_is_trained_with(
+    repository, monkeypatch, caplog, processes, flags, split, examples
+):
+    _, data, args, second = read_base(repository, monkeypatch, processes, *flags)
+    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == split
+    assert args.examples_a_step == examples
+    assert [phase.global_batch for phase in plan_phases(args, data, second)] == [examples, examples]
+    told = [record.getMessage() for record in caplog.records if "in the place of 256" in record.getMessage()]
+    assert len(told) == (GLOBAL not in flags and examples != 256)
+
+
+@pytest.mark.parametrize(
+    ("processes", "flags", "words"),
+    [
+        (2, (PER_DEVICE, 8, ACCUMULATION, 4, GLOBAL, 32), r"32 does not agree with .* 8 x .* 4 x 2 processes \(64\)"),
+        (2, (PER_DEVICE, 8, ACCUMULATION, 4, GLOBAL, 128), "128 does not agree"),
+        (
+            4,
+            (PER_DEVICE, 8, GLOBAL, 16),
+            r"16 does not agree with --per_device_train_batch_size 8 x 4 processes \(32\)",
+        ),
+        (1, (PER_DEVICE, 9, GLOBAL, 24), "24 does not agree"),
+        (1, (ACCUMULATION, 3, GLOBAL, 256), "256 does not agree with --gradient_accumulation_steps 3"),
+    ],
+)
+def test_batch_sizes_that_contradict_each_other_are_refused(repository, monkeypatch, processes, flags, words):
+    with pytest.raises(InputError, match=words):
+        read_base(repository, monkeypatch, processes, *flags)
+
+
+def test_the_file_of_a_finetuning_run_gives_way_too(repository):
+    argv = ["--config", str(repository / "recipes/configs/finetune/glue.yaml"), "--output_dir", "x", "--task", "mrpc"]
+    _, args = parse_arguments(TaskArguments, FineTuningArguments, argv=[*argv, PER_DEVICE, "8", ACCUMULATION, "2"])
+    assert args.examples_a_step == 16
+
+
+def configuration_kinds():
+    from bert_recipes.arguments import DataArguments, ModelArguments
+
+    return ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments
+
+
+def schedules(repository, config, *flags):
+    """(first step, steps, warm-up) of the schedule in each phase, and the steps at which the phases begin."""
+    argv = ["--config", str(repository / f"recipes/configs/pretrain/{config}.yaml"), *flags]
+    if config == "instances":
+        argv += ["--train_file", "a", "--tokenizer", "b"]
+    _, data, args, second = parse_arguments(*configuration_kinds(), argv=argv)
+    phases = plan_phases(args, data, second)
+    parts = [SimpleNamespace(phase=phase) for phase in phases]
+    found = []
+    for part in parts:
+        schedule = BertTrainer.schedule_of(SimpleNamespace(_part=part, phases=parts, args=args), args.max_steps)
+        found.append((schedule.start, schedule.steps, schedule.warmup_steps))
+    return found, [phase.first_step for phase in phases], args
+
+
+PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
+
+
+@pytest.mark.parametrize(
+    ("config", "expected", "of_300"),
+    [
+        # Devlin et al. 2019, appendix A.2: warm-up over the first 10,000 steps, 512 tokens for the last 10 %.
+        *((f"bert_{size}", PAPER, ([(0, 300, 3)] * 2, [0, 270])) for size in SIZES),
+        # NVIDIA DeepLearningExamples, BERT, run_pretraining.sh: 7,038 steps and 1,563, warm-up 0.2843 and 0.128 of them.
+        (
+            "bert_large_lamb",
+            ([(0, 7038, 2001), (7038, 1563, 201)], [0, 7038]),
+            ([(0, 245, 70), (245, 55, 8)], [0, 245]),
+        ),
+        ("quickstart", ([(0, 8000, 500)], [0]), ([(0, 300, 19)], [0])),
+        ("books_30_minutes", ([(0, 9000, 500)], [0]), ([(0, 300, 17)], [0])),
+        ("domain", ([(0, 10_000, 1000)], [0]), ([(0, 300, 30)], [0])),
+        # google-research/bert README: --num_train_steps=20 --num_warmup_steps=10.
+        ("instances", ([(0, 20, 10)], [0]), ([(0, 300, 150)], [0])),
+    ],
+)
+def test_schedules_are_the_sources_and_scale_with_the_run(repository, config, expected, of_300):
+    assert schedules(repository, config)[:2] == expected
+    assert schedules(repository, config, "--max_steps", "300")[:2] == of_300
+    # Short enough for one phase alone.
+    assert schedules(repository, config, "--max_steps", "1")[1] == [0]
+
+
+def test_every_configuration_is_among_those_whose_schedules_are_tested(repository):
+    names = {path.stem for path in (repository / "recipes/configs/pretrain").glob("*.yaml")}
+    others = {"bert_large_lamb", "quickstart", "books_30_minutes", "domain", "instances"}
+    assert names == {f"bert_{size}" for size in SIZES} | others
+
+
+def test_intervals_of_a_file_that_are_longer_than_the_run_become_a_fifth_of_it(repository):
+    args = schedules(repository, "bert_base", "--max_steps", "300", "--save_steps", "1000")[2]
+    assert (args.logging_steps, args.eval_steps, args.save_steps) == (100, 60, 1000)
+    args = schedules(repository, "bert_base")[2]
+    assert (args.logging_steps, args.eval_steps, args.save_steps) == (100, 10_000, 10_000)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5])
+def test_second_phases_of_no_whole_steps_are_refused(value):
+    with pytest.raises(InputError, match="allowed: whole steps, or a share below 1"):
+        PhaseArguments(phase2_steps=value)
+
+
+def test_a_share_of_an_unknown_number_of_steps_is_refused(tmp_path):
+    data = configuration_kinds()[1](store="store")
+    with pytest.raises(InputError, match=r"phase2_steps is 0\.1, max_steps -1"):
+        plan_phases(make(tmp_path, num_train_epochs=2), data, PhaseArguments(phase2_steps=0.1))
 
 
 @pytest.mark.parametrize("flag", ["do_train", "do_eval", "bf16_full_eval", "fp16_full_eval"])
@@ -125,7 +261,7 @@ def test_defaults_are_the_papers(tmp_path):
     args = make(tmp_path)
     assert args.learning_rate == 1e-4
     assert (args.adam_beta1, args.adam_beta2, args.adam_epsilon) == (0.9, 0.999, 1e-6)
-    assert (args.weight_decay, args.warmup_steps, args.max_grad_norm) == (0.01, 10_000, 1.0)
+    assert (args.weight_decay, args.get_warmup_steps(1_000_000), args.max_grad_norm) == (0.01, 10_000, 1.0)
 
 
 @pytest.mark.parametrize(

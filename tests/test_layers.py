@@ -79,6 +79,7 @@ LAYER_2 = {
     "pretrained_heads",
     "pretraining",
     "pushing",
+    "quickstart",
     "reports",
     "resumable_trainer",
     "run_arguments",
@@ -93,6 +94,7 @@ LAYER_2 = {
     "trackers",
     "trainer",
     "training",
+    "typed_settings",
     "zero_checkpoints",
 }
 

@@ -108,7 +108,9 @@ class PreTrainingArguments(RunArguments):
     }
 
     learning_rate: float = field(default=1e-4, metadata={"help": "peak learning rate (paper: 1e-4)"})
-    warmup_steps: float = field(default=10_000, metadata={"help": "warm-up steps, or their share if below 1"})
+    warmup_steps: float = field(
+        default=0.01, metadata={"help": "warm-up steps, or their share if below 1 (paper: 0.01)"}
+    )
     seed: int = field(default=12345, metadata={"help": "seed of weights, pairs, masks and order (original: 12345)"})
 
     def _check_without_effect(self) -> None:

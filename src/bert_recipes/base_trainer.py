@@ -80,6 +80,11 @@ class GlobalBatchTrainer(ResumableTrainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> TrainOutput:
         """As `ResumableTrainer`; what it costs is in `cost`."""
+        args = self.args
+        logger.info(
+            "batch: %d examples x %d micro-batches x %d processes = %d examples a step",
+            *(args.train_batch_size, args.gradient_accumulation_steps, args.world_size, self.global_batch_size),
+        )
         self.cost.begin()
         try:
             return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)

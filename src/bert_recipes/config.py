@@ -64,6 +64,9 @@ def parse_arguments(
     config_file = _config_file(given.pop("config", []), default_config)
     values = {} if config_file is None else read_flat_yaml(config_file, hints)
     values |= {name: _read_flag(name, hints[name], raw) for name, raw in given.items()}
+    for kind in dataclass_types:
+        if hasattr(kind, "settle"):  # what was typed on the command line is known here alone
+            values = kind.settle(values, given.keys())
     first = _build(dataclass_types[0], values)
     if check_first is not None:
         check_first(first)

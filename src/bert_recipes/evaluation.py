@@ -98,7 +98,7 @@ class PreTrainingSums:
         """Add one batch.
 
         Args:
-            output: What the model gave for it, with labels, losses being means over this batch.
+            output: What the model gave for it, with labels and return_full_logits=False, losses being means over this batch.
             batch: The collator's batch.
         """
         assert output.mlm_loss is not None

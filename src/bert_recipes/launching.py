@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 
 from bert_recipes.errors import InputError
 
+
+logger = logging.getLogger(__name__)
 
 # What torch's launcher gives a process that it has told to stop is 30; a step and a checkpoint may take longer.
 SHUTDOWN_VARIABLE, SHUTDOWN_SECONDS = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 600
@@ -26,14 +29,15 @@ def checked(start: Callable[[Any], None]) -> Callable[[Any], None]:
     """
 
     def check_and_start(args: Any) -> None:
-        check_machine(args, torch.accelerator.device_count())
-        start(args)
+        (start if check_machine(args, torch.accelerator.device_count()) else become)(args)
 
     return check_and_start
 
 
-def check_machine(args: Any, gpus: int) -> None:
+def check_machine(args: Any, gpus: int) -> bool:
     """Refuse, before a process is started, a launch that this machine has not the packages or the GPUs for.
+
+    Without any GPU, what one machine alone would train is made one process on the CPU, with a warning, and False is returned.
 
     Args:
         args: Of Accelerate's parser, completed.
@@ -52,9 +56,14 @@ def check_machine(args: Any, gpus: int) -> None:
         on_purpose = on_purpose or os.environ.get("DS_ACCELERATOR") == "cpu"  # DeepSpeed's own way to ask for CPUs
     asks = args.config_file is not None or args.multi_gpu or args.use_fsdp or args.use_deepspeed
     if on_purpose or not asks:
-        return
+        return True
     processes = max((args.num_processes or 1) // (args.num_machines or 1), 1)
     where = args.config_file or "the launch"
+    if gpus == 0 and (args.num_machines or 1) == 1 and not (args.use_fsdp or args.use_deepspeed):
+        logger.warning("%s: no GPU that torch can use: one process trains on the CPU", where)
+        args.cpu = args.use_cpu = True
+        args.num_processes, args.gpu_ids, args.num_cpu_threads_per_process = 1, None, torch.get_num_threads()
+        return False
     if gpus == 0:
         raise InputError(
             f"{where} starts {processes} process{'es' if processes > 1 else ''} on this machine, one a GPU, and it has no GPU that "
@@ -67,6 +76,7 @@ def check_machine(args: Any, gpus: int) -> None:
             f"GPU{'s' if gpus > 1 else ''}; allowed: one process a GPU: set num_processes there, or give the launcher "
             f"--num_processes {gpus * (args.num_machines or 1)}"
         )
+    return True
 
 
 def become(args: Any) -> NoReturn:

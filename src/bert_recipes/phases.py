@@ -18,7 +18,7 @@ class PhaseArguments:
     """The last steps of a run, where they differ from those before.
 
     Attributes:
-        phase2_steps: How many of max_steps they are; 0: the whole run is one phase.
+        phase2_steps: How many of max_steps they are, or their share if below 1; 0: the whole run is one phase.
         phase2_max_seq_length: Tokens of a pair, special tokens included.
         phase2_max_predictions_per_seq: Limit of predicted tokens a pair; default: mlm_probability x the length.
         phase2_per_device_train_batch_size: Examples that a process takes at once; default: as before.
@@ -28,7 +28,10 @@ class PhaseArguments:
         phase2_warmup_steps: Steps of that schedule's warm-up, or their share if below 1.
     """
 
-    phase2_steps: int = field(default=0, metadata={"help": "last steps of max_steps, with longer inputs (0: none)"})
+    phase2_steps: float = field(
+        default=0,
+        metadata={"help": "last steps of max_steps, with longer inputs, or their share if below 1 (0: none)"},
+    )
     phase2_max_seq_length: int = field(default=512, metadata={"help": "tokens of a pair in phase 2 (paper: 512)"})
     phase2_max_predictions_per_seq: int | None = field(
         default=None,
@@ -53,8 +56,8 @@ class PhaseArguments:
         Raises:
             InputError: A value out of range, or half of a schedule.
         """
-        if self.phase2_steps < 0:
-            raise InputError(f"phase2_steps is {self.phase2_steps}; allowed: 0 or more")
+        if self.phase2_steps < 0 or (self.phase2_steps > 1 and self.phase2_steps % 1):
+            raise InputError(f"phase2_steps is {self.phase2_steps}; allowed: whole steps, or a share below 1")
         for name in ("phase2_per_device_train_batch_size", "phase2_global_train_batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -93,21 +96,23 @@ def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseAr
     Args:
         args: Settings of the run; max_steps is known where there are two phases.
         data: Of the first phase.
-        second: Of the second.
+        second: Of the second; a share becomes a number of steps.
 
     Raises:
         InputError: The second phase takes all steps, or their number is not known.
     """
-    total, split = args.max_steps, args.max_steps - second.phase2_steps
+    total, given = args.max_steps, second.phase2_steps
+    second.phase2_steps = steps = round(given * max(total, 0)) if given < 1 else int(given)
+    split = total - steps
     first = Phase(
         *(0, split, args.examples_a_step, args.per_device_train_batch_size),
         *(data.max_seq_length, data.max_predictions_per_seq),
     )
-    if not second.phase2_steps:
+    if not steps and (total > 0 or not given):
         return [first]
     if split <= 0:
         raise InputError(
-            f"phase2_steps is {second.phase2_steps}, max_steps {total}; the second phase is the last part of max_steps: give "
+            f"phase2_steps is {given:g}, max_steps {total}; the second phase is the last part of max_steps: give "
             "more of them"
         )
     own = None

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from transformers import TrainingArguments
@@ -20,9 +19,8 @@ from bert_recipes.kernels import FAST_LAYERS
 from bert_recipes.optimization import OPTIMIZERS, SCHEDULES
 from bert_recipes.precision import PRECISIONS, choose_precision
 from bert_recipes.pushing import check_push_settings
+from bert_recipes.typed_settings import PARTS, TOTAL, settle
 
-
-logger = logging.getLogger(__name__)
 
 # What the extra `tracking` brings.
 TRACKERS = ("tensorboard", "trackio", "wandb")
@@ -42,7 +40,7 @@ class RunArguments(TrainingArguments):
         keep_freed_memory: On a CPU with glibc: what a step frees is kept for the next one instead of going back to the system.
         global_train_batch_size: Examples of an optimiser step over all processes. It is cut into micro-batches of at
             most per_device_train_batch_size and decides gradient_accumulation_steps, so that one configuration serves any
-            number of processes that divides it.
+            number of processes that divides it. What is typed on the command line wins over it (`typed_settings`).
         resume: auto (an unfinished run in output_dir goes on from its newest complete checkpoint), last (the same, also for
             a finished one; an error where there is none), no, or a checkpoint folder.
         allow_changes: A run may go on though its settings or data are not those of the checkpoint.
@@ -243,29 +241,23 @@ class RunArguments(TrainingArguments):
 
     def _split_global_batch(self) -> None:
         """Cut the global batch into the largest micro-batches that per_device_train_batch_size allows."""
-        total = self.global_train_batch_size
+        total, wanted = self.global_train_batch_size, self.gradient_accumulation_steps
         if total is None:
             return
-        processes = self._num_processes()
         micro, accumulation = self.split_batch(total, self.per_device_train_batch_size)
-        share = micro * accumulation
-        wanted, most = self.gradient_accumulation_steps, self.per_device_train_batch_size
         if wanted not in (1, accumulation):
-            _warn(
-                "gradient_accumulation_steps %d has no effect, it is %d: --global_train_batch_size %d decides how many "
-                "examples a step takes",
-                *(wanted, accumulation, total),
+            raise InputError(
+                f"gradient_accumulation_steps is {wanted} and global_train_batch_size {total}, which makes it {accumulation} "
+                f"({micro} examples x {self._num_processes()} processes at once); leave one of them out"
             )
-        if most > share and most != type(self).per_device_train_batch_size:
-            _warn(
-                "per_device_train_batch_size %d is cut to %d: --global_train_batch_size %d decides how many examples a step "
-                "takes over all processes (%d)",
-                *(most, micro, total, processes),
-            )
-        elif micro != most:
-            logger.info("micro-batches of %d instead of %d: %d examples a process and step", micro, most, share)
-        self.per_device_train_batch_size = micro
-        self.gradient_accumulation_steps = accumulation
+        self.per_device_train_batch_size, self.gradient_accumulation_steps = micro, accumulation
+        # It follows from the number of processes, which is another one elsewhere.
+        self.LAUNCH_FIELDS = self.LAUNCH_FIELDS | {"gradient_accumulation_steps"}  # type: ignore[misc]
+
+    @classmethod
+    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
+        """See `typed_settings.settle`."""
+        return settle(values, typed, {name: getattr(cls, name) for name in (*PARTS, TOTAL)}, cls._num_processes())
 
     def split_batch(self, total: int, most: int) -> tuple[int, int]:
         """Cut a global batch into the largest micro-batches of at most `most` examples: their size, and their number a process.
@@ -282,9 +274,3 @@ class RunArguments(TrainingArguments):
         share = total // processes
         micro = next(size for size in range(min(most, share), 0, -1) if share % size == 0)
         return micro, share // micro
-
-
-def _warn(message: str, *values: int) -> None:
-    """Warn in the main process alone; called before logging is set up."""
-    if os.environ.get("RANK", "0") == "0":
-        logger.warning(message, *values)

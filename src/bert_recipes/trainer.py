@@ -130,11 +130,10 @@ class BertTrainer(GlobalBatchTrainer):
         if self.is_deepspeed_enabled and len(set(counts)) > 1:
             fitting = [max(1, micro * accumulation // max(counts)) for micro, accumulation in splits]
             total = self.phases[0].phase.global_batch
-            kept = f"--global_train_batch_size {total}, " if self.args.global_train_batch_size is None else ""
             raise InputError(
                 f"phase2_per_device_train_batch_size: DeepSpeed takes the same number of micro-batches a step in both phases, here it "
-                f"would be {' and then '.join(map(str, counts))}; give {kept}--per_device_train_batch_size {fitting[0]} and "
-                f"--phase2_per_device_train_batch_size {fitting[-1]}"
+                f"would be {' and then '.join(map(str, counts))}; give --global_train_batch_size {total}, "
+                f"--per_device_train_batch_size {fitting[0]} and --phase2_per_device_train_batch_size {fitting[-1]}"
             )
 
     def _ends_here(self) -> bool:
@@ -277,7 +276,7 @@ class BertTrainer(GlobalBatchTrainer):
         ):
             batch = self._prepare_inputs(batch)
             with self.accelerator.autocast():
-                output = model(**batch)
+                output = model(**batch, return_full_logits=False)
             if not is_filler:
                 sums.add(output, batch)
         model.train(was_training)

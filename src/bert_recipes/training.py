@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from transformers import Trainer
 from transformers.training_args import ParallelMode, TrainingArguments
 
@@ -41,7 +42,7 @@ def check_launch(args: TrainingArguments) -> None:
 
     Raises:
         InputError: Several processes were started but would train on their own, one process would use several GPUs
-            by `DataParallel`, or GPUs are asked for (FSDP, a configuration of Accelerate) where there are none.
+            by `DataParallel`, or FSDP or DeepSpeed are asked for GPUs where there are none.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and (args.world_size != started or args.parallel_mode != ParallelMode.DISTRIBUTED):
@@ -58,34 +59,24 @@ def check_launch(args: TrainingArguments) -> None:
         )
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true") and args.device.type == "cpu":
         raise InputError("FSDP is for GPUs: on CPUs Accelerate would train with DDP instead; LAUNCH=ddp_cpu does that")
-    if args.device.type == "cpu" and not getattr(args, "cpu_is_chosen", args.use_cpu) and _launched_for_gpus():
-        raise InputError(
-            f"{os.environ.get('LOCAL_WORLD_SIZE', '1')} process(es) were started on this machine by a configuration of Accelerate that "
-            "is for GPUs, and no GPU is there: all would train on the CPU; LAUNCH=cpu or LAUNCH=ddp_cpu "
-            "(accelerate_configs/ddp_cpu.yaml) does that, or give --use_cpu true"
-        )
+    # ddp_cpu.yaml has no GPU to see (-1); DS_ACCELERATOR is DeepSpeed's own way to ask for CPUs.
+    sees_none = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1")
+    is_chosen = getattr(args, "cpu_is_chosen", args.use_cpu) or sees_none or os.environ.get("DS_ACCELERATOR") == "cpu"
+    if args.device.type == "cpu" and not is_chosen:
+        if "ACCELERATE_USE_DEEPSPEED" in os.environ:
+            raise InputError(
+                "DeepSpeed is for GPUs, and torch can use none here; on CPUs: LAUNCH=ddp_cpu, or DS_ACCELERATOR=cpu"
+            )
+        if args.process_index == 0:
+            message = (
+                "no GPU that torch can use: %d process(es) train on the CPU, in %d thread(s) each (OMP_NUM_THREADS)"
+            )
+            logger.warning(message, started, torch.get_num_threads())
     if args.n_gpu > 1:
         raise InputError(
             f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
             "CUDA_VISIBLE_DEVICES=0 for one GPU"
         )
-
-
-def _launched_for_gpus() -> bool:
-    """Whether Accelerate's launcher has started this process for a GPU, as the environment says.
-
-    It tells one process that it is not for the CPU, and which GPU it may see; several it tells neither, and those of
-    ddp_cpu.yaml that there is no GPU to see (-1). Other launchers (torchrun) say nothing of it.
-    """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and visible.split(",")[0].strip() in ("", "-1"):
-        return False
-    is_for_cpu = os.environ.get("ACCELERATE_USE_CPU")
-    if is_for_cpu is not None:
-        return is_for_cpu.lower() in ("0", "false") and visible is not None
-    by_accelerate = {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "ACCELERATE_USE_DEEPSPEED"} & os.environ.keys()
-    for_gpus = os.environ.get("DS_ACCELERATOR") != "cpu"  # DeepSpeed's own way to ask for CPUs
-    return bool(by_accelerate) and for_gpus and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) > 1
 
 
 def start_logging(args: TrainingArguments) -> None:

@@ -65,9 +65,14 @@ def test_loss_logits_and_gradients_equal_the_stock_model(tmp_path):
 
 
 def test_only_masked_positions_meet_the_vocabulary_in_training():
-    model, batch = make_model(), make_batch(rows=6, masked=4)
+    model, batch = make_model().train(), make_batch(rows=6, masked=4)
     assert model(**batch).prediction_logits.shape == (24, VOCAB)
     assert model(**batch, return_full_logits=True).prediction_logits.shape == (6, 24, VOCAB)
+    model.eval()
+    assert model(**batch).prediction_logits.shape == (6, 24, VOCAB)
+    few = model(**batch, return_full_logits=False)
+    assert few.prediction_logits.shape == (24, VOCAB)
+    assert few.loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-6)
     del batch["labels"]
     assert model(**batch).prediction_logits.shape == (6, 24, VOCAB)
 

@@ -154,7 +154,8 @@ def test_phases_of_other_numbers_of_micro_batches_are_refused_at_the_start(repos
     ]
     flags += ["--per_device_train_batch_size", "4", "--phase2_per_device_train_batch_size", "1"]
     said = pretrain(repository, small_store, tmp_path / "run", *flags, launch="deepspeed_zero2", ok=False)
-    advice = "here it would be 1 and then 4; give --per_device_train_batch_size 1 and --phase2_per_device_train_batch_size 1"
+    advice = "here it would be 1 and then 4; give --global_train_batch_size 8, --per_device_train_batch_size 1 and "
+    advice += "--phase2_per_device_train_batch_size 1"
     assert advice in said
     assert "Traceback" not in said
     assert not list((tmp_path / "run").glob("*"))

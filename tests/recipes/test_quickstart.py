@@ -68,6 +68,22 @@ def test_the_quickstart_leaves_a_stock_checkpoint_a_report_and_a_plot(quickstart
     assert len(fill("Return the [MASK] of the list.")) == 5
 
 
+@pytest.mark.parametrize("config", [None, "single_gpu"])
+def test_accelerates_launcher_without_a_word_does_the_same(quickstart: Path, tmp_path: Path, config: str | None):
+    """`accelerate launch recipes/pretrain.py`; of the data only the store is made here, `make pretrain` has made all of it."""
+    clone = quickstart.parents[1]
+    shutil.rmtree(clone / "data" / "quickstart" / "store")
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += [] if config is None else ["--config_file", f"accelerate_configs/{config}.yaml"]
+    command += ["recipes/pretrain.py", "--max_steps", "20", "--output_dir", str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=1800, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (clone / "data" / "quickstart" / "store" / "store.json").is_file()
+    history = read(tmp_path / "run" / "trainer_state.json")["log_history"]
+    assert [line["step"] for line in history if "eval_loss" in line][-1] == 20
+    assert [line["step"] for line in history if "loss" in line] == [4, 8, 12, 16, 20]
+
+
 def pretrain(repository: Path, config: str, *flags: str | Path) -> None:
     command = [sys.executable, "recipes/pretrain.py", "--config", str(CONFIGS / f"{config}.yaml")]
     done = subprocess.run(

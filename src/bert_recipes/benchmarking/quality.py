@@ -160,7 +160,7 @@ class HeldOut:
         sums = PreTrainingSums(device)
         for batch in self._batches:
             moved = {name: value.to(device) for name, value in batch.items()}
-            sums.add(judge(**moved), moved)
+            sums.add(judge(**moved, return_full_logits=False), moved)
         figures = sums.metrics("eval")
         return {"mlm_loss": figures["eval_mlm_loss"], "nsp_accuracy": figures["eval_nsp_accuracy"]}
 

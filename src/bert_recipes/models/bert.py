@@ -28,6 +28,8 @@ from bert_recipes.models.vocabulary_loss import vocabulary_loss
 IGNORE_INDEX = -100
 PREDICTED_STEP = 32
 INITIALIZERS = ("truncated_normal", "normal")
+# The Trainer takes what is not named here for predictions. On the class, as in transformers: an instance would write it to config.json.
+BertConfig.keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
 
 
 @dataclass
@@ -38,8 +40,8 @@ class BertForPreTrainingOutput(ModelOutput):
         loss: float (), mlm_loss + nsp_loss, whichever has labels.
         mlm_loss: float (), masked-LM cross-entropy, nats a predicted token.
         nsp_loss: float (), next-sentence cross-entropy, nats a pair.
-        prediction_logits: float (M, V) for the predicted tokens in row order when `labels` are given (None in training with
-            kernels, which never hold them); (B, S, V) without labels or with `return_full_logits`.
+        prediction_logits: float (B, S, V) in evaluation and without labels; (M, V) for the predicted tokens in row order in
+            training with `labels` (None with kernels, which never hold them). `return_full_logits` chooses.
         seq_relationship_logits: float (B, 2), class 0 = next, 1 = random.
         hidden_states, attentions: As in stock BERT, on request.
     """
@@ -56,8 +58,8 @@ class BertForPreTrainingOutput(ModelOutput):
 class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining):
     """BERT with the masked-LM and the next-sentence head; loads and saves stock checkpoints.
 
-    It differs from `transformers.BertForPreTraining` in three ways. Only masked positions meet the vocabulary, as in
-    the original (`gather_indexes`). Both losses are means over the *global* batch: given the counts of all
+    It differs from `transformers.BertForPreTraining` in three ways. In training only masked positions meet the vocabulary, as
+    in the original (`gather_indexes`). Both losses are means over the *global* batch: given the counts of all
     micro-batches of all processes, the losses of the parts add up to the loss of the whole. Either label may be
     missing.
 
@@ -91,7 +93,7 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         next_sentence_label: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         num_pairs_in_batch: torch.Tensor | int | None = None,
-        return_full_logits: bool = False,
+        return_full_logits: bool | None = None,
         **kwargs: Any,
     ) -> BertForPreTrainingOutput:
         """Encode, predict, and compute the losses for which there are labels.
@@ -107,7 +109,7 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             num_items_in_batch: Predicted tokens of the global batch; None = of this batch. The stock Trainer passes it.
             num_pairs_in_batch: Pairs of the global batch; None = of this batch. With num_items_in_batch alone (stock
                 Trainer) this batch's mean is weighted by its share of the predicted tokens.
-            return_full_logits: Return prediction_logits (B, S, V) though labels are given.
+            return_full_logits: Whether prediction_logits are (B, S, V) though labels are given; None: in evaluation, as in stock.
             kwargs: Passed on to stock `BertModel.forward`.
 
         Returns:
@@ -122,9 +124,12 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             hidden, pooled_output = outputs.last_hidden_state, outputs.pooler_output
             layout = make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
             rows = hidden.flatten(0, 1)
+        wants_full = labels is None or (not self.training if return_full_logits is None else return_full_logits)
         full_logits = None
         if is_plain(self.cls):
             seq_relationship_logits = self.cls.seq_relationship(pooled_output)
+            if wants_full:
+                full_logits = self.cls.predictions(layout.unpack(rows))
         else:
             full_logits, seq_relationship_logits = self.cls(layout.unpack(rows), pooled_output)
 
@@ -138,8 +143,8 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             else:
                 own_rows = layout.rows_of(places)
                 mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, encoded)
-        if labels is None or return_full_logits:
-            prediction_logits = self.cls.predictions(layout.unpack(rows)) if full_logits is None else full_logits
+        if wants_full:
+            prediction_logits = full_logits
         if next_sentence_label is not None:
             nsp_targets = next_sentence_label.view(-1)
             nsp_loss = _mean_cross_entropy(seq_relationship_logits, nsp_targets, num_pairs_in_batch)

@@ -39,7 +39,7 @@ def look_at_pairs(
     """
     model.eval()
     inputs = {name: values.to(model.device) for name, values in batch.items()}
-    output = model(**inputs)
+    output = model(**inputs, return_full_logits=False)
     assert output.prediction_logits is not None
     # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
     logits = output.prediction_logits.float()[:, : len(tokenizer)].cpu()
