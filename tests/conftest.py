@@ -22,6 +22,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# DeepSpeed, which Accelerate imports where it is installed, says on stdout which device it has found.
+os.environ["DS_ACCELERATOR"] = "cpu"
 # Tests run beside each other and start processes of their own: more threads only fight for the cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 # No window system is needed to draw a plot.

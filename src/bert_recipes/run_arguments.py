@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from transformers import TrainingArguments
 from transformers.integrations import INTEGRATION_TO_CALLBACK
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from bert_recipes.emissions import EnergySettings
 from bert_recipes.errors import InputError
@@ -159,6 +160,8 @@ class RunArguments(TrainingArguments):
         except ValueError as error:
             raise InputError(str(error)) from error
         self.mixed_precision = mixed_precision
+        # Models are loaded whole: transformers' way for ZeRO 3 draws other heads and saves LayerNorm as gamma and beta.
+        unset_hf_deepspeed_config()
 
     @property
     def energy(self) -> EnergySettings:
