@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     Raises:
         InputError: It cannot be written.
     """
+    folder = Path(os.path.realpath(folder))  # a link stays
     with saving(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:

@@ -69,6 +69,8 @@ class RunArguments(TrainingArguments):
     )
     # Settings of the Trainer that would be ignored -> why.
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+    # As well, but common in files that are shared with stock's Trainer: they are named in a warning.
+    NOT_READ: ClassVar[frozenset[str]] = frozenset()
 
     adam_epsilon: float = field(default=1e-6, metadata={"help": "epsilon of Adam (original: 1e-6)"})
     weight_decay: float = field(default=0.01, metadata={"help": "weight decay (paper: 0.01)"})
@@ -171,7 +173,7 @@ class RunArguments(TrainingArguments):
             ("per_device_train_batch_size", self.per_device_train_batch_size >= 1, "1 or more"),
             ("per_device_eval_batch_size", self.per_device_eval_batch_size >= 1, "1 or more"),
             ("gradient_accumulation_steps", self.gradient_accumulation_steps >= 1, "1 or more"),
-            ("max_steps", self.max_steps != 0, "1 or more, or -1 for num_train_epochs"),
+            ("max_steps", self.max_steps == -1 or self.max_steps >= 1, "1 or more, or -1 for num_train_epochs"),
             ("num_train_epochs", self.num_train_epochs > 0, "above 0"),
             ("learning_rate", 0 <= self.learning_rate < math.inf, "0 or more"),
             ("adam_beta1", 0 <= self.adam_beta1 < 1, "0 or more and below 1"),
@@ -201,6 +203,11 @@ class RunArguments(TrainingArguments):
         for name, reason in reasons.items():
             if getattr(self, name) != defaults[name]:
                 raise InputError(f"{name} has no effect here: {reason}")
+        unread = {*self.NOT_READ, *({"optim_args"} if self.optimizer != "trainer" else ())}
+        unread |= {"lr_scheduler_kwargs"} if self.schedule != "trainer" else set()
+        given = [f"{name} {getattr(self, name)}" for name in sorted(unread) if getattr(self, name) != defaults[name]]
+        if given:
+            _warn("without effect here: %s", ", ".join(given))
         if self.resume_from_checkpoint is not None:
             raise InputError("resume_from_checkpoint has no effect here: give --resume last, or --resume FOLDER")
         if self.logging_nan_inf_filter:
@@ -284,7 +291,7 @@ class RunArguments(TrainingArguments):
         return micro, share // micro
 
 
-def _warn(message: str, *values: int) -> None:
+def _warn(message: str, *values: object) -> None:
     """Warn in the main process alone; called before logging is set up."""
     if os.environ.get("RANK", "0") == "0":
         logger.warning(message, *values)

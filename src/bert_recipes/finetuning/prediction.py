@@ -135,7 +135,7 @@ class Predictor:
             logger.warning("%d inputs fill all %d positions; what does not fit is cut off", num_full, length)
 
 
-def check_inputs(task: Task, path: Path) -> int:
+def check_inputs(task: Task, path: Path, id_column: str | None = None) -> int:
     """Read an input file to its end, so that mistakes are found before anything is predicted.
 
     Returns:
@@ -144,7 +144,7 @@ def check_inputs(task: Task, path: Path) -> int:
     Raises:
         InputError: See `read_chunks`.
     """
-    return sum(len(chunk.ids) for chunk in read_chunks(path, task))
+    return sum(len(chunk.ids) for chunk in read_chunks(path, task, id_column=id_column))
 
 
 def load_predictor(
@@ -164,7 +164,7 @@ def load_predictor(
     task = task_of_checkpoint(config, args)
     settings = TaskArguments(task=task.name, model_name_or_path=name, **inputs.resolved(config, name))
     tokenizer = open_tokenizer(name)
-    num_inputs = check_inputs(task, Path(args.input_file))
+    num_inputs = check_inputs(task, Path(args.input_file), args.id_column)
     return make_predictor(task, settings, tokenizer, run_arguments), num_inputs
 
 

@@ -1,13 +1,14 @@
-"""The six published sizes of BERT, and where a model's parameters are."""
+"""The six published sizes of BERT, where a model's parameters are, and whether a checkpoint has more of them."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from torch import nn
-from transformers import BertConfig
+from transformers import BertConfig, PretrainedConfig
 from transformers.activations import ACT2FN
 
 from bert_recipes.errors import InputError
@@ -124,3 +125,23 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
     heads = [name for name in counts if name.startswith("pre-training heads")]
     order = [name for name in counts if name not in heads] + heads
     return {name: counts[name] for name in order if counts[name]}
+
+
+def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str]) -> None:
+    """Refuse a checkpoint with more layers than its config.json says: they would be dropped without a word.
+
+    Args:
+        name: Of the checkpoint.
+        config: As it was opened.
+        unexpected: Names of the weights that the model has no place for (`output_loading_info`).
+
+    Raises:
+        InputError: There are such layers.
+    """
+    found = {int(match[1]): match[0] for key in unexpected if (match := re.search(r"\blayers?\.(\d+)\b", key))}
+    beyond = [found[number] for number in sorted(found) if number >= getattr(config, "num_hidden_layers", number + 1)]
+    if beyond:
+        raise InputError(
+            f"{name}: its config.json has num_hidden_layers {config.num_hidden_layers}, its weights also {', '.join(beyond)}, which "
+            "would be dropped; they do not belong together: correct config.json"
+        )
