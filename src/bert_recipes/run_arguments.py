@@ -12,14 +12,13 @@ from typing import ClassVar
 
 import torch
 from transformers import TrainingArguments
-from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from bert_recipes.emissions import EnergySettings
 from bert_recipes.errors import InputError
+from bert_recipes.hub.settings import check_push_settings
 from bert_recipes.kernels import FAST_LAYERS
 from bert_recipes.optimization import OPTIMIZERS, SCHEDULES
 from bert_recipes.precision import PRECISIONS, choose_precision
-from bert_recipes.pushing import check_push_settings
 
 
 logger = logging.getLogger(__name__)
@@ -219,6 +218,8 @@ class RunArguments(TrainingArguments):
 
     def _check_packages(self) -> None:
         """Refuse trackers and engines that are not installed."""
+        from transformers.integrations import INTEGRATION_TO_CALLBACK  # takes seconds
+
         wanted = [self.report_to] if isinstance(self.report_to, str) else list(self.report_to or ())
         for name in wanted:
             if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):

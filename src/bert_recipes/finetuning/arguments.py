@@ -14,6 +14,9 @@ from bert_recipes.run_arguments import RunArguments
 DECODERS = ("original", "offsets")
 
 
+TASK_FILE = "task.yaml"
+
+
 @dataclass
 class TaskArguments:
     """Which task, on which data, cut how.
