@@ -16,12 +16,7 @@ from bert_recipes.finetuning.access import check_access, load_task
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.machine import describe_machine
 from bert_recipes.memory import peak_memory_mb
-from bert_recipes.stock_comparison.stock_trainer import (
-    StockArguments,
-    evaluate_stock,
-    make_stock_trainer,
-    train_stock,
-)
+from bert_recipes.stock_comparison.plan import StockArguments
 
 
 def main() -> None:
@@ -31,6 +26,7 @@ def main() -> None:
     from bert_recipes.finetuning.run import TASK_FILE, describe_data, prepare_run
     from bert_recipes.reports.figures import format_figures
     from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir
+    from bert_recipes.stock_comparison.stock_trainer import evaluate_stock, make_stock_trainer, train_stock
     from bert_recipes.training import check_launch, results_text, start_logging
 
     start_logging(args)

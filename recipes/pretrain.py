@@ -15,6 +15,7 @@ from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArg
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.phases import PhaseArguments, plan_phases
+from bert_recipes.run_folder import check_output_dir, claim_output_dir
 
 
 QUICKSTART = Path(__file__).parent / "configs" / "pretrain" / "quickstart.yaml"
@@ -26,6 +27,7 @@ def main() -> None:
     model_args, data_args, args, phase_args = parse_arguments(
         ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments, default_config=QUICKSTART
     )
+    check_output_dir(args)
     # Imported only now, for it takes seconds.
     from bert_recipes.model_card import write_card_of_run
     from bert_recipes.pretraining import load_model, load_phases, make_trainer
@@ -33,7 +35,6 @@ def main() -> None:
     from bert_recipes.reports.pretraining import describe_examples, describe_results
     from bert_recipes.reports.pretraining_facts import describe_run, gather_pretraining
     from bert_recipes.reports.writing import report_run
-    from bert_recipes.run_folder import claim_output_dir
     from bert_recipes.run_origin import describe_checkpoint, describe_pretraining_data
     from bert_recipes.training import check_launch, run_training, start_logging
 

@@ -51,7 +51,7 @@ def test_a_link_to_a_file_stays_and_its_target_is_replaced(tmp_path: Path):
     circular: list = []
     circular.append(circular)
     (tmp_path / "link").symlink_to(target)
-    with pytest.raises(ValueError, match="circular"):
+    with pytest.raises(ValueError, match="Circular"):
         write_json(tmp_path / "link", circular)
     assert target.read_text() == "old"
     write_json(tmp_path / "link", 1)

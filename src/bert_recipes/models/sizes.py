@@ -6,12 +6,14 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-
-from torch import nn
-from transformers import BertConfig, PretrainedConfig
-from transformers.activations import ACT2FN
+from typing import TYPE_CHECKING
 
 from bert_recipes.errors import InputError
+
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import BertConfig, PretrainedConfig
 
 
 # name -> (layers, hidden size). Heads are hidden / 64 and the feed-forward size is 4 x hidden in all of them.
@@ -65,6 +67,9 @@ def pretraining_config(
         raise InputError(f"initializer_range is {initializer_range}; allowed: above 0 and below 1")
     if max_position_embeddings < MIN_POSITIONS:
         raise InputError(f"max_position_embeddings is {max_position_embeddings}; allowed: {MIN_POSITIONS} or more")
+    from transformers import BertConfig  # takes seconds, and the sizes are wanted without it
+    from transformers.activations import ACT2FN
+
     if hidden_act not in ACT2FN:
         nearest = difflib.get_close_matches(hidden_act, list(ACT2FN), n=1, cutoff=0.0)[0]
         raise InputError(
