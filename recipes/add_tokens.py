@@ -17,8 +17,6 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.model_folder import check_new_folder, write_model_folder
-from bert_recipes.models.bert import open_checkpoint
-from bert_recipes.models.new_tokens import add_tokens
 from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
 from bert_recipes.tokenization.new_words import (
     NewWord,
@@ -90,6 +88,10 @@ def find_words(args: AddTokensArguments, tokenizer: OriginalBertTokenizer) -> tu
 def main() -> None:
     """Open, choose, extend, write, report."""
     (args,) = parse_arguments(AddTokensArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.models.bert import open_checkpoint
+    from bert_recipes.models.new_tokens import add_tokens
+
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     output_dir = Path(args.output_dir)
     check_new_folder(output_dir)

@@ -12,11 +12,8 @@ import tempfile
 from pathlib import Path
 
 from bert_recipes.benchmarking.arguments import BenchmarkArguments
-from bert_recipes.benchmarking.cases import list_cases
-from bert_recipes.benchmarking.lengths import LENGTHS_FILE, write_tables
 from bert_recipes.benchmarking.report import TABLE_FILE, write_report
 from bert_recipes.benchmarking.results import ResultsFile, machine_name
-from bert_recipes.benchmarking.suites import run_suite
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.machine import describe_machine
@@ -27,6 +24,9 @@ CONFIGS = Path(__file__).parent.resolve() / "configs"
 
 def measure(args: BenchmarkArguments) -> None:
     """Run the samples of a suite."""
+    from bert_recipes.benchmarking.cases import list_cases
+    from bert_recipes.benchmarking.suites import run_suite
+
     machine = describe_machine()
     if args.use_cpu:
         machine["gpu"] = None
@@ -41,6 +41,9 @@ def measure(args: BenchmarkArguments) -> None:
 def main() -> None:
     """Measure, then write the table and the plots."""
     (args,) = parse_arguments(BenchmarkArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.benchmarking.lengths import LENGTHS_FILE, write_tables
+
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     if args.measure_lengths:
         tables = write_tables(CONFIGS / "benchmark" / LENGTHS_FILE, args.data_dir, args.tokenizer)

@@ -11,9 +11,6 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.reports.comparison import comparison_report, read_runs
-from bert_recipes.reports.markdown import to_text
-from bert_recipes.reports.writing import check_report_folder, save_report
 
 
 @dataclass
@@ -30,6 +27,11 @@ class CompareRunsArguments:
 def main() -> None:
     """Read, check, write, say where."""
     (args,) = parse_arguments(CompareRunsArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.reports.comparison import comparison_report, read_runs
+    from bert_recipes.reports.markdown import to_text
+    from bert_recipes.reports.writing import check_report_folder, save_report
+
     folder = Path(args.output_dir)
     runs = read_runs([Path(run) for run in args.runs])
     check_report_folder(folder)

@@ -12,7 +12,6 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.model_folder import check_new_folder, write_model_folder
 from bert_recipes.tokenization import load_tokenizer
-from bert_recipes.zero_checkpoints import check_zero_checkpoint, model_of
 
 
 @dataclass
@@ -31,6 +30,9 @@ class ConsolidateArguments:
 def main() -> None:
     """Check, join, write."""
     (args,) = parse_arguments(ConsolidateArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.zero_checkpoints import check_zero_checkpoint, model_of
+
     checkpoint, output_dir = Path(args.checkpoint), Path(args.output_dir)
     check_new_folder(output_dir)
     check_zero_checkpoint(checkpoint)

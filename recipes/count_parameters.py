@@ -5,12 +5,8 @@ python recipes/count_parameters.py --size base --vocab_size 30000
 
 from dataclasses import dataclass, field
 
-import torch
-
-from bert_recipes import BertForPreTraining
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.models.sizes import count_parameters, pretraining_config
 
 
 # Devlin et al. 2019, section 3: "Total Parameters".
@@ -29,6 +25,12 @@ class CountArguments:
 def main() -> None:
     """Count and print."""
     (args,) = parse_arguments(CountArguments)
+    # Imported only now, for it takes seconds.
+    import torch
+
+    from bert_recipes import BertForPreTraining
+    from bert_recipes.models.sizes import count_parameters, pretraining_config
+
     if args.vocab_size < 1 or args.max_position_embeddings < 1:
         raise InputError("vocab_size and max_position_embeddings must be 1 or more")
     config = pretraining_config(

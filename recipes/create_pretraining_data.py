@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
+from bert_recipes.data.files import check_pattern
 from bert_recipes.data.instance_files import check_instance_outputs, write_instances
 from bert_recipes.data.original_instances import OriginalPairs, create_training_instances, read_documents
 from bert_recipes.data.original_masking import OriginalMasking
@@ -98,6 +99,7 @@ def find_inputs(patterns: Sequence[str]) -> list[Path]:
     """
     files: list[Path] = []
     for pattern in patterns:
+        check_pattern(pattern)
         found = (
             [pattern]
             if Path(pattern).is_file()

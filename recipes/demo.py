@@ -11,8 +11,6 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.demo.arguments import DemoArguments
-from bert_recipes.demo.model import open_demo_model
-from bert_recipes.demo.server import claim_port, serve
 from bert_recipes.errors import run_cli
 
 
@@ -22,6 +20,10 @@ logger = logging.getLogger("demo")
 def main() -> None:
     """Parse, claim the port, open, serve."""
     (args,) = parse_arguments(DemoArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.demo.model import open_demo_model
+    from bert_recipes.demo.server import claim_port, serve
+
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     for library in ("accelerate", "httpx", "matplotlib", "transformers"):
         logging.getLogger(library).setLevel(logging.WARNING)

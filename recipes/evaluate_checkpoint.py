@@ -21,8 +21,6 @@ from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.scoring import ScoringArguments, names_a_task, score_checkpoint
 from bert_recipes.machine import describe_machine
-from bert_recipes.pretraining import load_data, load_model, make_trainer
-from bert_recipes.training import check_launch, results_text, start_logging
 
 
 logger = logging.getLogger("evaluate_checkpoint")
@@ -57,6 +55,9 @@ def main() -> None:
         (ScoringArguments, FineTuningArguments) if on_task else (ModelArguments, DataArguments, EvaluationRunArguments)
     )
     evaluate, *settings, args = parse_arguments(EvaluateArguments, *types)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.training import check_launch, results_text, start_logging
+
     if args.push_to_hub:
         raise InputError(
             "push_to_hub has no effect here; recipes/push_to_hub.py pushes a finished run with its figures"
@@ -83,6 +84,8 @@ def measure_pretraining(
     model_args: ModelArguments, data_args: DataArguments, args: EvaluationRunArguments
 ) -> dict[str, Any]:
     """Losses and accuracies of both pre-training tasks on held-out pairs."""
+    from bert_recipes.pretraining import load_data, load_model, make_trainer
+
     if model_args.model_name_or_path is None:
         raise InputError("model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to measure")
     data = load_data(data_args, args.seed)

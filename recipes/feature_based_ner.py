@@ -12,13 +12,6 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import run_cli, saving
-from bert_recipes.finetuning.feature_ner import (
-    RESULTS_FILE,
-    TABLE_FILE,
-    load_feature_data,
-    make_table,
-    measure_ways,
-)
 from bert_recipes.finetuning.feature_ner_arguments import FeatureNerArguments
 from bert_recipes.machine import describe_machine
 from bert_recipes.whole_files import write_json
@@ -27,6 +20,15 @@ from bert_recipes.whole_files import write_json
 def main() -> None:
     """Compute or reopen the features, train what is not measured yet, print the table."""
     (args,) = parse_arguments(FeatureNerArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.finetuning.feature_ner import (
+        RESULTS_FILE,
+        TABLE_FILE,
+        load_feature_data,
+        make_table,
+        measure_ways,
+    )
+
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     data = load_feature_data(args)
     records = measure_ways(args, data)

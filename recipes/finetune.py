@@ -15,6 +15,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.finetuning.access import check_access, load_task
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
+from bert_recipes.run_folder import check_output_dir, claim_output_dir
 
 
 logger = logging.getLogger("finetune")
@@ -26,6 +27,7 @@ def main() -> None:
     task = load_task(settings)
     if not args.has_output_dir:
         args.output_dir = f"runs/{task.name}"
+    check_output_dir(args)
     # Imported only now, for it takes seconds: what is out of reach has been said before.
     from bert_recipes.finetuning.run import describe_origin, prepare_run, read_by, write_predictions
     from bert_recipes.model_card import write_card_of_run
@@ -33,7 +35,6 @@ def main() -> None:
     from bert_recipes.reports.figures import format_figures
     from bert_recipes.reports.finetuning_facts import gather_finetuning
     from bert_recipes.reports.writing import report_run
-    from bert_recipes.run_folder import claim_output_dir
     from bert_recipes.training import check_launch, run_training, start_logging
 
     start_logging(args)

@@ -13,25 +13,27 @@ from pathlib import Path
 from bert_recipes.config import parse_arguments, save_config, write_task_file
 from bert_recipes.errors import run_cli, saving
 from bert_recipes.finetuning.access import check_access, load_task
-from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
-from bert_recipes.finetuning.run import TASK_FILE, describe_data, prepare_run
+from bert_recipes.finetuning.arguments import TASK_FILE, FineTuningArguments, TaskArguments
 from bert_recipes.machine import describe_machine
 from bert_recipes.memory import peak_memory_mb
-from bert_recipes.reports.figures import format_figures
-from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir
-from bert_recipes.stock_comparison.stock_trainer import (
-    StockArguments,
-    evaluate_stock,
-    make_stock_trainer,
-    predict_stock,
-    train_stock,
-)
-from bert_recipes.training import check_launch, results_text, start_logging
+from bert_recipes.stock_comparison.plan import StockArguments
 
 
 def main() -> None:
     """Prepare the run as ours, then train and measure it with stock classes."""
     settings, args, own = parse_arguments(TaskArguments, FineTuningArguments, StockArguments, check_first=check_access)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.finetuning.run import describe_data, prepare_run
+    from bert_recipes.reports.figures import format_figures
+    from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir
+    from bert_recipes.stock_comparison.stock_trainer import (
+        evaluate_stock,
+        make_stock_trainer,
+        predict_stock,
+        train_stock,
+    )
+    from bert_recipes.training import check_launch, results_text, start_logging
+
     start_logging(args)
     check_launch(args)
     if not args.has_output_dir:

@@ -21,7 +21,6 @@ from bert_recipes.field_types import field_types
 from bert_recipes.glue_table import TASKS, read_runs, write_table
 from bert_recipes.sweeps.flags import check_flag_names, check_flags, check_run, given_flags, split_flags, split_quoted
 from bert_recipes.sweeps.grid import choose_seeds, first_flags
-from bert_recipes.sweeps.runs import read_sweep, run_sweep
 from bert_recipes.sweeps.subruns import (
     FineTuning,
     claimed_folder,
@@ -67,6 +66,8 @@ class GlueArguments:
 
 def run_task(args: GlueArguments, name: str, finetuning: FineTuning, seeds: list[int]) -> None:
     """Run one task with every seed, or as a sweep."""
+    from bert_recipes.sweeps.runs import read_sweep, run_sweep
+
     folder = Path(args.output_dir) / name
     if args.sweep is not None:
         run_sweep(folder, finetuning, read_sweep(args.sweep, SWEEPS, finetuning.flags), seeds)
@@ -79,6 +80,9 @@ def main() -> None:
     """Run what is not finished, then print the table."""
     own, flags = split_flags(sys.argv[1:], field_types(GlueArguments), quoted=TASKS)
     (args,) = parse_arguments(GlueArguments, argv=own)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.sweeps.runs import read_sweep
+
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     seeds = choose_seeds(args.num_seeds, args.seeds)
     if "config" not in given_flags(flags):

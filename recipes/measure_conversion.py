@@ -16,13 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_recipes import BertForPreTraining, load_tokenizer
 from bert_recipes.benchmarking.large_corpus import peak_mb
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.machine import describe_machine
-from bert_recipes.model_folder import write_model_folder
-from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization import SPECIAL_TOKENS
 from bert_recipes.whole_files import write_json
 
@@ -79,6 +76,10 @@ def processor_seconds() -> float:
 
 def measure(size: str, args: MeasureArguments, folder: Path) -> dict[str, Any]:
     """Make a model, convert it there and back, look whether it is the same."""
+    from bert_recipes import BertForPreTraining, load_tokenizer
+    from bert_recipes.model_folder import write_model_folder
+    from bert_recipes.models.sizes import pretraining_config
+
     pieces = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(args.vocab_size - len(SPECIAL_TOKENS)))]
     folder.mkdir()
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")

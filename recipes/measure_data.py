@@ -15,7 +15,6 @@ from bert_recipes.data.sampler import epoch_order
 from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.machine import describe_machine
-from bert_recipes.pretraining import load_data
 
 
 # Devlin et al. 2019, section 3.1: 3,300 M words; RoBERTa (Liu et al. 2019, section 3.2) gives their size as 16 GB.
@@ -51,6 +50,9 @@ def train_text_bytes(store: Store) -> float:
 def main() -> None:
     """Build an index, draw, collate, extrapolate, print."""
     measure, data_args = parse_arguments(MeasureArguments, DataArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.pretraining import load_data
+
     if data_args.store is None:
         raise InputError("measure_data measures a store's pairs: give --store FOLDER instead of --train_file")
     store = open_store(data_args.store)

@@ -16,7 +16,6 @@ from bert_recipes.errors import run_cli
 from bert_recipes.finetuning.input_arguments import InputArguments
 from bert_recipes.finetuning.prediction import PredictionArguments, load_predictor, replacing, write_lines
 from bert_recipes.finetuning.prediction_inputs import read_chunks
-from bert_recipes.training import check_launch, start_logging
 
 
 logger = logging.getLogger("predict")
@@ -25,6 +24,9 @@ logger = logging.getLogger("predict")
 def main() -> None:
     """Parse, check, predict; a Trainer that only predicts leaves no folder behind."""
     args, inputs = parse_arguments(PredictionArguments, InputArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.training import check_launch, start_logging
+
     with tempfile.TemporaryDirectory() as folder:
         run_arguments = args.run_arguments(folder)
         start_logging(run_arguments)

@@ -16,17 +16,9 @@ from typing import Any
 from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.model_card import write_card_of_run
 from bert_recipes.phases import PhaseArguments, plan_phases
-from bert_recipes.pretraining import load_model, load_phases, make_trainer
-from bert_recipes.pushing import check_push
 from bert_recipes.quickstart import build_quickstart
-from bert_recipes.reports.pretraining import describe_examples, describe_results
-from bert_recipes.reports.pretraining_facts import describe_run, gather_pretraining
-from bert_recipes.reports.writing import report_run
-from bert_recipes.run_folder import claim_output_dir
-from bert_recipes.run_origin import describe_checkpoint, describe_pretraining_data
-from bert_recipes.training import check_launch, run_training, start_logging
+from bert_recipes.run_folder import check_output_dir, claim_output_dir
 
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -39,6 +31,17 @@ def main() -> None:
     model_args, data_args, args, phase_args = parse_arguments(
         ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments, default_config=QUICKSTART
     )
+    check_output_dir(args)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.model_card import write_card_of_run
+    from bert_recipes.pretraining import load_model, load_phases, make_trainer
+    from bert_recipes.pushing import check_push
+    from bert_recipes.reports.pretraining import describe_examples, describe_results
+    from bert_recipes.reports.pretraining_facts import describe_run, gather_pretraining
+    from bert_recipes.reports.writing import report_run
+    from bert_recipes.run_origin import describe_checkpoint, describe_pretraining_data
+    from bert_recipes.training import check_launch, run_training, start_logging
+
     start_logging(args)
     check_launch(args)
     check_push(args)

@@ -10,7 +10,6 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bert_recipes.bias_probe import probe_checkpoint, write_probe
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 
@@ -29,6 +28,9 @@ class ProbeArguments:
 def main() -> None:
     """Probe, print, write."""
     (args,) = parse_arguments(ProbeArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.bias_probe import probe_checkpoint, write_probe
+
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     measured = probe_checkpoint(args.model_name_or_path)
     print(f"{'occupation':16}{'P(she)':>8}{'P(he) + P(she)':>16}{'pieces':>8}")

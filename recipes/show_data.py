@@ -3,17 +3,22 @@
 python recipes/show_data.py --store data/quickstart/store --num_pairs 3
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from bert_recipes.arguments import DataArguments
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.pretraining import load_data
+
+
+if TYPE_CHECKING:
+    import torch
 
 
 LABELS = {0: "0 = next (B follows A in its document)", 1: "1 = random (B comes from another document)"}
@@ -47,6 +52,9 @@ def print_pair(row: Mapping[str, torch.Tensor], tokenizer: PreTrainedTokenizerBa
 def main() -> None:
     """Load, draw, mask, print."""
     show, data_args = parse_arguments(ShowArguments, DataArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.pretraining import load_data
+
     data = load_data(data_args, show.seed)
     total = data.train.num_pairs(show.epoch)
     if not 0 <= show.first < total:

@@ -18,7 +18,6 @@ from bert_recipes.errors import run_cli
 from bert_recipes.field_types import field_types
 from bert_recipes.sweeps.flags import check_flag_names, split_flags
 from bert_recipes.sweeps.grid import choose_seeds
-from bert_recipes.sweeps.runs import read_sweep, run_sweep
 from bert_recipes.sweeps.subruns import FineTuning, end_with_children, finetuning_command
 
 
@@ -44,6 +43,9 @@ def main() -> None:
     """Read the sweep, run what is not finished, report."""
     own, flags = split_flags(sys.argv[1:], field_types(SweepArguments))
     (args,) = parse_arguments(SweepArguments, argv=own)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.sweeps.runs import read_sweep, run_sweep
+
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     check_flag_names(flags, field_types(SweepArguments))
     grid = read_sweep(args.sweep, HERE / "configs" / "sweep", flags, args.num_trials)

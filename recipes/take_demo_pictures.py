@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.demo.pictures import take_pictures
 from bert_recipes.errors import InputError, run_cli, saving
 
 
@@ -43,6 +42,9 @@ class PictureArguments:
 def main() -> None:
     """Serve the page on a free port, go through its tabs, write."""
     (args,) = parse_arguments(PictureArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.demo.pictures import take_pictures
+
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     output_dir = Path(args.output_dir)
     with saving(output_dir):

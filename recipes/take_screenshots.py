@@ -11,7 +11,6 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.reports.pictures import take_pictures
 
 
 @dataclass
@@ -28,6 +27,9 @@ class ScreenshotArguments:
 def main() -> None:
     """See that all pages are there, look at each, write."""
     (args,) = parse_arguments(ScreenshotArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.reports.pictures import take_pictures
+
     for path in take_pictures([Path(folder) for folder in args.folders], Path(args.output_dir), args.parts):
         print(path)
 

@@ -10,10 +10,9 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bert_recipes.bias_probe import refresh_probe
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.model_card import CardArguments, check_card, write_card
+from bert_recipes.model_card import CardArguments
 
 
 @dataclass
@@ -30,6 +29,10 @@ class CardTargetArguments:
 def main() -> None:
     """Check, probe, write."""
     target, given = parse_arguments(CardTargetArguments, CardArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.bias_probe import refresh_probe
+    from bert_recipes.model_card import check_card, write_card
+
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     folder = Path(target.run_dir)
     is_fine_tuned = check_card(folder, given, overwrite=target.overwrite).is_fine_tuned

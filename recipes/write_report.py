@@ -11,7 +11,6 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.reports.writing import write_report
 
 
 @dataclass
@@ -24,6 +23,9 @@ class ReportArguments:
 def main() -> None:
     """Read, write, say where."""
     (args,) = parse_arguments(ReportArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.reports.writing import write_report
+
     print(", ".join(map(str, write_report(Path(args.run)))))
 
 

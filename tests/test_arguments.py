@@ -290,3 +290,32 @@ def test_the_trainers_own_optimiser_and_schedule_can_be_chosen(tmp_path):
     args = make(tmp_path, optimizer="trainer", optim="adafactor", schedule="trainer", lr_scheduler_type="cosine")
     assert isinstance(args, TrainingArguments)
     assert args.optim == "adafactor"
+
+
+def test_settings_of_stock_that_nothing_reads_are_named_in_one_warning(tmp_path, caplog):
+    unread = {"label_smoothing_factor": 0.1, "data_seed": 7, "optim_args": "a=1", "lr_scheduler_kwargs": {"b": 1}}
+    make(tmp_path, **unread)
+    (record,) = [record for record in caplog.records if "without effect" in record.getMessage()]
+    assert record.getMessage() == (
+        "without effect here: data_seed 7, label_smoothing_factor 0.1, lr_scheduler_kwargs {'b': 1}, optim_args a=1"
+    )
+    caplog.clear()
+    chosen = {"optimizer": "trainer", "schedule": "trainer", "optim_args": "a=1", "lr_scheduler_kwargs": {}}
+    FineTuningArguments(output_dir=str(tmp_path), data_seed=7, **chosen)
+    assert "without effect" not in caplog.text
+
+
+@pytest.mark.parametrize("steps", [-5, -2, 0])
+def test_a_number_of_steps_is_positive_or_minus_one(tmp_path, steps):
+    with pytest.raises(InputError, match=f"^max_steps is {steps}; allowed: 1 or more, or -1 for num_train_epochs$"):
+        make(tmp_path, max_steps=steps)
+    assert make(tmp_path, max_steps=-1).max_steps == -1  # stock's "not given"
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_of_no_predictions_is_refused(small_store, limit):
+    from bert_recipes.arguments import DataArguments
+    from bert_recipes.pretraining import load_data
+
+    with pytest.raises(InputError, match=f"^max_predictions_per_seq is {limit}; allowed: 1 or more$"):
+        load_data(DataArguments(store=str(small_store), max_predictions_per_seq=limit), seed=1)

@@ -285,3 +285,24 @@ def test_importing_the_package_is_quick_and_needs_no_heavy_module():
     code = "import sys, bert_recipes; print([m for m in ('torch', 'transformers', 'pyarrow', 'yaml') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+# A user who asks for help, or has mistyped a flag, does not wait for what only the work needs.
+HELP_OF_ALL = """
+import contextlib, io, runpy, sys
+for path in sys.argv[1:]:
+    sys.argv = [path, "--help"]
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+        runpy.run_path(path, run_name="__main__")
+    assert "usage:" in text.getvalue(), path
+    heavy = {"torch"} if path.endswith(LIGHT) else {"transformers.modeling_utils", "transformers.trainer"}
+    assert not heavy & set(sys.modules), (path, heavy & set(sys.modules))
+"""
+
+
+def test_help_loads_no_model_and_that_of_reports_no_torch():
+    light = ("write_report.py", "compare_runs.py", "write_model_card.py")
+    scripts = sorted(SCRIPTS, key=lambda path: not path.name.endswith(light))
+    code = f"LIGHT = {light!r}\n{HELP_OF_ALL}"
+    done = subprocess.run([sys.executable, "-c", code, *map(str, scripts)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ from bert_recipes.own_card import CARD_FILE, TRACE_FILE
 from bert_recipes.reports.common import PLOT_FILE
 from bert_recipes.reports.run_files import FACTS_FILE
 from bert_recipes.reports.writing import MARKDOWN_FILE, PAGE_FILE
-from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, claim_output_dir, is_run_file
+from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, check_output_dir, claim_output_dir, is_run_file
 from bert_recipes.run_lock import lock_run
 from bert_recipes.sweeps.folder import NO_WEIGHTS_FILE
 from bert_recipes.trackers.tracker import NOTES_FILE
@@ -320,3 +320,33 @@ def test_an_explicit_checkpoint_of_another_run_goes_into_a_free_folder_only(tmp_
     with pytest.raises(InputError, match="second"):
         claim(second, wanted)
     assert content(second) == before
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_the_early_look_refuses_what_the_claim_would(tmp_path: Path, is_finished: bool):
+    folder = make_run(tmp_path / "run", 2, is_finished=is_finished)
+    check_output_dir(settings(folder, overwrite_run=True))
+    check_output_dir(settings(folder, "last"))
+    for resume in ("no", "auto") if is_finished else ("no",):
+        with pytest.raises(InputError) as early:
+            check_output_dir(settings(folder, resume))
+        with pytest.raises(InputError, match=re.escape(str(early.value))):
+            claim(folder, resume)
+    if not is_finished:
+        check_output_dir(settings(folder, "auto"))
+
+
+def test_a_folder_of_somebody_else_is_refused_before_a_model_can_be_loaded(tmp_path: Path, repository: Path):
+    (tmp_path / "thesis.txt").write_text("kept")
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = ['pretrain.py', '--store', 'nowhere', '--use_cpu', 'true', '--output_dir', {str(tmp_path)!r}]\n"
+        "try:\n"
+        f"    runpy.run_path({str(repository / 'recipes' / 'pretrain.py')!r}, run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 1\n"
+        "assert 'bert_recipes.models.bert' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"error: output_dir {tmp_path} holds files that are no run")

@@ -107,6 +107,8 @@ class PreTrainingArguments(RunArguments):
         "ignore_data_skip": "a resumed run goes on where it stopped",
     }
 
+    NOT_READ: ClassVar[frozenset[str]] = frozenset({"data_seed", "label_smoothing_factor"})
+
     learning_rate: float = field(default=1e-4, metadata={"help": "peak learning rate (paper: 1e-4)"})
     warmup_steps: float = field(
         default=0.01, metadata={"help": "warm-up steps, or their share if below 1 (paper: 0.01)"}

@@ -31,8 +31,10 @@ def check_checkpoint(name: str) -> bool:
         Whether only the local Hub cache can be asked for it.
 
     Raises:
-        InputError: No such folder, no config.json or safetensors weights in it, or a Hub name that cannot be reached.
+        InputError: An empty name, no such folder, no config.json or safetensors weights in it, or a Hub name that cannot be reached.
     """
+    if not name.strip():
+        raise InputError("model_name_or_path is empty; give a checkpoint folder or a Hub name")
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file():

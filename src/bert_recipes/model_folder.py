@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any
 
 from bert_recipes.errors import InputError, saving
 from bert_recipes.whole_files import write_json
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 def check_new_folder(folder: Path) -> None:
@@ -36,6 +39,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     Raises:
         InputError: It cannot be written.
     """
+    folder = Path(os.path.realpath(folder))  # a link stays
     with saving(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:

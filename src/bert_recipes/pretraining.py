@@ -158,10 +158,12 @@ def _warn_of_ignored(settings: Any, names: Sequence[str], reason: str) -> None:
 def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: int) -> DataCollatorForPreTraining:
     """The collator that the settings describe; the limit of predictions defaults to the share of the longest pair."""
     limit = data.max_predictions_per_seq
+    if limit is None:
+        limit = default_max_predictions(data.max_seq_length, data.mlm_probability)
     return DataCollatorForPreTraining(
         tokenizer,
         mlm_probability=data.mlm_probability,
-        max_predictions_per_seq=limit or default_max_predictions(data.max_seq_length, data.mlm_probability),
+        max_predictions_per_seq=limit,
         mask_rate=data.mask_rate,
         keep_rate=data.keep_rate,
         random_rate=data.random_rate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Collection, Mapping
@@ -11,17 +12,17 @@ from typing import Any, ClassVar
 
 import torch
 from transformers import TrainingArguments
-from transformers.integrations import INTEGRATION_TO_CALLBACK
-from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from bert_recipes.emissions import EnergySettings
 from bert_recipes.errors import InputError
+from bert_recipes.hub.settings import check_push_settings
 from bert_recipes.kernels import FAST_LAYERS
 from bert_recipes.optimization import OPTIMIZERS, SCHEDULES
 from bert_recipes.precision import PRECISIONS, choose_precision
-from bert_recipes.pushing import check_push_settings
 from bert_recipes.typed_settings import PARTS, TOTAL, settle
 
+
+logger = logging.getLogger(__name__)
 
 # What the extra `tracking` brings.
 TRACKERS = ("tensorboard", "trackio", "wandb")
@@ -68,6 +69,8 @@ class RunArguments(TrainingArguments):
     )
     # Settings of the Trainer that would be ignored -> why.
     WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {}
+    # As well, but common in files that are shared with stock's Trainer: they are named in a warning.
+    NOT_READ: ClassVar[frozenset[str]] = frozenset()
 
     adam_epsilon: float = field(default=1e-6, metadata={"help": "epsilon of Adam (original: 1e-6)"})
     weight_decay: float = field(default=0.01, metadata={"help": "weight decay (paper: 0.01)"})
@@ -161,6 +164,8 @@ class RunArguments(TrainingArguments):
             raise InputError(str(error)) from error
         self.mixed_precision = mixed_precision
         # Models are loaded whole: transformers' way for ZeRO 3 draws other heads and saves LayerNorm as gamma and beta.
+        from transformers.integrations.deepspeed import unset_hf_deepspeed_config  # takes seconds
+
         unset_hf_deepspeed_config()
 
     @property
@@ -174,7 +179,7 @@ class RunArguments(TrainingArguments):
             ("per_device_train_batch_size", self.per_device_train_batch_size >= 1, "1 or more"),
             ("per_device_eval_batch_size", self.per_device_eval_batch_size >= 1, "1 or more"),
             ("gradient_accumulation_steps", self.gradient_accumulation_steps >= 1, "1 or more"),
-            ("max_steps", self.max_steps != 0, "1 or more, or -1 for num_train_epochs"),
+            ("max_steps", self.max_steps == -1 or self.max_steps >= 1, "1 or more, or -1 for num_train_epochs"),
             ("num_train_epochs", self.num_train_epochs > 0, "above 0"),
             ("learning_rate", 0 <= self.learning_rate < math.inf, "0 or more"),
             ("adam_beta1", 0 <= self.adam_beta1 < 1, "0 or more and below 1"),
@@ -204,6 +209,11 @@ class RunArguments(TrainingArguments):
         for name, reason in reasons.items():
             if getattr(self, name) != defaults[name]:
                 raise InputError(f"{name} has no effect here: {reason}")
+        unread = {*self.NOT_READ, *({"optim_args"} if self.optimizer != "trainer" else ())}
+        unread |= {"lr_scheduler_kwargs"} if self.schedule != "trainer" else set()
+        given = [f"{name} {getattr(self, name)}" for name in sorted(unread) if getattr(self, name) != defaults[name]]
+        if given:
+            _warn("without effect here: %s", ", ".join(given))
         if self.resume_from_checkpoint is not None:
             raise InputError("resume_from_checkpoint has no effect here: give --resume last, or --resume FOLDER")
         if self.logging_nan_inf_filter:
@@ -215,6 +225,8 @@ class RunArguments(TrainingArguments):
 
     def _check_packages(self) -> None:
         """Refuse trackers and engines that are not installed."""
+        from transformers.integrations import INTEGRATION_TO_CALLBACK  # takes seconds
+
         wanted = [self.report_to] if isinstance(self.report_to, str) else list(self.report_to or ())
         for name in wanted:
             if name not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
@@ -279,3 +291,9 @@ class RunArguments(TrainingArguments):
         share = total // processes
         micro = next(size for size in range(min(most, share), 0, -1) if share % size == 0)
         return micro, share // micro
+
+
+def _warn(message: str, *values: object) -> None:
+    """Warn in the main process alone; called before logging is set up."""
+    if os.environ.get("RANK", "0") == "0":
+        logger.warning(message, *values)

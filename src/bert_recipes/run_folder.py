@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -106,6 +107,18 @@ _FREE = frozenset(
         "carbon_intensity",
     ]
 )
+
+
+def check_output_dir(args: RunArguments) -> None:
+    """Say at once what `claim_output_dir` would refuse of the folder; the main process looks, nothing is changed.
+
+    Raises:
+        InputError: It holds another or a finished run, or foreign files.
+    """
+    folder = Path(args.output_dir)
+    begins = args.overwrite_run or args.resume == "no" or (args.resume == "auto" and not is_unfinished(folder))
+    if begins and os.environ.get("RANK", "0") == "0":
+        _check_free(folder, args)
 
 
 def claim_output_dir(

@@ -19,8 +19,13 @@ def written_aside(path: Path) -> Iterator[Path]:
     """Give a path beside a file to write to, which becomes that file when the block ends well.
 
     Args:
-        path: The file; its folder is made. Whatever goes wrong, it stays as it was.
+        path: The file; its folder is made. Whatever goes wrong, it stays as it was. A link stays, and what it leads to is
+            replaced; to a device or a pipe is written straight, as it could not be put back.
     """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -4,7 +4,9 @@ import gzip
 import json
 import os
 import sys
+import tempfile
 import types
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -364,3 +366,35 @@ def test_rows_of_the_hub_are_documents(monkeypatch):
     assert counts.dropped == {"rows_without_text": 1}
     with pytest.raises(InputError, match="row 1: no column 'body'; columns present: text"):
         next(iter_hub_documents("owner/name", text_column="body"))
+
+
+@pytest.fixture
+def closed(tmp_path):
+    """A folder with a subfolder that cannot be listed, as its owner meets it; for root permissions do not hold."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder / "a" / "1.txt", "a")
+        write(folder / "b" / "2.txt", "b")
+        folder.chmod(0o755)
+        (folder / "b").chmod(0o000)
+        was_root = os.geteuid() == 0
+        if was_root:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            if was_root:
+                os.seteuid(0)
+            (folder / "b").chmod(0o755)
+
+
+@pytest.mark.parametrize("pattern", ["", "*/*.txt", "**/*.txt", "**", "[ab]/*"])
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_left_out(closed, pattern):
+    """`os.walk` and `glob` pass over it without a word: half of a corpus would be missing."""
+    assert f"{closed / 'b'}" in error_of(closed / pattern)
+    assert "this folder cannot be read (Permission denied)" in error_of(closed / pattern)
+
+
+def test_a_folder_that_a_pattern_does_not_look_into_may_be_closed(closed):
+    assert find_files(str(closed / "a" / "*.txt")) == [closed / "a" / "1.txt"]
+    assert find_files(str(closed / "a*" / "*.txt")) == [closed / "a" / "1.txt"]

@@ -2,17 +2,21 @@
 
 import contextlib
 import json
+import logging
+import os
 import pickle
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from bert_recipes.data import columns
+from bert_recipes.data.splits import COLUMN_OF_FILE, TokenStore
 from bert_recipes.data.store import open_store
 from bert_recipes.data.store_writer import StoreWriter
 from bert_recipes.errors import InputError
@@ -319,7 +323,8 @@ def test_offsets_that_lead_elsewhere_are_an_error_and_no_wrong_tokens(tmp_path, 
     for name in ("documents.arrow", "sentences.arrow"):
         path = write_store(tmp_path / name)
         change_number(path / "train" / name, 2, value)
-        split = open_store(path).train
+        assert f"{name}: damaged: other values than were written" in error_of(path)
+        split = TokenStore(path / "train")
         with pytest.raises(InputError, match=f"{name}: damaged: its offsets do not grow"):
             split.sentence_offsets(0, 3) if name == "documents.arrow" else split.sentence_lengths(0, 6)
     with pytest.raises(InputError, match=r"sentences\.arrow: damaged"):
@@ -367,3 +372,41 @@ def test_another_tokenizer_is_refused(tmp_path):
         store.check_tokenizer("abc", 101)
     with pytest.raises(InputError, match="same vocabulary size, but other pieces"):
         store.check_tokenizer("other", 100)
+
+
+def test_other_values_in_a_file_of_the_same_size_are_refused(tmp_path):
+    path = write_store(tmp_path / "store")
+    open_store(path)
+    for file in sorted((path / "train").iterdir()):
+        before = file.read_bytes()
+        values = columns.Column(file, COLUMN_OF_FILE[file.name]).slice(0, 4).tobytes()
+        place = before.index(values)
+        file.write_bytes(before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :])
+        assert "prepare the store again" in error_of(path), file.name
+        file.write_bytes(before)
+    assert documents_of(open_store(path).train) == DOCUMENTS
+
+
+def test_a_store_is_read_to_its_end_once(tmp_path, monkeypatch):
+    """A large store is not read at every start; a file with another time is."""
+    path = write_store(tmp_path / "store")
+    read = []
+    whole = columns.Column.sha256
+    monkeypatch.setattr(columns.Column, "sha256", lambda column: read.append(column) or whole(column))
+    open_store(path)
+    assert len(read) == 8  # four files of two splits
+    open_store(path)
+    assert len(read) == 8
+    os.utime(path / "train" / "tokens.arrow", ns=(1, 1))
+    open_store(path)
+    assert len(read) == 16
+
+
+def test_a_store_that_cannot_be_written_to_is_compared_every_time(tmp_path, monkeypatch, caplog):
+    path = write_store(tmp_path / "store")
+    refused = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(Path, "write_text", lambda *args, **kwargs: (_ for _ in ()).throw(refused))
+    with caplog.at_level(logging.INFO):
+        assert documents_of(open_store(path).train) == DOCUMENTS
+    assert "cannot be kept (Permission denied)" in caplog.text
+    assert not (path / ".checked.json").exists()

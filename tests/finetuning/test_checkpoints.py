@@ -7,7 +7,10 @@ import pytest
 import torch
 import transformers
 
+from bert_recipes.checkpoint_access import check_checkpoint
 from bert_recipes.errors import InputError
+from bert_recipes.exporting.heads import head_of, open_stock
+from bert_recipes.features.frozen_encoder import open_encoder
 from bert_recipes.finetuning.access import choose_checkpoint
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
@@ -15,6 +18,8 @@ from bert_recipes.finetuning.multiple_choice import MultipleChoice
 from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
 from bert_recipes.finetuning.token_classification import TokenClassification
+from bert_recipes.layer_choice import choose_layers
+from bert_recipes.models.bert import open_checkpoint
 from bert_recipes.tasks.registry import get_task
 
 
@@ -220,3 +225,54 @@ def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tiny_checkp
 def test_without_a_run_and_without_the_hub_one_line_says_what_to_give(tmp_path):
     with pytest.raises(InputError, match=r"google-bert/bert-base-uncased.*make: MODEL=FOLDER"):
         choose_checkpoint(None, tmp_path)
+
+
+def test_layers_that_config_json_does_not_count_are_refused_by_all_who_open_a_checkpoint(copy, mnli_run):
+    """transformers drops them: a model of half the depth would be trained and measured."""
+    for folder in (copy, mnli_run):
+        edit_config(folder, num_hidden_layers=1)
+    words = r"num_hidden_layers 1, its weights also .*layer\.1, which would be dropped"
+    head = head_of(transformers.AutoConfig.from_pretrained(mnli_run), str(mnli_run))
+    for open_it in (
+        lambda: open_for(copy, "rte"),
+        lambda: open_for(mnli_run, "mnli", needs_head=True),
+        lambda: open_checkpoint(str(copy), cached_only=True),
+        lambda: open_encoder(str(copy)),
+        lambda: open_stock(str(mnli_run), head),
+    ):
+        with pytest.raises(InputError, match=words) as caught:
+            open_it()
+        assert "\n" not in str(caught.value)
+
+
+def test_an_empty_name_is_no_checkpoint():
+    with pytest.raises(InputError, match=r"^model_name_or_path is empty; give a checkpoint folder or a Hub name$"):
+        check_checkpoint("")
+
+
+@pytest.mark.parametrize("fast_layers", ["off", "plain"])
+def test_a_regression_is_computed_in_float32_under_bfloat16(tiny_checkpoint, fast_layers):
+    """bfloat16 keeps 8 bits: numbers from 2 to 4 would differ by 1/64 at least."""
+    model = open_for(tiny_checkpoint, "stsb").eval()
+    choose_layers(model, fast_layers)
+    with torch.no_grad():
+        model.classifier.bias.fill_(3.0)
+    ids = torch.randint(5, 60, (32, 12), generator=torch.Generator().manual_seed(1))
+    pooled = []
+    model.classifier.register_forward_pre_hook(lambda module, inputs: pooled.append(inputs[0]))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(input_ids=ids).logits
+    logits.sum().backward()
+    assert logits.dtype == torch.float32
+    expected = pooled[0].double() @ model.classifier.weight.double().T + model.classifier.bias.double()
+    assert (logits.double() - expected).abs().max() < 1e-6
+    assert not torch.equal(logits, logits.bfloat16().float())
+    assert model.classifier.weight.grad is not None
+
+
+def test_a_regressions_head_is_saved_as_stocks(tiny_checkpoint, tmp_path):
+    model = open_for(tiny_checkpoint, "stsb")
+    model.save_pretrained(tmp_path)
+    stock = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert type(stock.classifier) is torch.nn.Linear
+    assert torch.equal(stock.classifier.weight, model.classifier.weight)

@@ -169,3 +169,29 @@ def test_paths_in_lists_are_warned_of_too(run_folder: Path, caplog: pytest.LogCa
     assert "run.yaml names 3 paths of this machine (/home/me/a b.tfrecord)" in caplog.text
     assert "trainer_state.json names 1 paths of this machine (/home/me/f)" in caplog.text
     assert f"is not known: {run_folder / 'all_results.json'}: Expecting property name" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["secret.png", "LICENSE", "vocab.txt"])
+def test_a_link_out_of_the_folder_is_refused(run_folder: Path, tmp_path_factory: pytest.TempPathFactory, name: str):
+    outside = tmp_path_factory.mktemp("outside") / "private"
+    outside.write_text("secret")
+    (run_folder / name).unlink(missing_ok=True)
+    (run_folder / name).symlink_to(outside)
+    with pytest.raises(InputError, match=rf"{name} leads out of .*, to .*private; nothing is uploaded"):
+        collect_files(run_folder)
+
+
+def test_a_checkpoint_that_is_a_link_out_of_the_folder_is_refused(
+    run_folder: Path, tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+):
+    outside = make_checkpoint(tmp_path_factory.mktemp("outside"), tiny_checkpoint, 3)
+    (run_folder / "checkpoint-3").symlink_to(outside)
+    with pytest.raises(InputError, match="leads out of"):
+        collect_files(run_folder, with_checkpoints=True)
+
+
+def test_a_link_within_the_folder_and_a_folder_that_is_a_link_are_fine(run_folder: Path, tmp_path: Path):
+    (run_folder / "LICENSE").unlink(missing_ok=True)
+    (run_folder / "LICENSE").symlink_to("vocab.txt")
+    (tmp_path / "link").symlink_to(run_folder)
+    assert "LICENSE" in collect_files(tmp_path / "link").files

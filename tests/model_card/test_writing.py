@@ -6,6 +6,7 @@ import shutil
 from typing import ClassVar
 
 import pytest
+import yaml
 
 from bert_recipes.errors import InputError
 from bert_recipes.model_card import CardArguments, write_card, write_card_of_run, writing
@@ -254,3 +255,13 @@ def test_a_backtick_in_a_name_does_not_end_its_code(copy_of):
 def test_the_licences_are_those_of_the_hub():
     assert len(HUB_LICENSES) == 82
     assert {"apache-2.0", "mit", "cc-by-sa-4.0", "other", "unknown", "openrail++", "lppl-1.3c"} <= HUB_LICENSES
+
+
+def test_names_of_labels_are_no_html(copy_of):
+    folder = copy_of("sequence_classification")
+    task = yaml.safe_load((folder / "task.yaml").read_text())
+    task["labels"] = ["<img src=x onerror=alert(1)>", "R&D", *task["labels"][2:]]
+    (folder / "task.yaml").write_text(yaml.safe_dump(task))
+    text = write_card(folder, overwrite=True).read_text()
+    assert "&lt;img src=x onerror=alert(1)&gt;, R&amp;D" in text
+    assert "<img" not in text

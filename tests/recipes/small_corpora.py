@@ -13,4 +13,6 @@ def write_vocabulary(path: Path) -> Path:
 
 
 def contents_of(folder: Path) -> dict[Path, bytes]:
-    return {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    # What an opening keeps of its comparison holds times.
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".checked.json")
+    return {path.relative_to(folder): path.read_bytes() for path in found}

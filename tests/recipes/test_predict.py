@@ -320,3 +320,11 @@ def test_a_mistake_is_one_line_and_leaves_no_output(start_recipe, tiny_runs, tmp
     assert "in.jsonl, line 2: broken JSON" in done.stderr
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_an_id_column_that_is_not_there_is_named(tiny_runs):
+    run = tiny_runs("sequence_classification")
+    with pytest.raises(
+        InputError, match=r"line 1: no column 'nowhere' \(--id_column\); columns: first, second, label"
+    ):
+        load(run, data_of(run), id_column="nowhere")

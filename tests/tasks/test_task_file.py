@@ -278,3 +278,27 @@ def test_a_task_file_may_name_a_hub_data_set(tmp_path: Path):
         InputError, match=r"task own: HF_HUB_OFFLINE is set, and someone/reviews.*train.jsonl, dev.jsonl$"
     ):
         load_split(task, "train", data_dir=None)
+
+
+@pytest.mark.parametrize(
+    ("head", "file", "content", "found"),
+    [
+        ("sequence_classification\ntext_columns: t\n", "a.csv", "t,label\nx,no\ny,yes\nz,no\n", '["no", "yes"]'),
+        (
+            "sequence_classification\ntext_columns: t\nproblem_type: multi_label_classification\nlabel_separator: ';'\n",
+            "a.csv",
+            "t,label\nx,b; a\ny,\n",
+            '["a", "b"]',
+        ),
+        ("token_classification\n", "a.txt", "Oslo B-PORT\nis O\n", '["B-PORT", "O"]'),
+        ("token_classification\n", "a.jsonl", '{"tokens": ["x"], "labels": ["N"]}\n', '["N"]'),
+    ],
+)
+def test_labels_that_are_missing_are_listed_as_the_training_data_has_them(tmp_path, head, file, content, found):
+    (tmp_path / file).write_text(content)
+    (tmp_path / "own.yaml").write_text(f"kind: {head}files: {{train: {file}}}\n")
+    with pytest.raises(InputError) as caught:
+        read_task_file(tmp_path / "own.yaml")
+    assert str(caught.value).endswith(
+        f"labels: 0 given; name the classes, the training data has {found}, to be copied"
+    )

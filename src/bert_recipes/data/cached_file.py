@@ -25,6 +25,7 @@ def build_once(path: Path, build: Callable[[Path], None], *, rebuild: bool = Fal
     Raises:
         OSError: If the folder cannot be written to or is full; nothing is left behind.
     """
+    path = Path(os.path.realpath(path))  # a link stays
     if path.exists() and not rebuild:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

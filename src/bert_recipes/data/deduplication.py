@@ -7,6 +7,7 @@ on how the files are dealt out.
 """
 
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -66,7 +67,7 @@ def deduplicate(arguments: DeduplicationArguments) -> dict[str, Any]:
     Raises:
         InputError: ``output_dir`` holds something, there is no document, or whatever is wrong with the text.
     """
-    target = Path(arguments.output_dir).absolute()
+    target = Path(os.path.realpath(arguments.output_dir))  # a link stays
     _check_target(target)
     files = find_files(arguments.files)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +77,7 @@ def deduplicate(arguments: DeduplicationArguments) -> dict[str, Any]:
         report["sources"] = describe_files(files)
         written = Path(folder) / "documents"
         sync_paths([*written.iterdir(), written])
-        write_json(report_file(target), report)
+        write_json(report_file(arguments.output_dir), report)
         written.rename(target)
         sync_paths([target.parent])
     return report

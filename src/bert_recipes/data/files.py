@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from bert_recipes.errors import InputError
 
@@ -31,7 +32,8 @@ def find_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
         At least one file, all with a suffix of ``SUFFIXES``.
 
     Raises:
-        InputError: If a path does not exist, matches nothing, or names a file of an unknown kind.
+        InputError: If a path does not exist, matches nothing, or names a file of an unknown kind, or a folder in it
+            cannot be listed.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
@@ -72,6 +74,7 @@ def _expand(entry: str | Path) -> tuple[list[Path], list[Path]]:
         return files, others
     if not glob.has_magic(str(entry)):
         raise InputError(f"{path}: there is no such file or folder")
+    check_pattern(str(entry))
     files, others = [], []
     for match in map(Path, glob.glob(str(entry), recursive=True)):
         if match.is_dir():
@@ -89,7 +92,7 @@ def _walk(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return the corpus files below a folder, and the other ones."""
     files: list[Path] = []
     others: list[Path] = []
-    for root, folders, names in os.walk(folder, followlinks=True):
+    for root, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         folders[:] = [
             name for name in folders if not name.startswith(".") and not _leads_back(Path(root, name), folder)
         ]
@@ -97,6 +100,26 @@ def _walk(folder: Path) -> tuple[list[Path], list[Path]]:
             wanted = name.lower().endswith(SUFFIXES) and not name.startswith(".")
             (files if wanted else others).append(Path(root, name))
     return files, others
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise InputError(
+        f"{error.filename}: this folder cannot be read ({error.strerror}), and nothing is left out in silence; make it "
+        "readable, or name the files to take"
+    ) from error
+
+
+def check_pattern(pattern: str) -> None:
+    """Refuse a pattern that looks into a folder that cannot be listed: `glob` passes over it without a word."""
+    parts = Path(pattern).parts
+    for number, part in enumerate(parts):
+        if glob.has_magic(part):
+            above = os.path.join(*parts[: number + (part == "**")], "") if number or part == "**" else os.curdir
+            for folder in glob.glob(above, recursive=True):
+                try:
+                    os.scandir(folder).close()
+                except OSError as error:
+                    _refuse(error)
 
 
 def _leads_back(path: Path, top: Path) -> bool:

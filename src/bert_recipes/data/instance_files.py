@@ -93,13 +93,13 @@ def check_instance_outputs(paths: Sequence[Path]) -> None:
     """
     for path in paths:
         format_of(path)
-        if path.is_dir():
-            raise InputError(f"{path}: is a folder; give the name of a file")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: is a folder, a device or a pipe; give the name of a file")
         if not path.parent.is_dir():
             raise InputError(f"{path}: there is no folder {path.parent}; make it first")
         if not os.access(path.parent, os.W_OK):
             raise InputError(f"{path}: the folder {path.parent} may not be written to")
-    if len({path.absolute() for path in paths}) < len(paths):
+    if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise InputError(f"{', '.join(map(str, paths))}: an output file is given twice")
 
 
@@ -123,10 +123,11 @@ def write_instances(
     Source: google-research/bert create_pretraining_data.py, write_instance_to_example_files.
     """
     check_instance_outputs(paths)
+    places = [Path(os.path.realpath(path)) for path in paths]  # a link stays
     shape = _Shape(max_seq_length, max_predictions_per_seq)
     with ExitStack() as stack:
         partials, files, writers = [], [], []
-        for path in paths:
+        for path in places:
             descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.partial-", dir=path.parent)
             partials.append(Path(name))
             stack.callback(partials[-1].unlink, missing_ok=True)
@@ -141,7 +142,7 @@ def write_instances(
             writer.close()
             file.flush()
             os.fsync(file.fileno())
-        for partial, path in zip(partials, paths, strict=True):
+        for partial, path in zip(partials, places, strict=True):
             partial.chmod(0o644)
             os.replace(partial, path)
     return count

@@ -16,8 +16,6 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from bert_recipes.data.columns import Column
-from bert_recipes.data.splits import COLUMN_OF_FILE
 from bert_recipes.data.store import (
     FORMAT,
     METADATA_FILE,
@@ -145,16 +143,12 @@ class ShardFolder:
         return self.path / SHARDS_FOLDER / f"{shard.number:05d}"
 
     def is_done(self, shard: Shard) -> bool:
-        """Whether a shard is there and holds what was written; reads all of it. A damaged one is made anew."""
+        """Whether a shard is there and holds what was written (`open_store`). A damaged one is made anew."""
         place = self.place(shard)
         if not place.exists():
             return False
         try:
-            store = open_store(place)
-            for split, entry in store.metadata["splits"].items():
-                for file, facts in entry["files"].items():
-                    if Column(place / split / file, COLUMN_OF_FILE[file]).sha256() != facts["sha256"]:
-                        raise InputError(f"{place / split / file}: not what was written")
+            open_store(place)
         except InputError as error:
             logger.warning("%s; the shard is made anew", error)
             return False

@@ -19,19 +19,24 @@ folder that `open_store` accepts is whole.
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_recipes.data.columns import Column
 from bert_recipes.data.splits import COLUMN_OF_FILE, ShardedTokens, Split, TokenStore
 from bert_recipes.errors import InputError
+from bert_recipes.whole_files import write_json
 
+
+logger = logging.getLogger(__name__)
 
 FORMAT = "bert-recipes token store"
 # Of a store that is one folder of files, and of one that joins several such stores.
 FORMAT_VERSION, SHARDED_FORMAT_VERSION = 1, 2
 SHARDS_FOLDER = "shards"
-METADATA_FILE = "store.json"
+METADATA_FILE, CHECKED_FILE = "store.json", ".checked.json"
 SPLITS = ("train", "validation")
 SPECIAL_ID_NAMES = ("pad", "unk", "cls", "sep", "mask")
 _AGAIN = "prepare the store again"
@@ -135,7 +140,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
 
 
 def open_store(path: str | Path) -> Store:
-    """Open a store for reading; only the small ``store.json`` is read, the rest is memory-mapped.
+    """Open a store for reading: memory-mapped, and read once to the end to compare it with what was written.
+
+    What was found is kept as ``.checked.json``, by the files' sizes and times: the next opening reads ``store.json`` alone.
 
     Example:
         >>> store = open_store("runs/quickstart/store")  # doctest: +SKIP
@@ -176,7 +183,29 @@ def _open_one(path: Path, metadata: dict[str, Any]) -> Store:
         _check_counts(path, metadata, split, store)
         if len(store.unigram_counts) != metadata["vocab_size"]:
             raise InputError(f"{path / split / 'unigram.arrow'}: damaged: not one row a vocabulary entry; {_AGAIN}")
+    _check_values(path, metadata)
     return Store(path, metadata, dict(splits))
+
+
+def _check_values(path: Path, metadata: dict[str, Any]) -> None:
+    """Refuse files of the right size with other values than were written; reads all of them unless that was done before."""
+    files = {(split, file): facts for split in metadata["splits"] for file, facts in metadata["splits"][split]["files"].items()}
+    status = {f"{split}/{file}": (path / split / file).stat() for split, file in files}
+    state: dict[str, Any] = {name: [each.st_size, each.st_mtime_ns] for name, each in status.items()}
+    state["fingerprint"] = metadata["fingerprint"]
+    kept = path / CHECKED_FILE
+    try:
+        if json.loads(kept.read_bytes()) == state:
+            return
+    except (OSError, ValueError):
+        logger.info("%s: %.0f MB are compared with what was written", path, sum(each.st_size for each in status.values()) / 1e6)
+    for (split, file), facts in files.items():
+        if Column(path / split / file, COLUMN_OF_FILE[file]).sha256() != facts["sha256"]:
+            raise InputError(f"{path / split / file}: damaged: other values than were written; {_AGAIN}")
+    try:
+        write_json(kept, state)
+    except OSError as error:
+        logger.info("%s cannot be kept (%s): the store is read to its end at every opening", kept, error.strerror)
 
 
 def _check_metadata(path: Path, metadata: dict[str, Any]) -> None:

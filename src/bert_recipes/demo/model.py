@@ -13,7 +13,7 @@ from transformers import BertConfig, PretrainedConfig, PreTrainedModel
 
 from bert_recipes.checkpoint_access import check_checkpoint, opening
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
+from bert_recipes.finetuning.arguments import TASK_FILE, FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.input_arguments import InputArguments, architecture, read_model_config
 from bert_recipes.finetuning.prediction import (
@@ -23,7 +23,6 @@ from bert_recipes.finetuning.prediction import (
     make_predictor,
     task_of_checkpoint,
 )
-from bert_recipes.finetuning.run import TASK_FILE
 from bert_recipes.models.bert import open_checkpoint
 from bert_recipes.tokenization import OriginalBertTokenizer
 

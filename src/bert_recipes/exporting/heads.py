@@ -18,6 +18,7 @@ from bert_recipes.checkpoint_access import check_checkpoint, opening
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.input_arguments import architecture
 from bert_recipes.finetuning.kinds import KIND_CLASSES
+from bert_recipes.models.sizes import check_layers
 
 
 PRETRAINING = "pretraining"
@@ -113,6 +114,7 @@ def open_stock(name: str, head: Head, attention: str = "sdpa") -> PreTrainedMode
             )
     finally:
         transformers.logging.set_verbosity(verbosity)
+    check_layers(name, config, info["unexpected_keys"])
     lost = {key if isinstance(key, str) else key[0] for key in (*info["missing_keys"], *info["mismatched_keys"])}
     if lost:
         raise InputError(

@@ -21,14 +21,13 @@ from bert_recipes.exporting.pretraining_inputs import PretrainingInputs, TextLin
 from bert_recipes.exporting.task_inputs import TaskInputs
 from bert_recipes.field_types import accepts_list, element_type, field_types, read_text
 from bert_recipes.finetuning.access import check_access
-from bert_recipes.finetuning.arguments import TaskArguments
+from bert_recipes.finetuning.arguments import TASK_FILE, TaskArguments
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.input_arguments import InputArguments, read_model_config
 from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
 from bert_recipes.finetuning.kinds import KIND_CLASSES
 from bert_recipes.finetuning.prediction import PredictionArguments, check_inputs, task_of_checkpoint
 from bert_recipes.finetuning.prediction_inputs import read_chunks
-from bert_recipes.finetuning.run import TASK_FILE
 from bert_recipes.finetuning.scoring import ScoringArguments
 from bert_recipes.layer_choice import choose_layers
 from bert_recipes.phases import key_in_last_phase

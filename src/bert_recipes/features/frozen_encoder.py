@@ -21,6 +21,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.collation import pad_batch
 from bert_recipes.models.bert_model import BertModel
+from bert_recipes.models.sizes import check_layers
 from bert_recipes.tokenization import OriginalBertTokenizer
 
 
@@ -59,6 +60,7 @@ def open_encoder(name: str) -> tuple[PreTrainedModel, OriginalBertTokenizer]:
         encoder, info = AutoModel.from_pretrained(
             name, use_safetensors=True, local_files_only=cached_only, dtype=torch.float32, output_loading_info=True
         )
+    check_layers(name, encoder.config, info["unexpected_keys"])
     # The pooler comes after the hidden states; checkpoints of masked-LM models have none.
     lost = [key for key in info["missing_keys"] if not key.startswith("pooler.")]
     if lost:

@@ -15,6 +15,9 @@ DECODERS = ("original", "offsets")
 CONTEXTS = ("sentence", "document")
 
 
+TASK_FILE = "task.yaml"
+
+
 @dataclass
 class TaskArguments:
     """Which task, on which data, cut how.

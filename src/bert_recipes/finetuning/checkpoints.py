@@ -16,6 +16,7 @@ from bert_recipes.checkpoint_access import check_checkpoint, opening
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import TaskKind
+from bert_recipes.models.sizes import check_layers
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
 
@@ -88,6 +89,9 @@ def open_model(
         logger.info("%s gets a new head for task %s: %s", name, task.name, why_new)
     else:
         _check_head(name, info)
+    if task.problem_type == "regression":
+        for module in _head_layers(model):
+            module.__class__ = Float32Linear
     if settings.freeze_encoder:
         _freeze_encoder(model, new_pooler)
     return model
@@ -197,6 +201,7 @@ def _check_encoder(name: str, model: PreTrainedModel, info: dict[str, Any]) -> s
     Returns:
         Names of the pooler's parameters where they alone start anew.
     """
+    check_layers(name, model.config, info["unexpected_keys"])
     inside = f"{model.base_model_prefix}."
     mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
     wrong = [key for key in mismatched if key.startswith(inside)]
@@ -236,9 +241,22 @@ def _check_head(name: str, info: dict[str, Any]) -> None:
 def _draw_head(model: PreTrainedModel) -> None:
     """New weights for everything that is not the encoder."""
     std = getattr(model.config, "initializer_range", 0.02)
+    for module in _head_layers(model):
+        nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _head_layers(model: PreTrainedModel) -> list[nn.Linear]:
     inside = {id(module) for module in model.base_model.modules()}
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and id(module) not in inside:
-            nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
+    return [part for part in model.modules() if isinstance(part, nn.Linear) and id(part) not in inside]
+
+
+class Float32Linear(nn.Linear):
+    """A layer of a regression's head: in float32 whatever the encoder computes in, as bfloat16 keeps two to three digits."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Float (B, in) to float32 (B, out)."""
+        with torch.autocast(input.device.type, enabled=False):
+            bias = None if self.bias is None else self.bias.float()
+            return nn.functional.linear(input.float(), self.weight.float(), bias)

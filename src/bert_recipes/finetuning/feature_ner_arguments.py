@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.feature_tagger import LAYER_CHOICES
-from bert_recipes.finetuning.layer_features import FEATURE_DTYPES
 from bert_recipes.precision import PRECISIONS
+
+
+FEATURE_DTYPES = ("float16", "float32")
 
 
 @dataclass

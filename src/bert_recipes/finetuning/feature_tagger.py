@@ -12,14 +12,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
 
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.layer_features import LayerFeatures
 from bert_recipes.finetuning.sampler import num_training_steps, training_order
+
+
+if TYPE_CHECKING:
+    from bert_recipes.finetuning.layer_features import LayerFeatures
 
 
 logger = logging.getLogger(__name__)

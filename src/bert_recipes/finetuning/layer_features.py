@@ -30,7 +30,6 @@ from bert_recipes.tokenization import OriginalBertTokenizer
 
 logger = logging.getLogger(__name__)
 
-FEATURE_DTYPES = ("float16", "float32")
 # Part of the key: raised whenever the same settings would give other features.
 _VERSION = 1
 _VECTORS_FILE, _KEY_FILE = "vectors.npy", "key.json"
@@ -66,7 +65,7 @@ class FeatureRequest:
         examples: Sentences.
         max_seq_length: Positions of a window.
         batch_size: Windows that are computed together; changes nothing but speed.
-        dtype: In which the vectors are kept; one of `FEATURE_DTYPES`.
+        dtype: In which the vectors are kept; float16 or float32.
     """
 
     encoder: PreTrainedModel

@@ -9,26 +9,25 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
-
-from transformers import PretrainedConfig
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bert_recipes.config import read_task_file
 from bert_recipes.errors import InputError, saving
-from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
-from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
+from bert_recipes.finetuning.arguments import TASK_FILE, FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.input_arguments import InputArguments, architecture, read_model_config
-from bert_recipes.finetuning.kind import EncodedSplit, Prediction
-from bert_recipes.finetuning.kinds import KIND_CLASSES
 from bert_recipes.finetuning.prediction_files import rounded
 from bert_recipes.finetuning.prediction_inputs import InputChunk, read_chunks
-from bert_recipes.finetuning.run import TASK_FILE
-from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.precision import PRECISIONS
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization import OriginalBertTokenizer
 from bert_recipes.whole_files import written_aside
 
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from bert_recipes.finetuning.kind import EncodedSplit, Prediction
+    from bert_recipes.finetuning.trainer import FineTuningTrainer
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +134,7 @@ class Predictor:
             logger.warning("%d inputs fill all %d positions; what does not fit is cut off", num_full, length)
 
 
-def check_inputs(task: Task, path: Path) -> int:
+def check_inputs(task: Task, path: Path, id_column: str | None = None) -> int:
     """Read an input file to its end, so that mistakes are found before anything is predicted.
 
     Returns:
@@ -144,7 +143,7 @@ def check_inputs(task: Task, path: Path) -> int:
     Raises:
         InputError: See `read_chunks`.
     """
-    return sum(len(chunk.ids) for chunk in read_chunks(path, task))
+    return sum(len(chunk.ids) for chunk in read_chunks(path, task, id_column=id_column))
 
 
 def load_predictor(
@@ -159,12 +158,14 @@ def load_predictor(
         InputError: A checkpoint without head, without tokenizer or with parts that do not belong together; an input file
             that does not fit.
     """
+    from bert_recipes.finetuning.checkpoints import open_tokenizer
+
     name = args.model_name_or_path
     config = read_model_config(name)
     task = task_of_checkpoint(config, args)
     settings = TaskArguments(task=task.name, model_name_or_path=name, **inputs.resolved(config, name))
     tokenizer = open_tokenizer(name)
-    num_inputs = check_inputs(task, Path(args.input_file))
+    num_inputs = check_inputs(task, Path(args.input_file), args.id_column)
     return make_predictor(task, settings, tokenizer, run_arguments), num_inputs
 
 
@@ -182,6 +183,10 @@ def make_predictor(
     Raises:
         InputError: No such head, or parts that do not belong together.
     """
+    from bert_recipes.finetuning.checkpoints import open_model
+    from bert_recipes.finetuning.kinds import KIND_CLASSES
+    from bert_recipes.finetuning.trainer import FineTuningTrainer
+
     kind_class = KIND_CLASSES[task.kind]
     name = str(settings.model_name_or_path)
     model = open_model(name, task, kind_class, tokenizer, settings, seed=run_arguments.seed, needs_head=True)
@@ -191,6 +196,8 @@ def make_predictor(
 
 def kind_of_head(config: PretrainedConfig) -> str | None:
     """The kind of task whose head the checkpoint has; None for any other architecture."""
+    from bert_recipes.finetuning.kinds import KIND_CLASSES
+
     built = architecture(config)
     heads = {name: kind.auto_class.removeprefix("AutoModel") for name, kind in KIND_CLASSES.items()}
     return next((name for name, head in heads.items() if built.endswith(head)), None)
@@ -227,6 +234,8 @@ def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> T
 def _task_of_config(config: PretrainedConfig, args: PredictionArguments) -> Task:
     built, kind = architecture(config), kind_of_head(config)
     if kind is None:
+        from bert_recipes.finetuning.kinds import KIND_CLASSES
+
         heads = ", ".join(each.auto_class.removeprefix("AutoModelFor") for each in KIND_CLASSES.values())
         raise InputError(
             f"{args.model_name_or_path} is {built or 'of no named architecture'}, which predicts none of: "

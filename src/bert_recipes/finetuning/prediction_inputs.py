@@ -36,7 +36,9 @@ class InputChunk:
     ids: list[int | str]
 
 
-def read_chunks(path: Path, task: Task, chunk_size: int = CHUNK_SIZE) -> Iterator[InputChunk]:
+def read_chunks(
+    path: Path, task: Task, chunk_size: int = CHUNK_SIZE, *, id_column: str | None = None
+) -> Iterator[InputChunk]:
     """Read an input file.
 
     Columns are found by their names; a `.txt` file has none: a line is one text, or as many as the task has, with tabs
@@ -46,6 +48,7 @@ def read_chunks(path: Path, task: Task, chunk_size: int = CHUNK_SIZE) -> Iterato
     Args:
         path: .txt, .jsonl, .json, .csv, .tsv, .parquet; .conll for tagging, SQuAD's .json for question answering.
         task: Kind and columns.
+        id_column: A column that every row must have.
         chunk_size: Rows of a chunk; more only where a document of a CoNLL file does not end there.
 
     Raises:
@@ -57,6 +60,8 @@ def read_chunks(path: Path, task: Task, chunk_size: int = CHUNK_SIZE) -> Iterato
     ids: list[int | str] = []
     num_rows = 0
     for number, row in rows.rows:
+        if id_column is not None and id_column not in row:
+            raise InputError(f"{rows.where(number)}: no column '{id_column}' (--id_column); columns: {', '.join(row)}")
         if len(chunk) >= chunk_size and (DOCUMENT not in row or row[DOCUMENT] != chunk[-1][1][DOCUMENT]):
             yield _chunk(plain, rows, chunk, ids)
             chunk, ids = [], []

@@ -14,7 +14,7 @@ from transformers.trainer_utils import SaveStrategy
 from bert_recipes.config import write_task_file
 from bert_recipes.errors import InputError, saving
 from bert_recipes.finetuning.access import load_task
-from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
+from bert_recipes.finetuning.arguments import TASK_FILE, FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
 from bert_recipes.finetuning.kinds import KIND_CLASSES
@@ -28,7 +28,6 @@ from bert_recipes.tasks.task import Task
 
 logger = logging.getLogger(__name__)
 
-TASK_FILE = "task.yaml"
 # GLUE's diagnostic set has no training data: the MNLI model answers it (Wang et al. 2019, section 3.4).
 DIAGNOSTICS = {"mnli": "ax"}
 

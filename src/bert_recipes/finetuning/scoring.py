@@ -13,7 +13,6 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.access import check_access, load_task
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.input_arguments import InputArguments, read_model_config
-from bert_recipes.finetuning.run import describe_data, prepare_run, write_predictions
 from bert_recipes.machine import describe_machine
 
 
@@ -81,6 +80,8 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
     if args.do_predict and settings.predictions_dir is None:
         raise InputError("do_predict is true; say with --predictions_dir where the predictions go")
     check_access(settings, for_training=False, with_tests=args.do_predict)
+    from bert_recipes.finetuning.run import describe_data, prepare_run, write_predictions  # takes seconds
+
     run = prepare_run(settings, args, for_training=False)
     results = describe_data(run) | run.trainer.evaluate()
     if settings.predictions_dir is not None:

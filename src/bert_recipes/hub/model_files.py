@@ -55,6 +55,18 @@ class ModelFiles:
     files: Mapping[str, Path]
     weights: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        """Refuse links out of the folder: what they lead to was never meant to be published.
+
+        Raises:
+            InputError: There is one.
+        """
+        for path in self.files.values():
+            if not path.resolve().is_relative_to(self.folder.resolve()):
+                raise InputError(
+                    f"{path} leads out of {self.folder}, to {path.resolve()}; nothing is uploaded: copy the file if it belongs there"
+                )
+
     @property
     def size(self) -> int:
         """Bytes of all of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 import math
@@ -213,7 +214,7 @@ def as_it_is(value: Any) -> str | None:
         return f"{value:,.0f}" if value.is_integer() else f"{value:g}"
     if isinstance(value, list):
         return ", ".join(text for item in value if (text := as_it_is(item))) or None
-    return cell(str(value))
+    return cell(html.escape(str(value), quote=False))
 
 
 def count(value: Any) -> str | None:

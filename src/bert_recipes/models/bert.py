@@ -22,6 +22,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.models.bert_model import BertModel, OriginalInitialization, say_once
 from bert_recipes.models.packed_encoder import Encoded, is_plain
 from bert_recipes.models.padding_free import make_layout
+from bert_recipes.models.sizes import check_layers
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
 
@@ -247,6 +248,7 @@ def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining
         raise InputError(
             f"{name}: {_first_of(wrong)} not of the size that config.json says; they do not belong together"
         )
+    check_layers(name, network.config, info["unexpected_keys"])
     # A masked-LM checkpoint has neither the next-sentence head nor the pooler below it.
     lost = [key for key in info["missing_keys"] if not key.startswith(("cls.", "bert.pooler."))]
     if lost:

@@ -1,16 +1,19 @@
-"""The six published sizes of BERT, and where a model's parameters are."""
+"""The six published sizes of BERT, where a model's parameters are, and whether a checkpoint has more of them."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-
-from torch import nn
-from transformers import BertConfig
-from transformers.activations import ACT2FN
+from typing import TYPE_CHECKING
 
 from bert_recipes.errors import InputError
+
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import BertConfig, PretrainedConfig
 
 
 # name -> (layers, hidden size). Heads are hidden / 64 and the feed-forward size is 4 x hidden in all of them.
@@ -64,6 +67,9 @@ def pretraining_config(
         raise InputError(f"initializer_range is {initializer_range}; allowed: above 0 and below 1")
     if max_position_embeddings < MIN_POSITIONS:
         raise InputError(f"max_position_embeddings is {max_position_embeddings}; allowed: {MIN_POSITIONS} or more")
+    from transformers import BertConfig  # takes seconds, and the sizes are wanted without it
+    from transformers.activations import ACT2FN
+
     if hidden_act not in ACT2FN:
         nearest = difflib.get_close_matches(hidden_act, list(ACT2FN), n=1, cutoff=0.0)[0]
         raise InputError(
@@ -124,3 +130,23 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
     heads = [name for name in counts if name.startswith("pre-training heads")]
     order = [name for name in counts if name not in heads] + heads
     return {name: counts[name] for name in order if counts[name]}
+
+
+def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str]) -> None:
+    """Refuse a checkpoint with more layers than its config.json says: they would be dropped without a word.
+
+    Args:
+        name: Of the checkpoint.
+        config: As it was opened.
+        unexpected: Names of the weights that the model has no place for (`output_loading_info`).
+
+    Raises:
+        InputError: There are such layers.
+    """
+    found = {int(match[1]): match[0] for key in unexpected if (match := re.search(r"\blayers?\.(\d+)\b", key))}
+    beyond = [found[number] for number in sorted(found) if number >= getattr(config, "num_hidden_layers", number + 1)]
+    if beyond:
+        raise InputError(
+            f"{name}: its config.json has num_hidden_layers {config.num_hidden_layers}, its weights also {', '.join(beyond)}, which "
+            "would be dropped; they do not belong together: correct config.json"
+        )

@@ -133,3 +133,14 @@ def flags_of(values: Mapping[str, str], given: Sequence[str] = ()) -> list[str]:
     """`--field value` for each, then what the user gave, which stands instead of the same fields here."""
     users = given_flags(given)
     return [part for name, value in values.items() if name not in users for part in (f"--{name}", value)] + [*given]
+
+
+@dataclass
+class StockArguments:
+    """What only the stock side is asked.
+
+    Attributes:
+        same_batches: Train on the batches of our own run, in its order, so that single losses can be compared.
+    """
+
+    same_batches: bool = field(default=False, metadata={"help": "train on the batches of recipes/finetune.py"})

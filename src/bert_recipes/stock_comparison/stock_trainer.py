@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,17 +32,6 @@ _SHARED = (
     *("num_train_epochs", "learning_rate", "lr_scheduler_type", "warmup_steps", "max_grad_norm"),
     *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
 )
-
-
-@dataclass
-class StockArguments:
-    """What only the stock side is asked.
-
-    Attributes:
-        same_batches: Train on the batches of our own run, in its order, so that single losses can be compared.
-    """
-
-    same_batches: bool = field(default=False, metadata={"help": "train on the batches of recipes/finetune.py"})
 
 
 class StockTrainer(Trainer):

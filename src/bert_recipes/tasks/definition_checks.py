@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 from bert_recipes.errors import InputError
+from bert_recipes.tasks.conll_file import read_conll
 from bert_recipes.tasks.figures import figure_names, split_suffixes
+from bert_recipes.tasks.files import TABLE_SUFFIXES, read_table
 from bert_recipes.tasks.labels import is_bio
 from bert_recipes.tasks.task import PROBLEM_TYPES
 
@@ -108,7 +112,9 @@ def check_labels(fields: dict[str, Any], place: Place) -> None:
                 f"labels: {len(labels)} names for {len(fields['choice_columns'])} choice_columns",
             )
     elif len(labels) < (1 if problem == "multi_label_classification" else 2):
-        _refuse(place, "labels", fields, f"labels: {len(labels)} given; name the classes, like [negative, positive]")
+        found = _labels_in_data(fields)
+        hint = f"the training data has {found}, to be copied" if found else "like [negative, positive]"
+        _refuse(place, "labels", fields, f"labels: {len(labels)} given; name the classes, {hint}")
     if problem != "regression" and "label_range" in fields:
         _refuse(place, "label_range", fields, "label_range belongs to problem_type: regression")
     if fields.get("label_separator") == "":
@@ -118,6 +124,26 @@ def check_labels(fields: dict[str, Any], place: Place) -> None:
         _refuse(
             place, "label_separator", fields, "label_separator belongs to problem_type: multi_label_classification"
         )
+
+
+def _labels_in_data(fields: Mapping[str, Any]) -> str:
+    """What stands in the label column of the training file, as a list in YAML; "" where it cannot be read or is too long."""
+    path = Path(fields.get("files", {}).get(fields.get("train_split"), ""))
+    column, separator = fields["label_column"], fields.get("label_separator")
+    is_conll = fields["kind"] == "token_classification" and path.suffix.lower() not in TABLE_SUFFIXES
+    found: set[str] = set()
+    try:
+        for _, row in (read_conll(path, "", column) if is_conll else read_table(path)).rows:
+            value = row.get(column)
+            parts = value.split(separator) if separator and isinstance(value, str) else value
+            found |= {str(part).strip() for part in (parts if isinstance(parts, list) else [parts])} - {
+                "",
+                "None",
+                "-1",
+            }
+    except (InputError, OSError):
+        return ""  # said when the data is read
+    return json.dumps(sorted(found), ensure_ascii=False) if 0 < len(found) <= 100 else ""
 
 
 def fill_metrics(fields: dict[str, Any], place: Place) -> None:

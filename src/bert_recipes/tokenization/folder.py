@@ -1,6 +1,7 @@
 """Write a tokenizer folder whole or not at all."""
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,7 @@ def write_tokenizer_folder(folder: Path, tokenizer: OriginalBertTokenizer, repor
         tokenizer: what `save_pretrained` writes.
         report: written as tokenizer_report.json.
     """
+    folder = Path(os.path.realpath(folder))  # a link stays
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:
         whole = Path(aside) / "whole"

@@ -1,0 +1,90 @@
+"""Files and folders that appear as a whole, at places that are links, pipes or devices."""
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.data.cached_file import build_once
+from bert_recipes.data.instance_files import check_instance_outputs, write_instances
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.prediction import replacing
+from bert_recipes.model_folder import new_folder
+from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.tokenization.folder import check_tokenizer_folder, write_tokenizer_folder
+from bert_recipes.whole_files import write_json
+
+
+def test_a_pipe_is_written_to_and_stays(tmp_path: Path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
+    reader.start()
+    with replacing(pipe) as file:
+        file.write("a\n")
+    reader.join(10)
+    assert read == ["a\n"]
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_device_is_written_to_and_stays(tmp_path: Path):
+    """A device like /dev/null, which root would lose for the whole machine."""
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        device.write_text("")
+    except PermissionError:
+        pytest.skip("only root makes devices, and not in every container")
+    write_json(device, {"a": 1})
+    assert stat.S_ISCHR(device.lstat().st_mode)
+    assert list(tmp_path.iterdir()) == [device]
+
+
+def test_a_link_to_a_file_stays_and_its_target_is_replaced(tmp_path: Path):
+    target = tmp_path / "disk" / "file.json"
+    target.parent.mkdir()
+    target.write_text("old")
+    circular: list = []
+    circular.append(circular)
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(ValueError, match="Circular"):
+        write_json(tmp_path / "link", circular)
+    assert target.read_text() == "old"
+    write_json(tmp_path / "link", 1)
+    build_once(tmp_path / "link", lambda path: path.write_text("built"), rebuild=True)
+    assert (tmp_path / "link").is_symlink()
+    assert target.read_text() == "built"
+    assert {path.name for path in target.parent.iterdir()} <= {"file.json", ".file.json.lock"}
+
+
+def test_instance_files_keep_links_and_refuse_pipes(tmp_path: Path):
+    link, target, pipe = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "c.jsonl"
+    link.symlink_to(target)
+    os.mkfifo(pipe)
+    write_instances([], [link], max_seq_length=8, max_predictions_per_seq=1)
+    assert link.is_symlink()
+    assert target.is_file()
+    with pytest.raises(InputError, match=r"c\.jsonl: is a folder, a device or a pipe; give the name of a file"):
+        check_instance_outputs([pipe])
+    with pytest.raises(InputError, match="an output file is given twice"):
+        check_instance_outputs([link, target])
+
+
+def test_folders_keep_links(tmp_path: Path, tiny_checkpoint: Path):
+    for name in ("model", "tokenizer"):
+        (tmp_path / f"{name} on disk").mkdir()
+        (tmp_path / name).symlink_to(f"{name} on disk")
+    with new_folder(tmp_path / "model") as folder:
+        (folder / "file").write_text("a")
+    tokenizer = load_tokenizer(tiny_checkpoint)
+    for _ in range(2):
+        check_tokenizer_folder(tmp_path / "tokenizer", overwrite=True)
+        write_tokenizer_folder(tmp_path / "tokenizer", tokenizer, {})
+    assert (tmp_path / "model").is_symlink()
+    assert (tmp_path / "model on disk" / "file").read_text() == "a"
+    assert (tmp_path / "tokenizer").is_symlink()
+    assert (tmp_path / "tokenizer on disk" / "vocab.txt").is_file()
