@@ -82,7 +82,7 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
         raise InputError("do_predict is true; say with --predictions_dir where the predictions go")
     check_access(settings, for_training=False, with_tests=args.do_predict)
     run = prepare_run(settings, args, for_training=False)
-    results = describe_data(run) | run.trainer.evaluate()
+    results = describe_data(run) | run.trainer.evaluate() | run.trainer.certainty()
     if settings.predictions_dir is not None:
         folder = Path(settings.predictions_dir)
         folder.mkdir(parents=True, exist_ok=True)
