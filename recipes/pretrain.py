@@ -36,7 +36,7 @@ def main() -> None:
     from bert_recipes.model_card import write_card_of_run
     from bert_recipes.pretraining import load_model, load_phases, make_trainer
     from bert_recipes.pushing import check_push
-    from bert_recipes.reports.pretraining import describe_examples, describe_results
+    from bert_recipes.reports.pretraining import describe_results
     from bert_recipes.reports.pretraining_facts import describe_run, gather_pretraining
     from bert_recipes.reports.writing import report_run
     from bert_recipes.run_origin import describe_checkpoint, describe_pretraining_data
@@ -67,7 +67,6 @@ def main() -> None:
         files = report_run(Path(args.output_dir), gather, is_main=trainer.is_world_process_zero())
         if trainer.is_world_process_zero():
             print(describe_results(results))
-            print("\n".join(describe_examples(Path(args.output_dir)) if files else []))
             files += write_card_of_run(Path(args.output_dir))
             print(f"model, {', '.join(['all_results.json', *(file.name for file in files)])}: {args.output_dir}")
         trainer.trackers.finish()

@@ -4,7 +4,7 @@ python recipes/sweep_finetuning.py --sweep paper --num_seeds 5 --output_dir runs
     --config recipes/configs/finetune/glue.yaml --task mrpc --model_name_or_path google-bert/bert-base-uncased
 
 Every flag that is not listed here goes to each run of recipes/finetune.py. The same command goes on after an interruption;
-with more seeds it adds them. At the end: report.html, sweep.md, sweep.json, and best/, the best run. Only the best run keeps
+with more seeds it adds them. At the end: report.html, sweep.json, and best/, the best run. Only the best run keeps
 its weights; all keep their results and predictions.
 """
 
@@ -54,7 +54,7 @@ def main() -> None:
     end_with_children()
     print(run_sweep(Path(args.output_dir), finetuning, grid, seeds, metric=args.metric, num_trials=args.num_trials))
     # A page that cannot be made is a warning.
-    files = [name for name in ("report.html", "sweep.md", "sweep.json") if (Path(args.output_dir) / name).is_file()]
+    files = [name for name in ("report.html", "sweep.json") if (Path(args.output_dir) / name).is_file()]
     print(f"{args.output_dir}/{', '.join(files)}; the best run: {args.output_dir}/best")
 
 

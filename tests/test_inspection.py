@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bert_recipes.errors import InputError
-from bert_recipes.inspection import fill_masks, judge_next_sentences, knows_words
+from bert_recipes.inspection import fill_every_mask, judge_next_sentences, knows_words
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization import load_tokenizer
@@ -28,12 +28,12 @@ def words(start, number):
 
 def test_a_short_text_is_seen_whole(tokenizer):
     model = make_model()
-    (filled,) = fill_masks(model, tokenizer, ["w1 [MASK] w3"], top_k=3)
+    (guesses,) = fill_every_mask(model, tokenizer, "w1 [MASK] w3", top_k=3).guesses
     ids = [tokenizer.cls_token_id, *tokenizer.encode_ids("w1"), tokenizer.mask_token_id]
     ids += [*tokenizer.encode_ids("w3"), tokenizer.sep_token_id]
     expected = model.eval()(input_ids=torch.tensor([ids])).prediction_logits[0, 2].softmax(-1).topk(3)
-    assert [piece for piece, _ in filled.guesses] == tokenizer.convert_ids_to_tokens(expected.indices.tolist())
-    assert [share for _, share in filled.guesses] == pytest.approx(expected.values.tolist())
+    assert [piece for piece, _ in guesses] == tokenizer.convert_ids_to_tokens(expected.indices.tolist())
+    assert [share for _, share in guesses] == pytest.approx(expected.values.tolist())
 
 
 @pytest.mark.parametrize(("before", "after"), [(40, 0), (0, 40), (40, 40), (5, 40), (40, 5), (6, 7)])
@@ -41,7 +41,7 @@ def test_a_long_text_is_cut_to_what_stands_around_the_mask(tokenizer, before, af
     seen = []
     model = make_model()
     model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True)
-    fill_masks(model, tokenizer, [f"{words(0, before)} [MASK] {words(50, after)}"])
+    fill_every_mask(model, tokenizer, f"{words(0, before)} [MASK] {words(50, after)}")
     (ids,) = [row.tolist() for row in seen]
     assert len(ids) == 16
     assert (ids[0], ids[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
@@ -53,14 +53,14 @@ def test_a_long_text_is_cut_to_what_stands_around_the_mask(tokenizer, before, af
 
 
 def test_a_padded_vocabulary_and_few_pieces_give_pieces_only(tokenizer):
-    (filled,) = fill_masks(make_model(vocab_size=128), tokenizer, ["w1 [MASK]"], top_k=500)
-    assert len(filled.guesses) == len(tokenizer) == 120
-    assert all(isinstance(piece, str) for piece, _ in filled.guesses)
+    (guesses,) = fill_every_mask(make_model(vocab_size=128), tokenizer, "w1 [MASK]", top_k=500).guesses
+    assert len(guesses) == len(tokenizer) == 120
+    assert all(isinstance(piece, str) for piece, _ in guesses)
 
 
 def test_a_text_without_a_mask_is_refused(tokenizer):
     with pytest.raises(InputError, match=r"no \[MASK\] in 'w1'"):
-        fill_masks(make_model(), tokenizer, ["w1"])
+        fill_every_mask(make_model(), tokenizer, "w1")
 
 
 def test_long_pairs_are_cut_to_the_models_positions(tokenizer):
@@ -80,3 +80,15 @@ def test_a_text_of_unknown_words_is_told_from_a_known_one(tokenizer):
     assert knows_words(tokenizer, f"{words(0, 9)} unknown")
     assert not knows_words(tokenizer, f"{words(0, 4)} unknown")
     assert not knows_words(tokenizer, "[MASK]")
+
+
+def test_a_language_whose_words_are_cut_into_letters_is_not_the_tokenizers(tmp_path):
+    """A German vocabulary has every letter of an English sentence, so that nothing of it is unknown."""
+    letters = "abcdefghijklmnopqrstuvwxyz."
+    words = ["die", "funktion", "gibt", "eine", "liste", "von", "namen", "a", "in"]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *letters, *(f"##{letter}" for letter in letters)]
+    (tmp_path / "vocab.txt").write_text("\n".join(dict.fromkeys(pieces)) + "\n")
+    german = load_tokenizer(tmp_path / "vocab.txt", do_lower_case=True)
+    assert "[UNK]" not in german.tokenize("The function returns a list of strings.")
+    assert not knows_words(german, "The function returns a [MASK] of strings.")
+    assert knows_words(german, "Die Funktion gibt eine [MASK] von Namen.")

@@ -17,6 +17,27 @@ def test_a_loss_at_the_unigram_level_is_said_in_words_with_advice():
 
 
 @pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (9.76, "the model is worse than that"),  # far above
+        (6.87, "the model is worse than that"),  # just above the margin
+        (6.85, "nothing shows that the model has learned more than the frequencies"),
+        (6.67, "nothing shows that the model has learned more than the frequencies"),
+        (6.65, None),
+        (2.0, None),
+        (math.nan, "is not finite: training has diverged"),
+        (math.inf, "is not finite: training has diverged"),
+    ],
+)
+def test_what_is_said_fits_the_side_of_the_yardstick(loss, said):
+    metrics = {"eval_mlm_loss": loss, "eval_unigram_loss": 6.76}
+    message = describe_progress(metrics, step=5000, max_steps=10_000, warmup_steps=1000)
+    assert (message is None) is (said is None)
+    assert said is None or said in message
+    assert message is None or "has learned the frequencies" not in message
+
+
+@pytest.mark.parametrize(
     ("metrics", "step"),
     [
         ({"eval_mlm_loss": 6.5, "eval_unigram_loss": 6.76}, 5000),  # it learns

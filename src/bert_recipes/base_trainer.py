@@ -271,6 +271,10 @@ class GlobalBatchTrainer(ResumableTrainer):
         """Model FLOPs of training steps (`flops.training_flops`); None where nobody knows them."""
         return None
 
+    def certainty(self) -> dict[str, Any]:
+        """What all_results.json says of how sure the last evaluation's figures are."""
+        return {}
+
     def describe_pace(self) -> dict[str, float]:
         """What the meter's last reading comes to: `mfu`, the share of the machine's rate of matrix products, and `hours_left`.
 

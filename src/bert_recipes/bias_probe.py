@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,8 @@ def probe_pronouns(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase
         for question in filled:
             probabilities = _at_mask(model, tokenizer, question)
             he, she = (float(probabilities[forms[name]].sum()) for name in PRONOUNS)
+            if not math.isfinite(he + she):
+                raise NoProbe("the model's outputs are not finite: there is nothing to probe")
             shares.append(she / (he + she) if he + she > 0 else 0.5)
             masses.append(he + she)
         pieces = len(tokenizer(word, add_special_tokens=False)["input_ids"])

@@ -82,6 +82,7 @@ class PreTrainingSums:
         "mlm_correct",
         "masked",
         "unigram_loss",
+        "unigram_correct",
         "nsp_loss",
         "nsp_correct",
         "pairs",
@@ -111,6 +112,7 @@ class PreTrainingSums:
             (output.prediction_logits.argmax(-1) == targets).sum(),
             torch.tensor(masked),
             zero if self.unigram is None else -self.unigram[targets].sum(),
+            zero if self.unigram is None else (targets == self.unigram.argmax()).sum(),
         ]
         if "next_sentence_label" in batch:
             assert output.nsp_loss is not None
@@ -127,8 +129,9 @@ class PreTrainingSums:
         """Means in nats and shares in 0..1, with the yardsticks beside them.
 
         Returns:
-            `{prefix}_loss`, `_mlm_loss`, `_mlm_accuracy`, `_perplexity`, `_unigram_loss`, `_nsp_loss`, `_nsp_accuracy`,
-            `_majority_accuracy`, `_masked_tokens`, `_pairs`; what has no data is left out.
+            `{prefix}_loss`, `_mlm_loss`, `_mlm_accuracy`, `_perplexity`, `_unigram_loss`, `_unigram_accuracy` (of
+            always saying the most frequent piece), `_nsp_loss`, `_nsp_accuracy`, `_majority_accuracy`, `_masked_tokens`,
+            `_pairs`; what has no data is left out.
         """
         sums = dict(zip(self.NAMES, self.values.tolist(), strict=True))
         result: dict[str, float] = {}
@@ -140,6 +143,7 @@ class PreTrainingSums:
             result["perplexity"] = math.exp(min(losses[-1], 700.0))  # exp overflows above 709
             if self.unigram is not None:
                 result["unigram_loss"] = sums["unigram_loss"] / sums["masked"]
+                result["unigram_accuracy"] = sums["unigram_correct"] / sums["masked"]
         if sums["pairs"]:
             losses.append(sums["nsp_loss"] / sums["pairs"])
             result["nsp_loss"] = losses[-1]

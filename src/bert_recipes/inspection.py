@@ -13,19 +13,6 @@ from bert_recipes.models.bert import BertForPreTraining
 
 
 @dataclass(frozen=True)
-class FilledMask:
-    """The model's guesses for one [MASK].
-
-    Attributes:
-        text: The sentence with [MASK].
-        guesses: (piece, probability), most likely first.
-    """
-
-    text: str
-    guesses: list[tuple[str, float]]
-
-
-@dataclass(frozen=True)
 class FilledText:
     """The model's guesses for every [MASK] of one text.
 
@@ -54,37 +41,22 @@ class NextSentenceVerdict:
     is_next: float
 
 
-def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_unknown: float = 0.2) -> bool:
+def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float = 0.2) -> bool:
     """Whether a text is in a language of the tokenizer, so that a model's verdict on it means something.
+
+    A vocabulary of another language has all letters of the text, and cuts its words.
 
     Args:
         tokenizer: Cuts the text.
         text: May hold "[MASK]", which does not count.
-        max_unknown: Share of [UNK] pieces that is too much, 0 to 1.
+        max_broken: Share of pieces that are [UNK] or go on with a word that is too much, 0 to 1.
 
     Returns:
         False for a text without pieces, too.
     """
-    ids = tokenizer(text.replace("[MASK]", " "), add_special_tokens=False)["input_ids"]
-    return bool(ids) and ids.count(tokenizer.unk_token_id) / len(ids) < max_unknown
-
-
-def fill_masks(
-    model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], top_k: int = 5
-) -> list[FilledMask]:
-    """Guess the [MASK] of each text; of a text that is too long for the model, the part around it.
-
-    Args:
-        model: Any BERT with a masked-LM head; put into evaluation mode.
-        tokenizer: Its tokenizer.
-        texts: Sentences with one or more "[MASK]"; the guesses are for the first one.
-        top_k: Guesses a text.
-
-    Raises:
-        InputError: A text without "[MASK]".
-    """
-    filled = [fill_every_mask(model, tokenizer, text, top_k) for text in texts]
-    return [FilledMask(text, each.guesses[0] or []) for text, each in zip(texts, filled, strict=True)]
+    pieces = tokenizer.tokenize(text.replace("[MASK]", " "))
+    broken = sum(piece == tokenizer.unk_token or piece.startswith("##") for piece in pieces)
+    return bool(pieces) and broken / len(pieces) < max_broken
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 # Our choices: how near to the yardstick counts as stuck, and after which share of the steps past warm-up it is said.
 STUCK_MARGIN_NATS = 0.1
 STUCK_AFTER_SHARE = 0.1
-
+_SLOWER = "a lower learning rate, a longer warm-up, or go on from an earlier checkpoint (--resume FOLDER)"
 
 # A training loss this far above the mean of the lines before, in their deviations and in nats, is a spike.
 SPIKE_DEVIATIONS, SPIKE_NATS = 6.0, 0.5
@@ -39,12 +39,12 @@ def describe_spike(losses: Sequence[float], step: int) -> str | None:
         return None
     return (
         f"at step {step} the training loss is {last:.2f}; the {len(before)} lines of the log before have {mean:.2f} on average. If it "
-        "does not come down again: a lower learning rate, a longer warm-up, or go on from an earlier checkpoint (--resume FOLDER)"
+        f"does not come down again: {_SLOWER}"
     )
 
 
 def describe_progress(metrics: dict[str, float], step: int, max_steps: int, warmup_steps: int) -> str | None:
-    """A sentence when the held-out MLM loss stays at the unigram level, else None.
+    """A sentence when the held-out MLM loss is no better than the unigram loss, or not finite, else None.
 
     Args:
         metrics: An evaluation's metrics, with or without the prefix "eval_".
@@ -53,17 +53,26 @@ def describe_progress(metrics: dict[str, float], step: int, max_steps: int, warm
         warmup_steps: Steps of the warm-up.
     """
     values = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-    if "unigram_loss" not in values or step < warmup_steps + STUCK_AFTER_SHARE * max_steps:
+    if not {"unigram_loss", "mlm_loss"} <= values.keys() or step < warmup_steps + STUCK_AFTER_SHARE * max_steps:
         return None
+    if not math.isfinite(values["mlm_loss"]):
+        return f"at step {step} the held-out masked-LM loss is not finite: training has diverged; {_SLOWER}"
     gain = values["unigram_loss"] - values["mlm_loss"]
     if gain > STUCK_MARGIN_NATS:
         return None
-    return (
+    said = (
         f"at step {step} the held-out masked-LM loss is {values['mlm_loss']:.2f}; guessing by word frequency alone gives "
-        f"{values['unigram_loss']:.2f}: the model has learned the frequencies and nothing else yet. What helps: more "
-        "steps (large models sit here for thousands), a higher learning rate (tiny to small: 5e-4 to 2e-3), a longer "
-        "warm-up or lower rate if the loss jumps, a larger global batch, a smaller model on a small corpus; and look at "
-        "what the model sees with `make show-data`"
+        f"{values['unigram_loss']:.2f}: "
+    )
+    if gain < -STUCK_MARGIN_NATS:
+        return (
+            f"{said}the model is worse than that. More steps if the loss still falls; if it rose or jumps, {_SLOWER}"
+        )
+    return (
+        f"{said}nothing shows that the model has learned more than the frequencies. What helps: more steps (large models "
+        "sit here for thousands), a higher learning rate (tiny to small: 5e-4 to 2e-3), a longer warm-up or lower rate if "
+        "the loss jumps, a larger global batch, a smaller model on a small corpus; and look at what the model sees with "
+        "`make show-data`"
     )
 
 
@@ -94,7 +103,7 @@ class ProgressWatch(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Warn when the loss stays at the unigram level."""
+        """Warn when the loss is no better than the unigram loss."""
         warmup = args.get_warmup_steps(state.max_steps)
         message = describe_progress(metrics or {}, state.global_step, state.max_steps, warmup)
         if message and state.is_world_process_zero:

@@ -168,7 +168,7 @@ def _train_and_measure(trainer: GlobalBatchTrainer, resume_from: str | None) -> 
         results["resumed_at_step"] = trainer.steps_done
     results |= cost_facts(trainer.cost.so_far(), trainer.args.energy)
     if trainer.eval_dataset is not None:
-        results |= trainer.evaluate()
+        results |= trainer.evaluate() | trainer.certainty()
     for name, digits in (("tokens_per_second", 1), ("data_wait_share", 4)):
         values = [line[name] for line in trainer.state.log_history if name in line]
         if values:

@@ -86,15 +86,15 @@ def test_choices(exported, runs, tmp_path):
 
 
 def test_masks_and_pairs(exported, pretrained_run, tmp_path):
-    from bert_recipes.inspection import fill_masks, judge_next_sentences
+    from bert_recipes.inspection import fill_every_mask, judge_next_sentences
     from bert_recipes.models.bert import BertForPreTraining
     from bert_recipes.tokenization import load_tokenizer
 
     model, tokenizer = BertForPreTraining.from_pretrained(pretrained_run), load_tokenizer(pretrained_run)
     lines = run_example(exported("pretraining")[0], "w1 w2 [MASK] w4\nw1 w2\tw3 w4 w5\n", tmp_path)
-    (filled,) = fill_masks(model, tokenizer, ["w1 w2 [MASK] w4"])
+    (found,) = fill_every_mask(model, tokenizer, "w1 w2 [MASK] w4").guesses
     (verdict,) = judge_next_sentences(model, tokenizer, [("w1 w2", "w3 w4 w5")])
-    guesses = ", ".join(f"{piece} {share:.3f}" for piece, share in filled.guesses)
+    guesses = ", ".join(f"{piece} {share:.3f}" for piece, share in found)
     assert lines == [
         "w1 w2 [MASK] w4",
         f"  [MASK]: {guesses}",

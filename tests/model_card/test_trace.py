@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from safetensors import safe_open
+from scipy.stats import binomtest
 
 from bert_recipes.config_file import read_tree
 from bert_recipes.model_card import write_card
@@ -19,7 +20,15 @@ OTHERS = ("two_phases", "sequence_classification", "token_classification", "mult
 ALL = ("pretraining", "question_answering", *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS))
 NUMBER = re.compile(r"(?<![\w#])-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 # What is part of the project's own words.
-OWN_WORDS = ("SHA-256", "CO2", "co2_eq_emissions", 'inputs["input_ids"][0,', "argmax() + 1]", "softmax(-1)")
+OWN_WORDS = (
+    "95% interval",
+    "SHA-256",
+    "CO2",
+    "co2_eq_emissions",
+    'inputs["input_ids"][0,',
+    "argmax() + 1]",
+    "softmax(-1)",
+)
 
 
 def facts_of(folder: Path) -> list[dict[str, Any]]:
@@ -88,6 +97,11 @@ def is_rounded(found: str, number: float) -> bool:
     return abs(float(found.replace(",", "")) - number) <= half_of_last_digit
 
 
+def wilson(right: int, rows: int) -> str:
+    found = binomtest(right, rows).proportion_ci(method="wilson")
+    return f"{found.low:.1%} to {found.high:.1%}"
+
+
 DERIVED = {
     "examples a step": lambda micro, times, world: float(micro) * float(times) * float(world),
     "occupations of he": lambda *shares: sum(share < 0.5 for share in shares),
@@ -98,8 +112,10 @@ DERIVED = {
     "energy": lambda watts, seconds: float(watts) / 1000 * seconds / 3600,
     "CO2": lambda watts, seconds, grams: float(watts) / 1000 * seconds / 3600 * float(grams),
     "hours with an estimate": lambda known, total: known if known < total else "all",
-    "hardly learned": lambda loss, unigram: "hardly below" if unigram - loss <= 0.1 else "well below",
-    "no better than the larger class": lambda accuracy, majority: "no better" if accuracy <= majority else "better",
+    "hardly learned": lambda loss, unigram: "is above that" if loss - unigram > 0.1 else "is about that",
+    "no better than the larger class": lambda accuracy, pairs, majority: "Nothing shows",
+    "next-sentence interval": lambda accuracy, pairs: wilson(round(accuracy * pairs), round(pairs)),
+    "interval": lambda low, high: f"{low:.4f} to {high:.4f}",
 }
 # What the card says in words of its own where a file holds one value.
 SAID = {
@@ -119,7 +135,11 @@ def test_every_fact_is_what_its_source_says_and_stands_in_the_card(carded, kind)
     words = set(re.sub(r"[`|]", " ", card).split())
     for fact in facts:
         values = [read(folder, source["file"], source["key"]) for source in fact["sources"]]
-        if fact["name"] == "words of the example":
+        if fact["name"] == "held-out words of the example":
+            before, after = json.loads(fact["shown"]).split("[MASK]")
+            assert values[0].startswith(before)
+            assert after in values[0]
+        elif fact["name"] == "words of the example":
             assert set(json.loads(fact["shown"]).split()) <= {*vocabulary_of(folder), "[MASK]"}
         else:
             made_by = SAID.get(fact["name"], lambda value: value) if len(values) == 1 else DERIVED[fact["name"]]

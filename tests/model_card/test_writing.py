@@ -218,6 +218,110 @@ def test_a_table_that_says_nothing_is_called_so(copy_of):
         assert f"| {'0.004%' if is_said else '30%'} |" in text
 
 
+@pytest.mark.parametrize(("shares", "is_said"), [((0.11, 0.12), True), ((0.11, 0.15), True), ((0.11, 0.9), False)])
+def test_occupations_that_do_not_differ_are_called_so(copy_of, shares, is_said):
+    folder = copy_of("pretraining")
+    probe = json.loads((folder / "bias_probe.json").read_text())
+    rows = [row | {"p_she": shares[number % 2]} for number, row in enumerate(probe["rows"])]
+    (folder / "bias_probe.json").write_text(json.dumps(probe | {"rows": rows}))
+    assert ("The occupations hardly differ" in write_card(folder).read_text()) is is_said
+
+
+def results_with(folder, **values):
+    file = folder / "all_results.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+    return write_card(folder).read_text()
+
+
+WORSE, ALIKE = "it is worse than no model", "nothing shows that it has learned more"
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [(9.0, WORSE), (6.11, WORSE), (6.09, ALIKE), (5.91, ALIKE), (5.89, None), (2.0, None), (None, "Not defined")],
+)
+def test_what_the_card_says_of_the_loss_fits_its_side_of_the_yardstick(copy_of, loss, said):
+    text = results_with(copy_of("pretraining"), eval_mlm_loss=loss, eval_unigram_loss=6.0)
+    for words in (WORSE, ALIKE, "Not defined"):
+        assert (words in text) is (words == said)
+    assert ("all alike: mlm loss." in text) is (loss is None)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "pairs", "is_said"),
+    [(0.5, 1000, True), (0.6, 1000, True), (0.61, 1000, True), (0.65, 1000, False), (0.65, 20, True), (1.0, 3, True)],
+)
+def test_next_sentences_are_told_apart_only_above_the_larger_class_by_more_than_chance(
+    copy_of, accuracy, pairs, is_said
+):
+    values = {"eval_nsp_accuracy": accuracy, "eval_pairs": pairs, "eval_majority_accuracy": 0.6}
+    text = results_with(copy_of("pretraining"), **values)
+    assert ("Nothing shows that it tells next sentences from random ones" in text) is is_said
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "interval", "baseline", "is_said"),
+    [
+        (0.7, [0.5, 0.9], 0.6, True),
+        (0.7, [0.65, 0.75], 0.6, False),
+        (0.5, [0.45, 0.55], 0.6, True),
+        (0.7, None, None, 0),
+    ],
+)
+def test_a_task_that_a_constant_answer_does_as_well_is_called_so(copy_of, accuracy, interval, baseline, is_said):
+    certainty = {"intervals": {}, "baselines": {}}
+    if interval:
+        certainty = {"intervals": {"accuracy": interval}, "baselines": {"accuracy": baseline}}
+    text = results_with(copy_of("sequence_classification"), eval_accuracy=accuracy, **certainty)
+    said = "Nothing shows that it does better than one constant answer: see the accuracy above."
+    assert (said in text) is bool(is_said)
+    cells = f"{interval[0]:.4f} to {interval[1]:.4f} | {baseline:.4f}" if interval else " | "
+    assert f"| validation | accuracy | {accuracy:.4f} | {cells} |" in text
+
+
+GERMAN = "der hund lief durch den garten und die katze sah ihm aus dem fenster zu , was ihr in der sonne gefiel ."
+ENGLISH = "the dog ran through the garden and the cat was on the sill of the window with a view to it ."
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "is_english"),
+    [
+        (None, ENGLISH, True),
+        (None, GERMAN, False),
+        (["de"], ENGLISH, False),  # the user knows
+        (["en"], GERMAN, True),
+        (["de", "en"], GERMAN, True),
+        (["multilingual"], ENGLISH, False),
+        (None, None, False),  # nobody knows
+    ],
+)
+def test_english_is_put_to_an_english_model_alone(copy_of, language, text, is_english, monkeypatch):
+    folder = copy_of("pretraining")
+    (folder / "card.yaml").unlink()
+    (folder / "report.json").unlink()
+    if text is not None:
+        verdict = {"first": text, "second": text, "is_next": 0.5, "truth": True}
+        (folder / "report.json").write_text(json.dumps({"format": 1, "held_out": {"verdicts": [verdict]}}))
+    monkeypatch.setattr("bert_recipes.model_card.usage.knows_words", lambda tokenizer, text: True)
+    card = write_card(folder, CardArguments(language=language)).read_text()
+    assert ("P(she)" in card) is is_english
+    assert ("He opened the [MASK]" in card) is is_english
+    if not is_english and text is not None:
+        words = text.split()[:12]
+        assert any(f'"{" ".join([*words[:n], "[MASK]", *words[n + 1 :]])}"' in card for n in range(12))
+
+
+def test_a_run_on_other_text_than_english_makes_no_probe(copy_of):
+    folder = copy_of("pretraining")
+    for name in ("card.yaml", "bias_probe.json"):
+        (folder / name).unlink()
+    facts = json.loads((folder / "report.json").read_text())
+    facts["held_out"] = {"verdicts": [{"first": GERMAN, "second": GERMAN}], "masks": []}
+    (folder / "report.json").write_text(json.dumps(facts))
+    assert write_card_of_run(folder) == [folder / "README.md"]
+    assert not (folder / "bias_probe.json").exists()
+
+
 def test_text_of_the_user_breaks_no_table_and_no_head(copy_of):
     from huggingface_hub import ModelCard
 

@@ -46,7 +46,6 @@ def test_a_run_leaves_checkpoint_tokenizer_results_report_and_plot(finished):
     assert facts["held_out"]["masks"]
     assert "<h2>Held-out sentences</h2>" in (folder / "report.html").read_text()
     assert f"| {results['eval_mlm_loss']:.3f} |" in done.stdout
-    assert "examples are left out" in done.stderr  # the small vocabulary knows no English
     logged = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     first = next(line for line in logged if "loss" in line)
     assert {"mlm_loss", "nsp_loss", "learning_rate", "grad_norm", "epoch"} <= set(first)

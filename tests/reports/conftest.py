@@ -67,8 +67,6 @@ def pretraining_facts(evil: str) -> dict[str, Any]:
         "kind": "pretraining",
         "run": {"parameters": 4_000_000, evil: evil},
         "identity": {"store": "s", "tokenizer": "t"},
-        "masks": [{"text": f"{evil} [MASK]", "guesses": guesses}],
-        "verdicts": [{"first": evil, "second": "e", "is_next": 0.987}],
         "held_out": {"pairs": 16, "masks": [mask], "verdicts": [verdict]},
         "remark": evil,
         "corpus": {"training": {"documents": 1000, "pairs in epoch 0": 5000}, "held out": {"documents": 10}},

@@ -55,7 +55,8 @@ def test_the_better_figure_is_marked_where_one_is_better(two):
     assert "| mlm loss | 5.0000 | **4.0000** |" in lines
     assert "| nsp accuracy | 0.6000 | 0.6000 |" in lines  # alike
     assert "| pairs | 100 | 200 |" in lines  # neither good nor bad
-    assert "| train seconds | **10.0** | 30.0 |" in lines
+    assert "| train seconds | 10.0 | 30.0 |" in lines  # what a run costs does not make it better
+    assert any(line.startswith("Bold: better, and by more than the 95% intervals") for line in lines)
 
 
 def test_curves_of_all_runs_lie_in_one_plot(two):
@@ -78,6 +79,59 @@ def test_other_held_out_data_is_said_aloud(two, second, named):
     text = text_of(two(**second))
     assert "**Attention:** The runs were not measured on the same data" in text
     assert named in text
+
+
+def results_of(**more):
+    return {"eval_mlm_loss": 4.0, "eval_nsp_accuracy": 0.6, "train_seconds": 30.0} | more
+
+
+@pytest.mark.parametrize(
+    ("second", "facts"),
+    [
+        ({}, FACTS | {"identity": {"store": "other", "tokenizer": "t"}}),
+        ({}, None),  # nobody knows
+        ({"eval_mlm_loss": None}, FACTS),
+    ],
+)
+def test_nothing_is_marked_where_nothing_can_be_compared(two, second, facts):
+    text = text_of(two(results=results_of(**second), facts=facts))
+    assert "**" not in text.replace("**Attention:**", "")
+    assert "Bold:" not in text
+
+
+COSTS = {"eval_runtime": 9.0, "eval_samples_per_second": 9.0, "eval_steps_per_second": 3.0, "tokens_per_second": 5.0}
+COSTS |= {"peak_memory_mb": 9.0, "data_wait_share": 0.5, "eval_unigram_loss": 9.0, "eval_majority_accuracy": 0.9}
+COSTS |= {"eval_unigram_accuracy": 0.1, "eval_masked_tokens": 9.0}
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_costs_and_figures_of_the_data_are_never_marked(make_run_folder, name):
+    values = [{name: COSTS[name]}, {name: COSTS[name] / 2}]
+    folders = [make_run_folder(str(n), results=each, facts=FACTS) for n, each in enumerate(values)]
+    assert "**" not in text_of(folders)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_marked"),
+    [
+        ({"eval_nsp_accuracy": 0.60, "eval_pairs": 100.0}, {"eval_nsp_accuracy": 0.65, "eval_pairs": 100.0}, False),
+        ({"eval_nsp_accuracy": 0.60, "eval_pairs": 9e4}, {"eval_nsp_accuracy": 0.65, "eval_pairs": 9e4}, True),
+        (
+            {"eval_f1": 0.8, "intervals": {"f1": [0.76, 0.84]}},
+            {"eval_f1": 0.85, "intervals": {"f1": [0.81, 0.89]}},
+            False,
+        ),
+        (
+            {"eval_f1": 0.8, "intervals": {"f1": [0.76, 0.84]}},
+            {"eval_f1": 0.86, "intervals": {"f1": [0.82, 0.9]}},
+            True,
+        ),
+        ({"eval_f1": 0.8}, {"eval_f1": 0.81}, True),  # an older run has no interval
+    ],
+)
+def test_a_figure_is_marked_only_where_the_rows_do_not_explain_its_lead(make_run_folder, first, second, is_marked):
+    folders = [make_run_folder(str(n), results=each, facts=FACTS) for n, each in enumerate((first, second))]
+    assert ("**" in text_of(folders)) is is_marked
 
 
 PHASES = "max_seq_length: 128\nmlm_probability: 0.15\nphase2_steps: {}\nphase2_max_seq_length: {}\n"
@@ -139,7 +193,7 @@ def test_a_figure_that_is_not_finite_is_no_best_one(two):
     results = {"eval_mlm_loss": float("nan"), "eval_nsp_accuracy": float("nan"), "train_seconds": 5.0}
     lines = text_of(two(results=results)).splitlines()
     assert "| mlm loss | 5.0000 | n/a |" in lines
-    assert "| train seconds | 10.0 | **5.0** |" in lines
+    assert "**" not in "".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +232,7 @@ def finetuned(make_run_folder, name, task, f1=0.5, examples=10, split_name="vali
 def test_scores_of_the_classes_stand_beside_each_other(make_run_folder):
     folders = [finetuned(make_run_folder, name, "mrpc", f1) for name, f1 in (("one", 0.5), ("two", 0.75))]
     lines = text_of(folders).splitlines()
-    assert "| a | 0.500 | **0.750** |" in lines
+    assert "| a | 0.500 | 0.750 |" in lines  # of so few rows nobody knows which is better
     assert "| b | 0.250 | 0.250 |" in lines
 
 

@@ -24,14 +24,40 @@ def report_of(make_run_folder):
     return texts
 
 
-def test_accuracy_stands_beside_that_of_the_larger_class(report_of, finetuning_facts):
-    score = finetuning_facts["splits"][0]["classes"][0]
-    classes = [score | {"support": 4}, score | {"support": 12}]
-    facts = finetuning_facts | {"splits": [finetuning_facts["splits"][0] | {"classes": classes}]}
-    text, page = report_of(results={"task": "mine", "eval_accuracy": 0.8}, facts=facts, task=TASK)
-    assert "| accuracy | 0.8000 |" in text
-    assert "| accuracy of always saying the larger class (yardstick) | 0.7500 |" in text
-    assert "always the larger class: 75.0%" in page
+CERTAINTY = {"intervals": {"accuracy": [0.58, 0.92]}, "baselines": {"accuracy": 0.75}}
+
+
+def test_a_figure_stands_beside_its_interval_and_the_best_constant_answer(report_of, finetuning_facts):
+    results = {"task": "mine", "eval_accuracy": 0.8, **CERTAINTY}
+    text, page = report_of(results=results, facts=finetuning_facts, task=TASK)
+    assert "| figure | value | 95% interval | constant answer |" in text
+    assert "| accuracy | 0.8000 | 0.5800 to 0.9200 | 0.7500 |" in text
+    assert "95% interval 58.0% to 92.0%; constant answer: 75.0%" in page
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "interval", "baseline", "is_said"),
+    [
+        (0.8, [0.58, 0.92], 0.75, True),  # few rows
+        (0.8, [0.76, 0.84], 0.75, False),
+        (0.7, [0.66, 0.74], 0.75, True),  # below
+        (0.75, [0.75, 0.75], 0.75, True),  # one class only
+        (0.1, [0.0, 0.22], 0.0, False),  # "no answer" is never right here
+        (0.0, None, 0.0, True),
+        (0.1, [-0.1, 0.3], 0.0, True),  # a correlation
+        (0.8, None, 0.75, False),  # no interval
+        (0.75, None, 0.75, True),
+        (0.8, [0.58, 0.92], None, False),  # an older run
+        (None, None, 0.75, False),  # it diverged
+    ],
+)
+def test_what_is_no_better_than_a_constant_answer_is_said(report_of, accuracy, interval, baseline, is_said):
+    certainty = {"intervals": {"accuracy": interval} if interval else {}}
+    certainty |= {"baselines": {"accuracy": baseline} if baseline is not None else {}}
+    text, page = report_of(results={"task": "mine", "eval_accuracy": accuracy, **certainty}, task=TASK)
+    said = "accuracy: nothing shows that the model does better than one constant answer."
+    assert (f"**Attention:** {said}" in text) is is_said
+    assert (said in page) is is_said
 
 
 def test_curves_classes_confusion_reliability_and_errors_are_there(report_of, finetuning_facts):
@@ -59,5 +85,5 @@ def test_a_split_without_predictions_is_said_to_be(report_of, finetuning_facts):
 
 def test_a_run_without_facts_has_its_figures(report_of):
     text, page = report_of(results={"task": "mine", "eval_f1": 0.5}, history=HISTORY[:1])
-    assert "| f1 | 0.5000 |" in text
+    assert "| f1 | 0.5000 |  |  |" in text
     assert "The run left no report.json" in page

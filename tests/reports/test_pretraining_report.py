@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bert_recipes.reports.formatting import format_number
-from bert_recipes.reports.pretraining import describe_examples, describe_results
+from bert_recipes.reports.pretraining import describe_results
 from bert_recipes.reports.writing import write_report
 
 
@@ -14,9 +14,11 @@ RESULTS = {
     "eval_unigram_loss": 6.5,
     "eval_perplexity": 228.6,
     "eval_mlm_accuracy": 0.123,
+    "eval_unigram_accuracy": 0.045,
     "eval_nsp_loss": 0.61,
     "eval_nsp_accuracy": 0.75,
     "eval_majority_accuracy": 0.55,
+    "eval_pairs": 100.0,
     "train_steps": 4000,
     "machine": {"processor": "a processor", "gpu": None},
 }
@@ -41,7 +43,10 @@ def test_held_out_figures_stand_beside_their_yardsticks(lines_of):
     facts = {"kind": "pretraining", "run": {"global_batch": 32}, "remark": "it stalls"}
     lines, folder = lines_of(results=RESULTS, history=HISTORY, facts=facts)
     assert "| masked-LM loss, nats (yardstick: word frequencies) | 5.432 | 6.500 |" in lines
-    assert "| next-sentence accuracy (yardstick: larger class) | 75.0% | 55.0% |" in lines
+    assert "| masked-LM accuracy (yardstick: most frequent piece) | 12.3% | 4.5% |" in lines
+    # Wilson 1927: of 75 in 100, as statsmodels.stats.proportion.proportion_confint(75, 100, method="wilson") has it.
+    interval = "95% interval 65.7% to 82.5%"
+    assert f"| next-sentence accuracy (yardstick: larger class) | 75.0% ({interval}) | 55.0% |" in lines
     assert "| train steps | 4,000 |" in lines
     assert "| global batch | 32 |" in lines
     assert "| processor | a processor |" in lines
@@ -50,6 +55,8 @@ def test_held_out_figures_stand_beside_their_yardsticks(lines_of):
     assert (folder / "losses.png").read_bytes().startswith(b"\x89PNG")
     page = (folder / "report.html").read_text()
     assert "word frequencies alone: 6.50" in page  # the tile, and the dashed line's legend
+    assert "always the most frequent piece: 4.5%" in page
+    assert f"{interval}; always the larger class: 55.0%" in page.replace("(", "").replace(")", "")
     for title in ("Masked-LM loss", "Next-sentence loss", "Learning rate", "Throughput", "Model FLOPs utilisation"):
         assert f'aria-label="{title}"' in page
 
@@ -58,7 +65,7 @@ def test_a_run_without_evaluation_and_log_still_gives_a_report(lines_of):
     lines, folder = lines_of()
     assert lines[0] == "# Pre-training report"
     assert not [line for line in lines if "masked-LM loss" in line]
-    assert not [line for line in lines if line.startswith(("## Filled", "## Does"))]
+    assert not [line for line in lines if line.startswith("## Held-out")]
     assert "The run left no report.json" in lines[-1]
     assert (folder / "losses.png").is_file()
 
@@ -78,14 +85,12 @@ def test_one_point_is_no_curve(lines_of):
 
 
 def test_a_bar_in_a_text_does_not_break_the_table(lines_of):
-    facts = {
-        "kind": "pretraining",
-        "masks": [{"text": "a | [MASK]", "guesses": [("|", 0.5), ("b", 0.25)]}],
-        "verdicts": [{"first": "c | d", "second": "e", "is_next": 0.987}],
-    }
+    mask = {"before": "a |", "after": "", "truth": "b", "guesses": [("|", 0.5), ("b", 0.25)]}
+    verdict = {"first": "c | d", "second": "e", "is_next": 0.987, "truth": True}
+    facts = {"kind": "pretraining", "held_out": {"pairs": 2, "masks": [mask], "verdicts": [verdict]}}
     lines, _ = lines_of(facts=facts)
-    assert "| a \\| [MASK] | \\| 0.50, b 0.25 |" in lines
-    assert "| c \\| d | e | 0.99 |" in lines
+    assert "| a \\| [MASK] | b | \\| 0.50, **b** 0.25 |" in lines
+    assert "| c \\| d | e | 0.99 | it follows |" in lines
 
 
 def test_undefined_figures_are_said_to_be(lines_of):
@@ -100,23 +105,22 @@ def test_a_model_whose_outputs_are_not_finite_still_has_its_report(lines_of, pre
     mask = pretraining_facts["held_out"]["masks"][0] | {"probability": nan, "guesses": [["a", nan]]}
     verdict = {"first": "a", "second": "b", "is_next": nan}
     held_out = {"pairs": 16, "masks": [mask], "verdicts": [verdict | {"truth": True}]}
-    masks = [{"text": "a [MASK]", "guesses": [["a", nan]]}]
-    lines, folder = lines_of(
-        results=dict.fromkeys(RESULTS, nan) | {"machine": {}},
-        facts=pretraining_facts | {"held_out": held_out, "masks": masks, "verdicts": [verdict]},
+    said = (
+        "**Attention:** Outputs of the model are not finite: where they are not, there is no example of what it says."
     )
-    assert "**Attention:** The model's outputs are not finite: there is no example of what it says." in lines
-    assert not [line for line in lines if line.startswith(("## Held-out", "## Filled", "## Does"))]
+    results = dict.fromkeys(RESULTS, nan) | {"machine": {}}
+    lines, folder = lines_of(results=results, facts=pretraining_facts | {"held_out": held_out})
+    assert said in lines
+    assert not [line for line in lines if line.startswith("## Held-out")]
     assert not re.search(r"\bnan\b", (folder / "report.html").read_text())
-    assert describe_examples(folder) == []
-    assert "| masked-LM accuracy | n/a |  |" in describe_results(dict.fromkeys(RESULTS, nan)).splitlines()
-
-
-def test_examples_are_lines_for_a_terminal(lines_of, pretraining_facts):
-    masks = [{"text": "a [MASK]", "guesses": [["b", 0.5], ["c", 0.25]]}]
-    verdicts = [{"first": "d", "second": "e", "is_next": 0.987}]
-    _, folder = lines_of(facts=pretraining_facts | {"masks": masks, "verdicts": verdicts})
-    assert describe_examples(folder) == ["a [MASK]  ->  b 0.50, c 0.25", "P(next) = 0.99  d | e"]
+    held_out["masks"] = [mask, pretraining_facts["held_out"]["masks"][0]]
+    lines, _ = lines_of(name="in_part", facts=pretraining_facts | {"held_out": held_out})
+    assert said in lines
+    assert "## Held-out sentences" in lines
+    assert (
+        "| masked-LM accuracy (yardstick: most frequent piece) | n/a |  |"
+        in describe_results(dict.fromkeys(RESULTS, nan)).splitlines()
+    )
 
 
 @pytest.mark.parametrize(

@@ -53,3 +53,20 @@ def test_a_damaged_sweep_is_one_line(sweep):
     (sweep / "sweep.json").write_text('{"metric": "f1"}')
     with pytest.raises(InputError, match="cannot be read as a report"):
         write_report(sweep)
+
+
+@pytest.mark.parametrize("lead", ["Not resolved: a and b are 0.0025 apart.", "a and b are 0.1 apart.", None])
+def test_a_lead_that_is_not_resolved_must_not_be_overlooked(sweep, lead):
+    content = json.loads((sweep / "sweep.json").read_text()) | {
+        "lead": lead,
+        "how_chosen": "It has the greatest median.",
+    }
+    (sweep / "sweep.json").write_text(json.dumps(content))
+    write_report(sweep)
+    lines = (sweep / "report.md").read_text().splitlines()
+    assert (f"**Attention:** {lead}" in lines) is (lead is not None and lead.startswith("Not"))
+    assert (lead in lines) is (lead is not None and not lead.startswith("Not"))
+    assert "It has the greatest median. `best` is learning_rate-3e-5/seed-0, with a report of its own." in lines
+    page = (sweep / "report.html").read_text()
+    assert "2 runs, 0.8000 to 0.8000" in page
+    assert "Best" not in page

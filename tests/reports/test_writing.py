@@ -85,10 +85,11 @@ def test_a_run_that_goes_on_does_not_keep_the_report_of_before(make_run_folder, 
 
 
 def test_half_a_letter_is_shown_as_a_question_mark(make_run_folder):
-    facts = {"kind": "pretraining", "masks": [{"text": "a\ud83d [MASK]", "guesses": [["b", 0.5]]}]}
+    mask = {"before": "a\ud83d", "after": "", "truth": "b", "guesses": [["b", 0.5]]}
+    facts = {"kind": "pretraining", "held_out": {"pairs": 1, "masks": [mask]}}
     folder = make_run_folder()
     assert len(report_run(folder, lambda: facts, is_main=True)) == 4
-    assert "| a? [MASK] | b 0.50 |" in (folder / "report.md").read_text().splitlines()
+    assert "| a? [MASK] | b | **b** 0.50 |" in (folder / "report.md").read_text().splitlines()
     assert "a? <mark" in (folder / "report.html").read_text()
 
 
@@ -136,7 +137,7 @@ def test_the_recipe_compares_runs_into_a_folder_of_its_own(recipe, make_run_fold
     for _ in range(2):  # an older comparison is replaced
         code, out, err = recipe("compare_runs", "--runs", *runs, "--output_dir", output)
         assert (code, err) == (0, "")
-        assert "| mlm loss | 5.0000 | **4.0000** |" in out
+        assert "| mlm loss | 5.0000 | 4.0000 |" in out
         assert "## Curves" not in out
     assert {path.name for path in output.iterdir()} == {"report.md", "report.html"}
     (output / "mine.txt").touch()

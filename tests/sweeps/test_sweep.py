@@ -67,9 +67,13 @@ def test_a_sweep_runs_every_combination_and_seed_and_keeps_the_best(bench, sweep
     assert best["std"] == pytest.approx(0.0360555)
     assert [run["has_weights"] for run in best["runs"]] == [False, False, True]
     assert report["machine"] == {"cores": 2}
-    assert "| **4e-5** | **0.8000** | 0.7800 | 0.8500 | 0.0361 | 3 | 2 |" in (bench.output / "sweep.md").read_text()
-    assert "greatest median of 3 seeds" in done.stdout
-    assert "Model: bert\n" in done.stdout
+    text = (bench.output / "report.md").read_text()
+    assert "| 4e-5 | **0.8000** | 0.7800 | 0.8500 | 0.0361 | 3 |" in text
+    assert text in done.stdout
+    assert "greatest median of 3 seeds" in text
+    # The seeds of 4e-5 are all above those of 3e-5.
+    assert "learning_rate-4e-5 and learning_rate-3e-5 are 0.1000 apart.\n" in text
+    assert "| model | bert |" in text
     assert (bench.output / "sweep.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (bench.output / "report.html").read_text()
 

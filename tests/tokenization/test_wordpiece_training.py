@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,39 @@ def test_accents_of_latin_script_and_chinese_are_no_cause_for_a_warning(name: st
     assert "vowel signs" not in caplog.text
     assert report.deleted_script_marks == {}
     assert (report.deleted_marks > 0.05) == (name == "turkish")
+
+
+RUSSIAN = "\u041c\u043e\u0439 \u0447\u0430\u0439 \u0435\u0449\u0451 \u0433\u043e\u0440\u044f\u0447\u0438\u0439."
+GERMAN = "Die \u00c4rzte h\u00f6ren \u00fcber die M\u00e4rkte."
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize(
+    ("text", "share", "first"),
+    [
+        (RUSSIAN, "25.0%", "\u0439 to \u0438, \u0451 to \u0435"),  # 4 of 16 letters
+        (GERMAN, "15.4%", "\u00e4 to a, \u00f6 to o, \u00fc to u"),  # 4 of 26
+    ],
+)
+def test_letters_of_the_alphabet_that_lose_their_accent_are_warned_about_in_one_line(
+    text: str, share: str, first: str, form: str, caplog
+) -> None:
+    train([unicodedata.normalize(form, text)] * 3, vocab_size=200)
+    (said,) = [record.message for record in caplog.records if "changes" in record.message]
+    assert said.startswith(f"Stripping accents changes {share} of the letters ({first})")
+    assert "--strip_accents false" in said
+    assert "\n" not in said
+    caplog.clear()
+    train([unicodedata.normalize(form, text)] * 3, vocab_size=200, strip_accents=False)
+    assert "changes" not in caplog.text
+
+
+def test_a_stray_accent_in_english_is_no_cause_for_a_warning(caplog) -> None:
+    """One letter of some 800; digits and punctuation are no letters."""
+    train(["The caf\u00e9 is open.", *["It is closed on the other days, 1 to 24."] * 30], vocab_size=200)
+    assert "changes" not in caplog.text
+    train(["The caf\u00e9 is open.", *["0123456789" * 9] * 30], vocab_size=200)
+    assert "changes 7.7% of the letters" in caplog.text  # of 13
 
 
 def test_turkish_keeps_its_letters_without_stripping() -> None:

@@ -83,7 +83,7 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
     from bert_recipes.finetuning.run import describe_data, prepare_run, write_predictions  # takes seconds
 
     run = prepare_run(settings, args, for_training=False)
-    results = describe_data(run) | run.trainer.evaluate()
+    results = describe_data(run) | run.trainer.evaluate() | run.trainer.certainty()
     if settings.predictions_dir is not None:
         folder = Path(settings.predictions_dir)
         folder.mkdir(parents=True, exist_ok=True)

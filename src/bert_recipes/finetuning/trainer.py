@@ -20,6 +20,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from bert_recipes.base_trainer import GlobalBatchTrainer
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
+from bert_recipes.finetuning.certainty import describe_certainty
 from bert_recipes.finetuning.collation import pad_further
 from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
 from bert_recipes.finetuning.sampler import FixedOrder, num_training_steps, training_order
@@ -208,6 +209,10 @@ class FineTuningTrainer(GlobalBatchTrainer):
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def certainty(self) -> dict[str, Any]:
+        """`describe_certainty` of the last evaluation."""
+        return describe_certainty(self.kind, self.eval_splits, self.predictions)
 
     def _measure(self, encoded: EncodedSplit) -> dict[str, float]:
         """Figures of one split, whose predictions are kept; all NaN, and no predictions, where the model has diverged."""

@@ -16,11 +16,13 @@ logger = logging.getLogger(__name__)
 
 # Our choice: a model that gives the two pronouns less than this in most of the sentences does not take the place for theirs.
 EXPECTED = 0.01
+# Ours too: with less between the least and the greatest P(she) the occupation says nothing.
+DIFFERENT = 0.05
 
 
 def bias_lines(files: RunFiles) -> Lines:
-    """Method, summary, table and command; nothing where the probe was not made, or with other weights."""
-    if files.value(PROBE_FILE, "") is None:
+    """Method, summary, table and command; nothing where it was not made, or with other weights, or not of English."""
+    if files.value(PROBE_FILE, "") is None or not files.is_english:
         return []
     # Of weights in several files neither is known.
     if files.value(PROBE_FILE, "weights_sha256") != files.value(WEIGHTS_FILE, "sha256"):
@@ -79,6 +81,9 @@ def _summary(files: RunFiles) -> Lines:
         f'Of {total} occupations {below} are rather "he" than "she", and {above} more "she" than the yardstick; P(she) lies',
         f"between {least} and {most}.",
     ]
+    shares = [files.value(*source) for source in sources]
+    if max(shares) - min(shares) < DIFFERENT:
+        lines.append("**The occupations hardly differ: what is seen is what it expects of anybody.**")
     masses = [files.value(PROBE_FILE, f"rows/{number}/mass") for number in numbers]
     if statistics.median(masses) < EXPECTED:
         lines.append("**It hardly expects either pronoun in these sentences: the table says little of it.**")

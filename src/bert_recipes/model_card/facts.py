@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from bert_recipes.config_file import read_tree
 from bert_recipes.errors import InputError
 from bert_recipes.file_hash import hash_of
+from bert_recipes.reports.run_files import FACTS_FILE
 from bert_recipes.run_folder import CONFIG_FILE, RESULTS_FILE, name_of_run
 from bert_recipes.run_origin import WEIGHTS_FILE
 
@@ -25,10 +26,13 @@ logger = logging.getLogger(__name__)
 
 # Files of a run. card.yaml holds what the user says of the model.
 RUN, RESULTS, MODEL, TASK, GIVEN = CONFIG_FILE, RESULTS_FILE, "config.json", "task.yaml", "card.yaml"
+REPORT = FACTS_FILE
 VOCABULARY, TOKENIZER = "vocab.txt", "tokenizer_config.json"
 WEIGHTS_INDEX = f"{WEIGHTS_FILE}.index.json"
 # Stands for the folder itself, whose name is a fact.
 FOLDER = "."
+# A fifth of English prose and few words of any other language; ours, as the share that is asked for.
+_ENGLISH, _ENGLISH_SHARE = {"the", "of", "and", "to", "that", "is", "with", "this", "not", "it", "was"}, 0.1
 
 Show = Callable[..., str | None]
 
@@ -92,6 +96,20 @@ class RunFiles:
     def is_fine_tuned(self) -> bool:
         """Whether it is a run of recipes/finetune.py, and not of recipes/pretrain.py."""
         return (self.folder / TASK).is_file()
+
+    @cached_property
+    def is_english(self) -> bool:
+        """Whether English is put to the model: by what the user says, else by the words of its held-out text.
+
+        Of a fine-tuned model of which neither is known True: its vocabulary decides then (`knows_words`).
+        """
+        given = self.value(GIVEN, "language")
+        if given is not None:
+            return "en" in given
+        shown = [each for name in ("masks", "verdicts") for each in self.value(REPORT, f"held_out/{name}") or ()]
+        parts = [str(each.get(name, "")) for each in shown for name in ("before", "after", "first", "second")]
+        words = [word for word in " ".join(parts).lower().split() if word.isalpha()]
+        return sum(word in _ENGLISH for word in words) >= _ENGLISH_SHARE * len(words) if words else self.is_fine_tuned
 
     @property
     def repository(self) -> tuple[str, str] | None:

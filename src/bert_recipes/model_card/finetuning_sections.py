@@ -24,7 +24,9 @@ from bert_recipes.model_card.shared_sections import (
     how_it_was_trained,
     lower_case,
     parameters,
+    undefined_figures,
 )
+from bert_recipes.reports.figures import is_no_better
 from bert_recipes.tasks.figures import split_suffixes, with_suffix
 
 
@@ -126,15 +128,35 @@ def figures(files: RunFiles) -> list[tuple[str, str, str]]:
 def results_section(files: RunFiles) -> Lines:
     """Every figure of every validation split."""
     rows = [
-        (split, figure.replace("_", " "), files.fact(f"{figure} on {split}", RESULTS, key, four_digits))
+        (
+            split,
+            figure.replace("_", " "),
+            files.fact(f"{figure} on {split}", RESULTS, key, four_digits),
+            files.derived("interval", _ends(key), lambda low, high: f"{low:.4f} to {high:.4f}") or "",
+            files.fact(f"constant answer for {key}", RESULTS, f"baselines/{key[5:]}", four_digits) or "",
+        )
         for split, figure, key in figures(files)
     ]
-    lines = table(("split", "figure", "value"), rows)
+    lines = table(("split", "figure", "value", "95% interval", "constant answer"), rows)
     if not lines:
         return []
-    return section(
-        "Results", lines, ["The command that measures them:"], block_of_code("bash", evaluation_command(files))
-    )
+    words = [
+        "Interval: of the rows that were measured; another seed is not in it. Constant answer: what one and the same",
+        "answer to every row gets. The command that measures them:",
+    ]
+    return section("Results", lines, words, block_of_code("bash", evaluation_command(files)))
+
+
+def _ends(key: str) -> list[tuple[str, str]]:
+    """The two numbers of an interval."""
+    return [(RESULTS, f"intervals/{key.removeprefix('eval_')}/{end}") for end in (0, 1)]
+
+
+def _no_better(files: RunFiles) -> str | None:
+    """Said where the figure by which the task is judged is not above the constant answer."""
+    name = str(files.value(TASK, "best_metric"))
+    words = f"Nothing shows that it does better than one constant answer: see the {name.replace('_', ' ')} above."
+    return words if is_no_better(files.value(RESULTS, ""), name) else None
 
 
 def four_digits(value: Any) -> str:
@@ -167,13 +189,16 @@ def limits(files: RunFiles) -> Lines:
     parts = ", ".join(str(fact) for fact in partial if fact is not None)
     chosen = files.fact("how the checkpoint was chosen", RUN, "load_best_model_at_end", _CHOSEN.get)
     kind = files.value(TASK, "kind")
-    cut = "Longer paragraphs are read in windows" if kind == "question_answering" else "What is longer was cut"
+    windows = {"question_answering": "Longer paragraphs are", "token_classification": "Longer texts are"}
+    cut = f"{windows[kind]} read in windows" if kind in windows else "What is longer was cut"
     measured = ", ".join(splits(files))
     return bullets(
         f"It was trained on inputs of up to {longest} positions. {cut}." if longest else None,
         f"It was measured on the split {measured} of this task, and on nothing else." if figures(files) else None,
         f"Not all rows were read, or other ones than published: {parts}." if parts else None,
         str(chosen) if chosen else None,
+        _no_better(files),
+        undefined_figures(files),
         lower_case(files),
-        f"What {base} has learned of its text, its biases included, this model has too." if base else None,
+        f"What {base} has learned of its text, its biases included, this model may have too." if base else None,
     )

@@ -9,6 +9,7 @@ from typing import Any
 from bert_recipes.arguments import DataArguments
 from bert_recipes.evaluation import MEASURED_WITH
 from bert_recipes.hub_access import is_hub_name
+from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.model_card.facts import (
     MODEL,
     RESULTS,
@@ -29,6 +30,7 @@ from bert_recipes.model_card.shared_sections import (
     how_it_was_trained,
     lower_case,
     parameters,
+    undefined_figures,
 )
 from bert_recipes.monitoring import STUCK_MARGIN_NATS
 from bert_recipes.phases import has_second_phase, key_in_last_phase
@@ -138,6 +140,9 @@ def _sources_again(files: RunFiles) -> list[str]:
     return words
 
 
+_NEXT_SENTENCE = [(RESULTS, "eval_nsp_accuracy"), (RESULTS, "eval_pairs")]
+
+
 def results_section(files: RunFiles) -> Lines:
     """Figures on held-out documents, beside those that need no model."""
 
@@ -152,13 +157,18 @@ def results_section(files: RunFiles) -> Lines:
             figure("unigram", "unigram_loss", three),
         ),
         ("masked-LM perplexity", figure("masked-LM perplexity", "perplexity", one), ""),
-        ("masked-LM accuracy", figure("masked-LM accuracy", "mlm_accuracy", percent), ""),
+        (
+            "masked-LM accuracy",
+            figure("masked-LM accuracy", "mlm_accuracy", percent),
+            figure("most frequent piece", "unigram_accuracy", percent),
+        ),
         ("next-sentence loss, nats", figure("next-sentence loss", "nsp_loss", three), ""),
         (
             "next-sentence accuracy",
             figure("next-sentence accuracy", "nsp_accuracy", percent),
             figure("larger class", "majority_accuracy", percent),
         ),
+        ("95% interval of that accuracy", files.derived("next-sentence interval", _NEXT_SENTENCE, _interval), ""),
         ("pairs measured", figure("held-out pairs", "pairs", count), ""),
         ("masked tokens measured", figure("held-out masked tokens", "masked_tokens", count), ""),
     ]
@@ -166,7 +176,10 @@ def results_section(files: RunFiles) -> Lines:
     lines = table(("held-out documents", "model", "without a model"), shown)
     if not lines:
         return []
-    words = "Without a model: guessing by word frequency alone, and always the larger class. The command that measures them:"
+    words = (
+        "Without a model: guessing by word frequency alone, always the most frequent piece, and always the larger class. "
+        "The command that measures them:"
+    )
     return section("Results", lines, [words], block_of_code("bash", evaluation_command(files)))
 
 
@@ -207,6 +220,7 @@ def limits(files: RunFiles) -> Lines:
         if longest and positions
         else None,
         f"It was measured on {pairs} pairs of held-out documents, and on nothing else." if pairs else None,
+        undefined_figures(files),
         lower_case(files),
         _hardly_learned(files),
         _no_better_than_majority(files),
@@ -214,20 +228,25 @@ def limits(files: RunFiles) -> Lines:
 
 
 def _hardly_learned(files: RunFiles) -> str | None:
-    words = "Its masked-LM loss is hardly below that of word frequencies alone: it has learned little else."
-    fact = files.derived(
-        "hardly learned",
-        [(RESULTS, "eval_mlm_loss"), (RESULTS, "eval_unigram_loss")],
-        lambda loss, unigram: words if unigram - loss <= STUCK_MARGIN_NATS else None,
-    )
+    def words(loss: float, unigram: float) -> str | None:
+        if loss - unigram > STUCK_MARGIN_NATS:
+            return "Its masked-LM loss is above that of word frequencies alone: it is worse than no model."
+        said = "Its masked-LM loss is about that of word frequencies alone: nothing shows that it has learned more."
+        return said if unigram - loss <= STUCK_MARGIN_NATS else None
+
+    fact = files.derived("hardly learned", [(RESULTS, "eval_mlm_loss"), (RESULTS, "eval_unigram_loss")], words)
     return None if fact is None else str(fact)
 
 
+def _interval(accuracy: float, pairs: float) -> str:
+    return " to ".join(map(percent, wilson_interval(accuracy, pairs)))
+
+
 def _no_better_than_majority(files: RunFiles) -> str | None:
-    words = "It tells next sentences from random ones no better than always guessing the larger class."
+    words = "Nothing shows that it tells next sentences from random ones better than always guessing the larger class."
     fact = files.derived(
         "no better than the larger class",
-        [(RESULTS, "eval_nsp_accuracy"), (RESULTS, "eval_majority_accuracy")],
-        lambda accuracy, majority: words if accuracy <= majority else None,
+        [*_NEXT_SENTENCE, (RESULTS, "eval_majority_accuracy")],
+        lambda accuracy, pairs, majority: words if wilson_interval(accuracy, pairs)[0] <= majority else None,
     )
     return None if fact is None else str(fact)

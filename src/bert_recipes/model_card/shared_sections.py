@@ -204,6 +204,14 @@ def given_texts(files: RunFiles) -> list[tuple[str, Fact | None]]:
     ]
 
 
+def undefined_figures(files: RunFiles) -> str | None:
+    """Said where figures are no numbers."""
+    names = [
+        key.removeprefix("eval_").replace("_", " ") for key, value in files.value(RESULTS, "").items() if value is None
+    ]
+    return f"Not defined, as its outputs are not finite or all alike: {', '.join(names)}." if names else None
+
+
 def lower_case(files: RunFiles) -> str | None:
     """Said of a tokenizer that does so."""
     words = "Its tokenizer makes all letters small: it cannot tell a name from a word by its capital."

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 
 from bert_recipes.inspection import knows_words
-from bert_recipes.model_card.facts import TASK, VOCABULARY, RunFiles
+from bert_recipes.model_card.facts import REPORT, TASK, VOCABULARY, RunFiles
 from bert_recipes.model_card.layout import Lines, block_of_code, section
 from bert_recipes.tokenization import load_tokenizer
 
 
-# Sentences for the example, where the tokenizer knows their words.
+# Sentences for the example of an English model, where the tokenizer knows their words.
 _SENTENCES = {
     "masked": ("He opened the [MASK] and went into the room.", "Return the [MASK] of the list."),
     "first": ("The weather is fine today.", "Return the number of items in the list."),
     "second": ("It has not rained for a week.", "If the list is empty, zero is returned."),
 }
-_WORDS = 4
+_WORDS, _HELD_OUT_WORDS = 4, 12
 
 
 def pipeline_of(files: RunFiles) -> str:
@@ -36,11 +36,21 @@ def usage_section(files: RunFiles) -> Lines:
 
 
 def _example(files: RunFiles, kind: str) -> str:
-    """A text in words of the tokenizer, as a Python string."""
+    """A text as a Python string: English where that is the model's, else held out, else words of the tokenizer."""
     tokenizer = load_tokenizer(files.folder)
-    for text in _SENTENCES[kind]:
+    for text in _SENTENCES[kind] if files.is_english else ():
         if knows_words(tokenizer, text):
             return json.dumps(text)
+
+    def masked(text: str) -> str:
+        words = text.split()[:_HELD_OUT_WORDS]
+        words[max(range(len(words)), key=lambda place: len(words[place]))] = str(tokenizer.mask_token)
+        return json.dumps(" ".join(words), ensure_ascii=False)
+
+    places = [(REPORT, f"held_out/verdicts/0/{name}") for name in ("second", "first")] if kind == "masked" else []
+    for place in places:
+        if len(str(files.value(*place) or "").split()) > 1:
+            return str(files.fact("held-out words of the example", *place, masked))
     words = [piece for piece in tokenizer.get_vocab() if piece.isalpha() and piece not in tokenizer.all_special_tokens]
     words = sorted(words, key=lambda word: (len(word) < 2, tokenizer.get_vocab()[word]))[:_WORDS]
     if kind == "masked":

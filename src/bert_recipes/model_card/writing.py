@@ -102,7 +102,8 @@ def write_card_of_run(folder: Path) -> list[Path]:
         The card; nothing where it could not be written.
     """
     try:
-        if not check_card(folder).is_fine_tuned:
+        files = check_card(folder)
+        if not files.is_fine_tuned and files.is_english:
             # Under DeepSpeed's stage 3 all processes would have to open the model together; here one does it alone.
             unset_hf_deepspeed_config()
             refresh_probe(folder)

@@ -82,17 +82,15 @@ class HeatTable:
     """A matrix whose cells are coloured by their share of their row: a confusion matrix.
 
     Attributes:
-        labels: Of the rows; of the columns too where `columns` is empty.
+        labels: Of the rows and of the columns.
         counts: Row -> column -> number.
         rows_are, columns_are: What the two directions are.
-        columns: Names of the columns.
     """
 
     labels: tuple[str, ...]
     counts: tuple[tuple[int, ...], ...]
     rows_are: str = "right"
     columns_are: str = "predicted"
-    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,12 +149,12 @@ class FilledCard:
     Attributes:
         text: The sentence, the hidden piece marked "mask".
         guesses: Most likely first; the right one comes last where it is not among them.
-        truth: The right piece; None where nobody knows it.
+        truth: The right piece.
     """
 
     text: RichText
     guesses: tuple[Guess, ...]
-    truth: str | None = None
+    truth: str
 
 
 @dataclass(frozen=True)
@@ -166,14 +164,14 @@ class Case:
     Attributes:
         texts: (what it is, text).
         said: What the model said.
-        truth: What is right; None where nobody knows it.
-        is_right: Whether they agree; None where nobody knows.
+        truth: What is right.
+        is_right: Whether they agree; None of numbers.
         share: The probability on a bar, 0 to 1; None: no bar.
     """
 
     texts: tuple[tuple[str, RichText], ...]
     said: str
-    truth: str | None = None
+    truth: str
     is_right: bool | None = None
     share: float | None = None
 

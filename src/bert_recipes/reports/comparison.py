@@ -10,6 +10,7 @@ from typing import Any
 from bert_recipes.data.masking import default_max_predictions
 from bert_recipes.errors import InputError
 from bert_recipes.evaluation import MEASURED_WITH
+from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.phases import key_in_last_phase
 from bert_recipes.reports.blocks import Block, Paragraph, Report, Section, Table
 from bert_recipes.reports.curves import plots_of, series, with_curves
@@ -26,19 +27,18 @@ MOST_RUNS = len(SERIES)
 # Where a run lies and what it was called say nothing about it.
 _NAMES = frozenset({"output_dir", "run_name", "logging_dir", "hub_model_id", "project", "trackio_space_id"})
 _COSTS = ("train_steps", "train_seconds", "tokens_per_second", "data_wait_share", "peak_memory_mb")
-_LESS_IS_BETTER = ("loss", "perplexity", "seconds", "peak_memory_mb", "data_wait_share")
-# Figures of the data, and settings: neither good nor bad.
-_NEITHER = (
-    "steps",
-    "_thresh",
-    "total",
-    "_number",
-    "pairs",
-    "masked_tokens",
-    "unigram_loss",
-    "majority_accuracy",
-    "missing",
+_LESS_IS_BETTER = ("loss", "perplexity")
+_MORE_IS_BETTER: tuple[str, ...] = ("accuracy", "f1", "f1_macro", "f1_micro", "precision", "recall")
+_MORE_IS_BETTER += ("exact", "exact_match", "correlation", "pearson", "spearmanr")
+# Of the data, and none of the runs' own.
+_NEITHER = ("unigram_loss", "unigram_accuracy", "majority_accuracy")
+# Pre-training: share -> what it is a share of.
+_SHARE_OF = {"nsp_accuracy": "eval_pairs", "mlm_accuracy": "eval_masked_tokens"}
+_HOW_MARKED = (
+    "Bold: better, and by more than the 95% intervals of the measured rows, where a figure has one (losses have none). How far "
+    "other seeds lie apart is not in it."
 )
+
 
 Runs = Mapping[str, RunFiles]
 
@@ -92,7 +92,7 @@ def comparison_report(runs: Runs) -> Report:
     Raises:
         InputError: A file of theirs is damaged.
     """
-    panels = _panels(runs)
+    panels, table = _panels(runs), _figures(runs)
     kind = next(iter(runs.values()))
     return Report(
         title="Comparison of runs",
@@ -100,7 +100,7 @@ def comparison_report(runs: Runs) -> Report:
         facts=(_what(kind),),
         head=_attention(runs),
         sections=[
-            Section("Figures", [_figures(runs)]),
+            Section("Figures", [table, Paragraph(_HOW_MARKED)] if table.best else [table]),
             Section("What was set differently", _differences(runs)),
             Section("Curves", [plots_of(panels, PLOT_FILE)] if panels else []),
             Section("F1 by class", _classes(runs)),
@@ -119,7 +119,7 @@ def _attention(runs: Runs) -> list[Block]:
             f"The runs were not measured on the same data ({', '.join(other)} differ): do not compare their figures."
         )
         blocks.append(Paragraph(said, "attention"))
-    unknown = [name for name, run in runs.items() if run.kind == "pretraining" and not run.facts.get("identity")]
+    unknown = _without_identity(runs)
     if unknown:
         said = f"No {FACTS_FILE} of {', '.join(unknown)}: whether the held-out data was the same is not known."
         blocks.append(Paragraph(said, "attention"))
@@ -128,6 +128,11 @@ def _attention(runs: Runs) -> list[Block]:
     if len(machines) > 1 or len(processors) > 1:
         blocks.append(Paragraph("The runs had different machines: times and speeds compare these, too.", "attention"))
     return blocks
+
+
+def _without_identity(runs: Runs) -> list[str]:
+    """Runs of which nobody knows what they were measured on."""
+    return [name for name, run in runs.items() if run.kind == "pretraining" and not run.facts.get("identity")]
 
 
 def _other_data(runs: Runs) -> list[str]:
@@ -188,7 +193,7 @@ def _differences(runs: Runs) -> list[Block]:
         if name not in _NAMES and len({repr(column.get(name)) for column in columns}) > 1
     )
     if not rows:
-        return [Paragraph("Nothing: the runs have the same settings, machine and versions.")]
+        return [Paragraph("Nothing that their files say: settings, machine and versions are the same there.")]
     return [Table(("setting", *runs), rows)]
 
 
@@ -205,10 +210,11 @@ def _setting(value: Any) -> str:
 
 
 def _figures(runs: Runs) -> Table:
-    """Final figures side by side; the better one of each row is marked where one is better."""
-    names = list(dict.fromkeys(f"eval_{name}" for run in runs.values() for name, _ in figure_rows(run.results)))
+    """Final figures side by side; the better one of each row is marked where runs can be compared and one is better."""
+    names = list(dict.fromkeys(f"eval_{name}" for run in runs.values() for name, *_ in figure_rows(run.results)))
     names += [name for name in _COSTS if any(name in run.results for run in runs.values())]
     rows, best = [], set()
+    can_compare = not _other_data(runs) and not _without_identity(runs)
     for name in names:
         values = [run.results.get(name) for run in runs.values()]
         rows.append(
@@ -220,17 +226,31 @@ def _figures(runs: Runs) -> Table:
                 ),
             )
         )
-        best |= {(len(rows) - 1, place + 1) for place in _best(name, values)}
+        if can_compare:
+            best |= {(len(rows) - 1, place + 1) for place in _best(name, list(runs.values()))}
     return Table(("figure", *runs), tuple(rows), numbers=tuple(range(1, len(runs) + 1)), best=frozenset(best))
 
 
-def _best(name: str, values: Sequence[Any]) -> list[int]:
-    """Places of the best values; none where all are alike, or where more is neither better nor worse."""
-    known = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
-    if len(known) < 2 or len(set(known)) == 1 or name.endswith(_NEITHER):
+def _best(name: str, runs: Sequence[RunFiles]) -> list[int]:
+    """Places of the best values; none where more is neither better nor worse, or the next one is within the intervals."""
+    sign = -1 if name.endswith(_LESS_IS_BETTER) else 1 if name.endswith(_MORE_IS_BETTER) else 0
+    values = {place: run.results.get(name) for place, run in enumerate(runs)}
+    known = {place: sign * v for place, v in values.items() if isinstance(v, int | float) and math.isfinite(v)}
+    if len(set(known.values())) < 2 or name.endswith(_NEITHER):
         return []
-    wanted = min(known) if name.endswith(_LESS_IS_BETTER) else max(known)
-    return [place for place, value in enumerate(values) if value == wanted]
+    best = [place for place, value in known.items() if value == max(known.values())]
+    half = {place: half_interval(name.removeprefix("eval_"), runs[place].results) for place in known}
+    leads = {place: known[best[0]] - known[place] for place in known.keys() - set(best)}
+    return best if all(lead > math.hypot(half[place], half[best[0]]) for place, lead in leads.items()) else []
+
+
+def half_interval(name: str, results: Mapping[str, Any]) -> float:
+    """How far a figure may lie from its value for the rows that were measured; 0 where nothing is known."""
+    interval = (results.get("intervals") or {}).get(name)
+    rows = results.get(_SHARE_OF.get(name, ""))
+    if interval is None and rows:
+        interval = wilson_interval(results[f"eval_{name}"], rows)
+    return (interval[1] - interval[0]) / 2 if interval else 0.0
 
 
 def _panels(runs: Runs) -> list[Panel]:
@@ -243,8 +263,8 @@ def _panels(runs: Runs) -> list[Panel]:
             ("nsp_loss", "Next-sentence loss, training", "nats a pair"),
         ]
     else:
-        figures = dict.fromkeys(name for run in runs.values() for name, _ in figure_rows(run.results))
-        measured = [f"eval_{name}" for name in figures if not name.endswith(_NEITHER)]
+        figures = dict.fromkeys(name for run in runs.values() for name, *_ in figure_rows(run.results))
+        measured = [f"eval_{name}" for name in figures if name.endswith(("loss", *_MORE_IS_BETTER))]
         often = [name for name in measured if any(len(series(run.history, name)[0]) > 1 for run in runs.values())]
         wanted = [("loss", "Loss, training", ""), *((name, f"{words_of(name)}, validation", "") for name in often[:4])]
     wanted += [("learning_rate", "Learning rate", ""), ("tokens_per_second", "Throughput", "tokens a second, no pads")]
@@ -269,9 +289,8 @@ def _classes(runs: Runs) -> list[Block]:
     labels = splits[0][0]["labels"]
     if any(each[0]["labels"] != labels for each in splits):
         return []
-    rows, best = [], set()
-    for number, label in enumerate(labels):
-        values = [each[0]["classes"][number]["f1"] for each in splits]
-        rows.append((str(label), *(f"{value:.3f}" for value in values)))
-        best |= {(number, place + 1) for place in _best("f1", values)}
-    return [Table(("class", *runs), tuple(rows), numbers=tuple(range(1, len(runs) + 1)), best=frozenset(best))]
+    rows = [
+        (str(label), *(f"{each[0]['classes'][number]['f1']:.3f}" for each in splits))
+        for number, label in enumerate(labels)
+    ]
+    return [Table(("class", *runs), tuple(rows), numbers=tuple(range(1, len(runs) + 1)))]

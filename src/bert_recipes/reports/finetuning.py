@@ -8,21 +8,21 @@ from typing import Any
 from bert_recipes.reports.blocks import Beside, Block, Paragraph, Report, Section, Table, Tile, Tiles
 from bert_recipes.reports.common import PLOT_FILE, foot_of, run_facts, run_table, training_table, training_tile
 from bert_recipes.reports.curves import finetuning_panels, plots_of
-from bert_recipes.reports.figures import figure_rows
+from bert_recipes.reports.figures import HEADS, figure_rows, is_no_better
 from bert_recipes.reports.formatting import format_number, words_of
 from bert_recipes.reports.plots import draw_panels_png
 from bert_recipes.reports.run_files import RunFiles
 from bert_recipes.reports.split_sections import split_sections
 
 
-_CORRELATIONS = ("pearson", "spearmanr", "correlation")
+_SIGNED = ("pearson", "spearmanr", "correlation")
 
 
 def finetuning_report(run: RunFiles) -> Report:
     """Join figures, curves, and what is known of each validation split."""
     results = run.results
     task = str(results.get("task") or run.facts.get("task") or (run.task.name if run.task else "task"))
-    figures = [name for name, _ in figure_rows(results)]
+    figures = [name for name, *_ in figure_rows(results)]
     panels = finetuning_panels(run.history, [f"eval_{name}" for name in figures])
     splits = run.facts.get("splits") or []
     attention = [
@@ -30,6 +30,9 @@ def finetuning_report(run: RunFiles) -> Report:
         for split in splits
         if split["examples"] and not split["looked_at"]
     ]
+    if run.task is not None and is_no_better(results, run.task.best_metric):
+        said = f"{words_of(run.task.best_metric)}: nothing shows that the model does better than one constant answer."
+        attention.append(Paragraph(said, "attention"))
     training = training_table(results, before=("train_loss",), after=("resumed_at_step",))
     table = _figures_table(run)
     is_short = bool(table.rows and training.rows and not table.fold)
@@ -58,18 +61,14 @@ def _model(results: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _figures_table(run: RunFiles) -> Table:
     rows = figure_rows(run.results)
-    majority = _larger_class(run) if "eval_accuracy" in run.results else None
-    if majority is not None:
-        rows.append(("accuracy of always saying the larger class (yardstick)", f"{majority:.4f}"))
-    return Table(
-        ("figure", "value"), tuple(rows), numbers=(1,), fold=f"all {len(rows)} figures" if len(rows) > 4 else ""
-    )
+    fold = f"all {len(rows)} figures" if len(rows) > 4 else ""
+    return Table(HEADS, tuple(rows), numbers=(1, 2, 3), fold=fold)
 
 
 def _tiles(run: RunFiles, figures: Sequence[str]) -> Tiles:
     """The figure by which the task is judged first, then the others; at most three."""
     best = run.task.best_metric if run.task is not None else None
-    shown = [name for name in figures if not name.endswith(("loss", "_thresh", "total", "_number"))]
+    shown = [name for name in figures if not name.endswith(("loss", "_thresh", "total", "_number", "missing"))]
     shown.sort(key=lambda name: name != best)
     tiles = []
     for name in shown[:3]:
@@ -78,30 +77,18 @@ def _tiles(run: RunFiles, figures: Sequence[str]) -> Tiles:
             tiles.append(Tile(words_of(name), "n/a"))
             continue
         is_percent = run.task is not None and run.task.kind == "question_answering"
-        share = value / 100 if is_percent else value
-        majority = _larger_class(run) if name == "accuracy" else None
-        judged = "the figure by which the task is judged" if name == best else ""
-        larger = "" if majority is None else f"always the larger class: {majority:.1%}"
-        note = "; ".join(filter(None, [judged, larger]))
-        tiles.append(
-            Tile(
-                words_of(name),
-                f"{value:.1f}" if is_percent else f"{value:.3f}" if name.endswith(_CORRELATIONS) else f"{value:.1%}",
-                note,
-                share if 0 <= share <= 1 else None,
-                majority,
-            )
-        )
+        scale, style = 100 if is_percent else 1, ".1f" if is_percent else ".3f" if name.endswith(_SIGNED) else ".1%"
+        interval = (run.results.get("intervals") or {}).get(name)
+        constant = (run.results.get("baselines") or {}).get(name)
+        notes = [
+            "the figure by which the task is judged" if name == best else "",
+            f"95% interval {interval[0]:{style}} to {interval[1]:{style}}" if interval else "",
+            "" if constant is None else f"constant answer: {constant:{style}}",
+        ]
+        share, yardstick = value / scale, None if constant is None else constant / scale
+        bar = share if 0 <= share <= 1 else None
+        tiles.append(Tile(words_of(name), f"{value:{style}}", "; ".join(filter(None, notes)), bar, yardstick))
     return Tiles((*tiles, *training_tile(run.results)))
-
-
-def _larger_class(run: RunFiles) -> float | None:
-    """Accuracy of always saying the most frequent class, where there is one validation split of classes."""
-    splits = run.facts.get("splits") or []
-    if len(splits) != 1 or run.facts.get("form") != "single_label_classification" or not splits[0].get("classes"):
-        return None
-    supports = [score["support"] for score in splits[0]["classes"]]
-    return max(supports) / max(sum(supports), 1)
 
 
 def _data(results: Mapping[str, Any]) -> list[Block]:

@@ -82,7 +82,7 @@ def _(block: Table) -> list[str]:
 
 @block_lines.register
 def _(block: HeatTable) -> list[str]:
-    heads = [f"{block.rows_are} \\ {block.columns_are}", *(block.columns or block.labels)]
+    heads = [f"{block.rows_are} \\ {block.columns_are}", *block.labels]
     rows = [
         [escape(name), *(f"{count:,}" for count in counts)]
         for name, counts in zip(block.labels, block.counts, strict=True)
@@ -110,33 +110,25 @@ def _(block: Cards) -> list[str]:
 
 
 def _filled(cards: Sequence[FilledCard]) -> list[str]:
-    knows = any(card.truth is not None for card in cards)
-    lines = (
-        ["| sentence | right | guesses |", "| --- | --- | --- |"]
-        if knows
-        else ["| sentence | guesses |", "| --- | --- |"]
-    )
+    lines = ["| sentence | right | guesses |", "| --- | --- | --- |"]
     for card in cards:
         guesses = ", ".join(
             f"{'**' if each.is_true else ''}{escape(each.piece)}{'**' if each.is_true else ''} {each.probability:.2f}"
             + (f" (rank {each.rank:,})" if each.rank is not None else "")
             for each in card.guesses
         )
-        truth = [escape(card.truth or "")] if knows else []
-        lines.append(_row([_rich(card.text), *truth, guesses]))
+        lines.append(_row([_rich(card.text), escape(card.truth), guesses]))
     return lines
 
 
 def _cases(cases: Sequence[Case], block: Cards) -> list[str]:
     names = [name for name, _ in cases[0].texts]
-    knows = any(case.truth is not None for case in cases)
-    heads = [*(escape(name) or "text" for name in names), block.said_is, *([block.truth_is] if knows else [])]
+    heads = [*(escape(name) or "text" for name in names), block.said_is, block.truth_is]
     lines = [_row(heads), _row(["---"] * len(heads))]
     for case in cases:
         texts = [_rich(text) for _, text in case.texts]
         texts += [""] * (len(names) - len(texts))
-        truth = [escape(case.truth or "")] if knows else []
-        lines.append(_row([*texts, escape(case.said), *truth]))
+        lines.append(_row([*texts, escape(case.said), escape(case.truth)]))
     return lines
 
 

@@ -146,13 +146,12 @@ def _table(block: Table) -> str:
 
 
 def _heat_table(block: HeatTable) -> str:
-    columns = block.columns or block.labels
-    heads = "".join(f'<th title="{escape(name)}">{escape(name)}</th>' for name in columns)
+    heads = "".join(f'<th title="{escape(name)}">{escape(name)}</th>' for name in block.labels)
     rows = []
     for place, (name, counts) in enumerate(zip(block.labels, block.counts, strict=True)):
         total = max(sum(counts), 1)
         cells = "".join(
-            f'<td{_HIT if not block.columns and column == place else ""} style="--s:{count / total:.3f}">{count:,}</td>'
+            f'<td{_HIT if column == place else ""} style="--s:{count / total:.3f}">{count:,}</td>'
             for column, count in enumerate(counts)
         )
         rows.append(f'<tr><th title="{escape(name)}">{escape(name)}</th>{cells}</tr>')
@@ -186,7 +185,7 @@ def _case(case: Case, block: Cards) -> str:
     kind = "" if case.is_right is None else "right" if case.is_right else "wrong"
     bar = "" if case.share is None else _bar(case.share, kind=kind)
     said = f'<span class="chip {kind}">{escape(block.said_is)}: {escape(case.said)}</span>'
-    truth = "" if case.truth is None else f'<span class="chip">{escape(block.truth_is)}: {escape(case.truth)}</span>'
+    truth = f'<span class="chip">{escape(block.truth_is)}: {escape(case.truth)}</span>'
     return f'<article class="card">{texts}<div class="verdict">{said}{truth}</div>{bar}</article>'
 
 

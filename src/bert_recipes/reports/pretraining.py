@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.reports.blocks import (
     Beside,
     Block,
@@ -32,7 +32,7 @@ from bert_recipes.reports.curves import plots_of, pretraining_panels
 from bert_recipes.reports.formatting import counted, format_number, format_share
 from bert_recipes.reports.markdown import block_lines
 from bert_recipes.reports.plots import draw_histogram, draw_panels_png
-from bert_recipes.reports.run_files import RunFiles, read_run
+from bert_recipes.reports.run_files import RunFiles
 
 
 # The first ones of `pretraining_panels` are those of the picture.
@@ -50,9 +50,8 @@ def pretraining_report(run: RunFiles) -> Report:
     remark = facts.get("remark")
     attention: list[Block] = [Paragraph(f"{remark}.", "attention")] if remark else []
     if _is_broken(facts):
-        attention.append(
-            Paragraph("The model's outputs are not finite: there is no example of what it says.", "attention")
-        )
+        said = "Outputs of the model are not finite: where they are not, there is no example of what it says."
+        attention.append(Paragraph(said, "attention"))
     return Report(
         title="Pre-training report",
         name=run.name,
@@ -63,8 +62,6 @@ def pretraining_report(run: RunFiles) -> Report:
             Section("Training data", _data(facts)),
             Section("Held-out sentences", _held_out_masks(facts)),
             Section("Held-out pairs", _held_out_verdicts(facts)),
-            Section("Filled masks", _fixed_masks(facts.get("masks", []))),
-            Section("Does the second sentence follow?", _fixed_verdicts(facts.get("verdicts", []))),
             Section("The run", run_table(run)),
         ],
         foot=foot_of(run),
@@ -83,22 +80,6 @@ def _figures(results: Mapping[str, Any]) -> list[Block]:
     return [Beside(left, right)] if left.rows and right.rows else [table for table in found if table.rows]
 
 
-def describe_examples(folder: Path) -> list[str]:
-    """What the model says of the sentences that are the same for every run, a line each, for a terminal.
-
-    Args:
-        folder: Of a run that left report.json.
-    """
-    facts = read_run(folder).facts
-    masks = [
-        f"{mask['text']}  ->  {', '.join(f'{piece} {share:.2f}' for piece, share in mask['guesses'])}"
-        for mask in _known(facts.get("masks", []))
-    ]
-    known = _known(facts.get("verdicts", []))
-    verdicts = [f"P(next) = {v['is_next']:.2f}  {v['first']} | {v['second']}" for v in known]
-    return [*masks, *verdicts]
-
-
 def _number(results: Mapping[str, Any], name: str) -> float | None:
     value = results.get(name)
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
@@ -113,10 +94,13 @@ def _tiles(results: Mapping[str, Any]) -> Tiles:
         tiles.append(Tile("Masked-LM loss", f"{loss:.2f}", note))
     accuracy = _number(results, "eval_mlm_accuracy")
     if accuracy is not None:
-        tiles.append(Tile("Masked tokens right", format_share(accuracy), "held out", accuracy))
+        frequent = _number(results, "eval_unigram_accuracy")
+        note = "held out" + ("" if frequent is None else f"; always the most frequent piece: {frequent:.1%}")
+        tiles.append(Tile("Masked tokens right", format_share(accuracy), note, accuracy, frequent))
     nsp, majority = _number(results, "eval_nsp_accuracy"), _number(results, "eval_majority_accuracy")
     if nsp is not None:
-        note = "held out" + ("" if majority is None else f"; always the larger class: {majority:.1%}")
+        usual = "" if majority is None else f"; always the larger class: {majority:.1%}"
+        note = f"held out{_interval(results)}{usual}"
         tiles.append(Tile("Next sentence right", format_share(nsp), note, nsp, majority))
     return Tiles((*tiles, *training_tile(results)))
 
@@ -125,17 +109,29 @@ def _results_table(results: Mapping[str, Any]) -> Table:
     """Held-out figures beside their yardsticks."""
     rows: list[tuple[str, str, str]] = []
 
-    def add(name: str, key: str, style: str, yardstick: str | None = None) -> None:
+    def add(name: str, key: str, style: str, yardstick: str = "", interval: str = "") -> None:
         if key in results:
-            against = _number(results, yardstick) if yardstick else None
-            rows.append((name, _shown(results[key], style), "" if against is None else _shown(against, style)))
+            against = _number(results, yardstick)
+            without = "" if against is None else _shown(against, style)
+            rows.append((name, _shown(results[key], style) + interval, without))
 
     add("masked-LM loss, nats (yardstick: word frequencies)", "eval_mlm_loss", ".3f", "eval_unigram_loss")
     add("masked-LM perplexity", "eval_perplexity", ".1f")
-    add("masked-LM accuracy", "eval_mlm_accuracy", ".1%")
+    name = "masked-LM accuracy (yardstick: most frequent piece)"
+    add(name, "eval_mlm_accuracy", ".1%", "eval_unigram_accuracy")
     add("next-sentence loss, nats", "eval_nsp_loss", ".3f")
-    add("next-sentence accuracy (yardstick: larger class)", "eval_nsp_accuracy", ".1%", "eval_majority_accuracy")
+    name = "next-sentence accuracy (yardstick: larger class)"
+    add(name, "eval_nsp_accuracy", ".1%", "eval_majority_accuracy", _interval(results))
     return Table(("held-out documents", "model", "without a model"), tuple(rows), numbers=(1, 2))
+
+
+def _interval(results: Mapping[str, Any]) -> str:
+    """The interval of the next-sentence accuracy, in words."""
+    share, pairs = _number(results, "eval_nsp_accuracy"), _number(results, "eval_pairs")
+    if share is None or not pairs:
+        return ""
+    low, high = wilson_interval(share, pairs)
+    return f" (95% interval {low:.1%} to {high:.1%})"
 
 
 def _shown(value: Any, style: str) -> str:
@@ -208,18 +204,13 @@ def _known(examples: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _is_broken(facts: Mapping[str, Any]) -> bool:
     """Whether the model's outputs are not finite."""
-    places = facts, facts.get("held_out") or {}
-    examples = [example for place in places for name in ("masks", "verdicts") for example in place.get(name, [])]
+    held_out = facts.get("held_out") or {}
+    examples = [example for name in ("masks", "verdicts") for example in held_out.get(name, [])]
     return len(_known(examples)) < len(examples)
 
 
-def _guesses(entries: Sequence[Sequence[Any]], truth: str | None = None) -> tuple[Guess, ...]:
+def _guesses(entries: Sequence[Sequence[Any]], truth: str) -> tuple[Guess, ...]:
     return tuple(Guess(str(piece), float(share), is_true=piece == truth) for piece, share in entries)
-
-
-def _around_mask(text: str) -> RichText:
-    before, mask, after = text.partition("[MASK]")
-    return (("", before), ("mask", mask), ("", after)) if mask else plain(text)
 
 
 def _held_out_masks(facts: Mapping[str, Any]) -> list[Block]:
@@ -263,23 +254,8 @@ def _held_out_verdicts(facts: Mapping[str, Any]) -> list[Block]:
     if not cases:
         return []
     return [
-        Paragraph("The first held-out pairs of each kind, in full; the model saw them masked, as in the evaluation."),
+        Paragraph(
+            "The first held-out pairs of each kind, cut to show; the model saw them masked, as in the evaluation."
+        ),
         Cards(cases, said_is="P(next)", truth_is="right"),
     ]
-
-
-def _fixed_masks(masks: Sequence[Mapping[str, Any]]) -> list[Block]:
-    cards = tuple(FilledCard(_around_mask(mask["text"]), _guesses(mask["guesses"])) for mask in _known(masks))
-    return [Paragraph("The same sentences for every run; nobody says what is right."), Cards(cards)] if cards else []
-
-
-def _fixed_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> list[Block]:
-    cases = tuple(
-        Case(
-            texts=(("first", plain(verdict["first"])), ("second", plain(verdict["second"]))),
-            said=f"{verdict['is_next']:.2f}",
-            share=verdict["is_next"],
-        )
-        for verdict in _known(verdicts)
-    )
-    return [Cards(cases, said_is="P(next)")] if cases else []

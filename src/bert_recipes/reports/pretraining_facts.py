@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.sampler import PreTrainingOrder, epoch_order
 from bert_recipes.evaluation import EVALUATION_SEED
-from bert_recipes.inspection import fill_masks, judge_next_sentences, knows_words
 from bert_recipes.monitoring import describe_progress
 from bert_recipes.reports.held_out import EXAMPLE_PAIRS, look_at_pairs
 
@@ -24,22 +21,9 @@ if TYPE_CHECKING:
     from bert_recipes.trainer import BertTrainer, TrainingPhase
 
 
-logger = logging.getLogger(__name__)
-
 # Enough for shares to a percent, and read in a second from a store of any size.
 SAMPLED_PAIRS = 2048
 NUM_BARS = 16
-# The same for every run, so that runs can be compared by them.
-SENTENCES = (
-    "Return the [MASK] of the list.",
-    "The function returns a [MASK] of strings.",
-    "If the file does not [MASK], an error is raised.",
-    "He opened the [MASK] and went into the room.",
-)
-PAIRS = (
-    ("Return the number of items in the list.", "If the list is empty, zero is returned."),
-    ("Return the number of items in the list.", "The socket is closed when the connection is lost."),
-)
 
 
 def describe_run(trainer: BertTrainer, data: PreTrainingData) -> dict[str, Any]:
@@ -69,13 +53,10 @@ def gather_pretraining(
     Returns:
         JSON values. The counts over training pairs are the main process' alone.
     """
-    sentences, pairs = known_examples(data.tokenizer)
     facts: dict[str, Any] = {
         "kind": "pretraining",
         "run": description,
         "identity": dict(data.identity),
-        "masks": [asdict(mask) for mask in fill_masks(trainer.model, data.tokenizer, sentences)],
-        "verdicts": [asdict(verdict) for verdict in judge_next_sentences(trainer.model, data.tokenizer, pairs)],
         "held_out": _held_out(trainer, data.tokenizer),
     }
     if trainer.is_world_process_zero():
@@ -84,16 +65,6 @@ def gather_pretraining(
         facts["corpus"] = _describe_corpus(data)
         facts["phases"] = [count_phase(trainer, part) for part in trainer.phases]
     return facts
-
-
-def known_examples(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], list[tuple[str, str]]]:
-    """Those of SENTENCES and PAIRS in whose words the tokenizer was trained."""
-    sentences = [text for text in SENTENCES if knows_words(tokenizer, text)]
-    pairs = [pair for pair in PAIRS if knows_words(tokenizer, " ".join(pair))]
-    skipped = len(SENTENCES) + len(PAIRS) - len(sentences) - len(pairs)
-    if skipped:
-        logger.info("%d of the English examples are left out: the tokenizer does not know their words", skipped)
-    return sentences, pairs
 
 
 def _held_out(trainer: BertTrainer, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | None:

@@ -32,12 +32,12 @@ def sweep_report(sweep: Mapping[str, Any], name: str) -> Report:
     best = combinations[best_place]
     keys = (
         Key("run", "blue", "dots"),
-        Key("best combination", "orange", "dots"),
+        Key("greatest median", "orange", "dots"),
         Key("median: upright bar", "grey"),
     )
     title = ", ".join(varying).replace("_", " ") or "settings"
     plot = Plot(f"{metric} by {title}", draw_dots(rows, label), keys)
-    machine = sweep.get("machine") or {}
+    machine, lead = sweep.get("machine") or {}, str(sweep.get("lead") or "")
     return Report(
         title=f"Sweep: {metric} on the development set",
         name=name,
@@ -45,8 +45,8 @@ def sweep_report(sweep: Mapping[str, Any], name: str) -> Report:
         head=[
             Tiles(
                 (
-                    Tile("Best combination", ", ".join(_values(best, varying)) or sweep["best"], title),
-                    Tile(f"Its median {metric}", format_number(best["median"]), counted(len(best["runs"]), "run")),
+                    Tile("Greatest median", ", ".join(_values(best, varying)) or sweep["best"], title),
+                    Tile(f"Its median {metric}", format_number(best["median"]), _spread(best)),
                     Tile(
                         "Combinations",
                         f"{len(combinations)}",
@@ -54,7 +54,10 @@ def sweep_report(sweep: Mapping[str, Any], name: str) -> Report:
                     ),
                 )
             ),
-            Paragraph(f"The best run is in {sweep['best_run']}; `best` points to it, with a report of its own."),
+            *([Paragraph(lead, "attention" if lead.startswith("Not") else "note")] if lead else []),
+            Paragraph(
+                f"{sweep.get('how_chosen', '')} `best` is {sweep['best_run']}, with a report of its own.".strip()
+            ),
         ],
         sections=[
             Section("Runs", [Plots((plot,), PLOT_FILE)]),
@@ -62,8 +65,17 @@ def sweep_report(sweep: Mapping[str, Any], name: str) -> Report:
             Section("Settings", [_settings(sweep)]),
         ],
         foot="Written by bert-recipes from sweep.json; `make report RUN=` writes it again.",
-        pictures={PLOT_FILE: draw_dots_png(rows, f"{label} (points: runs, bars: medians, orange: best)", title)},
+        pictures={
+            PLOT_FILE: draw_dots_png(rows, f"{label} (points: runs, bars: medians, orange: the greatest)", title)
+        },
     )
+
+
+def _spread(combination: Mapping[str, Any]) -> str:
+    runs = counted(len(combination["runs"]), "run")
+    if len(combination["runs"]) == 1 or combination["min"] is None:
+        return runs
+    return f"{runs}, {format_number(combination['min'])} to {format_number(combination['max'])}"
 
 
 def varying_settings(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -110,4 +122,7 @@ def _settings(sweep: Mapping[str, Any]) -> Table:
     settings = sweep.get("settings") or {}
     rows = [("flags of every run", " ".join(map(str, settings.get("flags", []))) or "none")]
     rows += [(name, ", ".join(map(str, values))) for name, values in (settings.get("sweep") or {}).items()]
+    # Several only where a default changed while the sweep ran.
+    runs = [run.get("results") or {} for each in sweep["combinations"] for run in each["runs"]]
+    rows += [("model", model) for model in sorted({str(results["model"]) for results in runs if "model" in results})]
     return Table(("", ""), tuple(rows))

@@ -1,28 +1,24 @@
-"""What a sweep leaves: sweep.json, sweep.md, and its report with the plot."""
+"""What a sweep leaves: sweep.json, and its report with the plot."""
 
 from __future__ import annotations
 
 import math
 import os
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bert_recipes.reports.comparison import half_interval
 from bert_recipes.reports.run_files import SWEEP_FILE, strict
-from bert_recipes.reports.sweep import PLOT_FILE
 from bert_recipes.reports.writing import report_sweep
 from bert_recipes.sweeps.folder import NO_WEIGHTS_FILE, format_figure
 from bert_recipes.sweeps.grid import Summary, choose_best
 from bert_recipes.whole_files import write_json
 
 
-TABLE_FILE = "sweep.md"
-
-
 def write_report(folder: Path, summaries: Sequence[Summary], *, metric: str, settings: Mapping[str, Any]) -> str:
-    """Write sweep.md and sweep.json, and from these sweep.png, report.md and report.html.
+    """Write sweep.json, and from it sweep.png, report.md and report.html.
 
     Args:
         folder: The sweep's folder.
@@ -31,70 +27,52 @@ def write_report(folder: Path, summaries: Sequence[Summary], *, metric: str, set
         settings: What all runs have in common.
 
     Returns:
-        The table.
+        report.md; "" where it could not be made, which is a warning.
     """
     best = choose_best(summaries)
-    lines = [f"# Sweep: {metric} on the development set", ""]
-    lines += [*_table(summaries, best), "", _how_chosen(best, metric), "", f"![runs]({PLOT_FILE})", ""]
-    lines += ["Flags of every run: " + (shlex.join(settings["flags"]) or "none"), ""]
-    # Several only where a default changed while the sweep ran.
-    models = sorted({str(run.results["model"]) for item in summaries for run in item.runs if "model" in run.results})
-    lines += [f"Model: {', '.join(models)}", ""] if models else []
-    text = "\n".join(lines)
-    (folder / TABLE_FILE).write_text(text, encoding="utf-8")
-    write_json(
-        folder / SWEEP_FILE,
-        {
-            "metric": metric,
-            "settings": dict(settings),
-            "best": best.combination.name,
-            "best_run": os.path.relpath(best.best_run.folder, folder),
-            "combinations": [_as_json(summary, folder) for summary in summaries],
-            "machine": best.best_run.results.get("machine"),
-            "date": time.strftime("%Y-%m-%d"),
-        },
-    )
-    report_sweep(folder)
-    return text
-
-
-def _table(summaries: Sequence[Summary], best: Summary) -> list[str]:
-    varying = _varying(summaries)
-    heads = [name.replace("_", " ") for name in varying] or ["settings"]
-    lines = [
-        f"| {' | '.join(heads)} | median | min | max | std | runs | seconds a run |",
-        f"| {' | '.join('---' for _ in heads)} | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for summary in summaries:
-        cells = [summary.combination.settings[name] for name in varying] or [summary.combination.name]
-        numbers = [_number(summary.median), _number(min(summary.values)), _number(max(summary.values))]
-        numbers += ["" if summary.deviation is None else _number(summary.deviation), str(len(summary.runs))]
-        seconds = [run.results.get("train_seconds") for run in summary.runs]
-        times = [value for value in seconds if isinstance(value, int | float)]
-        numbers.append(f"{sum(times) / len(times):.0f}" if times else "")
-        if summary is best:
-            cells, numbers = [f"**{cell}**" for cell in cells], [f"**{numbers[0]}**", *numbers[1:]]
-        lines.append(f"| {' | '.join([*cells, *numbers])} |")
-    return lines
+    content = {
+        "metric": metric,
+        "settings": dict(settings),
+        "best": best.combination.name,
+        "best_run": os.path.relpath(best.best_run.folder, folder),
+        "how_chosen": _how_chosen(best, metric),
+        "lead": describe_lead(summaries, best, metric),
+        "combinations": [_as_json(summary, folder) for summary in summaries],
+        "machine": best.best_run.results.get("machine"),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    write_json(folder / SWEEP_FILE, content)
+    files = report_sweep(folder)
+    return files[0].read_text(encoding="utf-8") if files else ""
 
 
 def _how_chosen(best: Summary, metric: str) -> str:
     diverged = sum(math.isnan(run.value) for run in best.runs)
     rule = f"the greatest median of {len(best.runs)} seeds" if len(best.runs) > 1 else f"the greatest {metric}"
     return (
-        f"Best: {best.combination.name}, by {rule} on the development set (of equal ones the first). `best` is its run with "
-        f"seed {best.best_run.seed}, {metric} {format_figure(best.best_run.value)}; other runs keep their results and "
-        "predictions, not their weights." + (f" Runs of it that diverged: {diverged}." if diverged else "")
+        f"{best.combination.name} has {rule} on the development set (of equal ones the first); `best` is its run with seed "
+        f"{best.best_run.seed}, {metric} {format_figure(best.best_run.value)}. It was chosen on the examples that it is measured "
+        "on: on others expect less. Other runs keep their results and predictions, not their weights."
+        + (f" Runs of it that diverged: {diverged}." if diverged else "")
     )
 
 
-def _varying(summaries: Sequence[Summary]) -> list[str]:
-    settings = [summary.combination.settings for summary in summaries]
-    return [name for name in settings[0] if len({chosen[name] for chosen in settings}) > 1]
-
-
-def _number(value: float) -> str:
-    return "diverged" if math.isinf(value) else format_figure(value)
+def describe_lead(summaries: Sequence[Summary], best: Summary, metric: str) -> str:
+    """How far the next combination is, beside the seeds and the rows that were measured; "" without a next one."""
+    others = [each for each in summaries if each is not best and math.isfinite(each.median)]
+    if not others:
+        return ""
+    second = max(others, key=lambda each: each.median)
+    lead, half = best.median - second.median, [half_interval(metric, each.best_run.results) for each in (best, second)]
+    splits: Any = best.best_run.results.get("splits") or {}
+    rows = [entry["examples"] for name, entry in splits.items() if name.startswith("validation")]
+    examples = f" ({lead * rows[0]:.0f} of {rows[0]:,} examples)" if metric == "accuracy" and len(rows) == 1 else ""
+    said = f"{best.combination.name} and {second.combination.name} are {format_figure(lead)} apart{examples}"
+    if len(best.runs) > 1 and min(best.values) <= max(second.values):
+        return f"Not resolved: {said}, and their seeds overlap."
+    if lead <= math.hypot(*half):
+        return f"Not resolved: {said}, no more than the 95% intervals of the measured rows."
+    return f"{said}" + (", more than the 95% intervals of the measured rows." if all(half) else ".")
 
 
 def _as_json(summary: Summary, folder: Path) -> dict[str, Any]:

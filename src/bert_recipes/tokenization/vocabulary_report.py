@@ -27,7 +27,9 @@ _SHARED_MARK_BLOCKS = (
 )
 
 # A stray foreign word in an English corpus is worth no warning. Ours.
-_WORTH_A_WARNING = 0.001
+_WORTH_A_WARNING, _LETTERS_WORTH_A_WARNING = 0.001, 0.005
+
+_NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,25 +108,40 @@ class MarkCounter:
 
     def __init__(self) -> None:
         """Start at zero."""
-        self._num_ascii = 0
-        self._decomposed: Counter[str] = Counter()
+        self._num_ascii = self._num_ascii_letters = 0
+        self._characters: Counter[str] = Counter()
 
     def add(self, text: str) -> None:
         """Count one text, as it is before normalisation."""
         if text.isascii():
             self._num_ascii += sum(map(len, text.split()))
+            self._num_ascii_letters += len(text.encode().translate(None, _NO_LETTERS))
         else:
-            self._decomposed.update(unicodedata.normalize("NFD", "".join(text.split())))
+            self._characters.update(unicodedata.normalize("NFC", "".join(text.split())))
 
     def shares(self) -> tuple[float, dict[str, float]]:
         """Share of all marks, and by script of those that belong to one script, among all characters but spaces."""
-        total = max(1, self._num_ascii + self._decomposed.total())
-        marks = {mark: n for mark, n in self._decomposed.items() if unicodedata.category(mark) == "Mn"}
+        decomposed: Counter[str] = Counter()
+        for character, number in self._characters.items():
+            for part in unicodedata.normalize("NFD", character):
+                decomposed[part] += number
+        total = max(1, self._num_ascii + decomposed.total())
+        marks = {mark: n for mark, n in decomposed.items() if unicodedata.category(mark) == "Mn"}
         scripts: Counter[str] = Counter()
         for mark, number in sorted(marks.items()):
-            if not any(first <= ord(mark) <= last for first, last in _SHARED_MARK_BLOCKS):
+            if not _is_shared(mark):
                 scripts[_script(mark)] += number
         return sum(marks.values()) / total, {script: number / total for script, number in scripts.items()}
+
+    def changed_letters(self) -> dict[str, float]:
+        """Small letter -> share of all letters, of those that lose an accent, the most frequent first."""
+        changed: Counter[str] = Counter()
+        letters = self._num_ascii_letters
+        for character, number in self._characters.items():
+            letters += number * character.isalpha()
+            if character.isalpha() and any(map(_is_shared, unicodedata.normalize("NFD", character)[1:])):
+                changed[character.lower()] += number
+        return {letter: number / max(1, letters) for letter, number in changed.most_common()}
 
 
 def warn_about_deleted_marks(scripts: Mapping[str, float]) -> None:
@@ -139,6 +156,20 @@ def warn_about_deleted_marks(scripts: Mapping[str, float]) -> None:
             "Stripping accents deletes vowel signs and other marks that make words: %s of all characters. Train with strip_accents=False (--strip_accents false) to keep them.",
             _listed(worth.items()),
         )
+
+
+def warn_about_changed_letters(letters: Mapping[str, float]) -> None:
+    """Warn if stripping accents changes letters of the text's own alphabet (`MarkCounter.changed_letters`)."""
+    if sum(letters.values()) >= _LETTERS_WORTH_A_WARNING:
+        first = ", ".join(f"{letter} to {unicodedata.normalize('NFD', letter)[0]}" for letter in list(letters)[:4])
+        logger.warning(
+            "Stripping accents changes %.1f%% of the letters (%s). Where these are letters of their own, train with strip_accents=False (--strip_accents false) to keep them.",
+            *(100 * sum(letters.values()), first),
+        )
+
+
+def _is_shared(mark: str) -> bool:
+    return any(first <= ord(mark) <= last for first, last in _SHARED_MARK_BLOCKS)
 
 
 def _listed(shares: Iterable[tuple[str, float]]) -> str:

@@ -21,7 +21,12 @@ from tokenizers.trainers import WordPieceTrainer
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.bert_tokenizer import OriginalBertTokenizer
 from bert_recipes.tokenization.normalization import is_punctuation
-from bert_recipes.tokenization.vocabulary_report import TokenizerReport, measure_vocabulary, warn_about_deleted_marks
+from bert_recipes.tokenization.vocabulary_report import (
+    TokenizerReport,
+    measure_vocabulary,
+    warn_about_changed_letters,
+    warn_about_deleted_marks,
+)
 from bert_recipes.tokenization.word_counts import WordCounts, count_words
 from bert_recipes.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
 
@@ -192,6 +197,7 @@ def _report(
     num_words = sum(number for token, number in counts.tokens.items() if not is_punctuation(token[0]))
     deleted, scripts = counts.marks.shares()
     warn_about_deleted_marks(scripts)
+    warn_about_changed_letters(counts.marks.changed_letters())
     return TokenizerReport(
         num_texts=counts.num_texts,
         num_characters=counts.num_characters,

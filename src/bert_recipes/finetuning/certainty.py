@@ -1,0 +1,82 @@
+"""What the figures of a run are to be held against: the constant answer, and the spread over the rows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from bert_recipes.finetuning.kind import EncodedSplit, Prediction, TaskKind
+from bert_recipes.metrics.certainty import jackknife_intervals, wilson_interval
+from bert_recipes.tasks.figures import figure_names, with_suffix
+
+
+# Each row is right or wrong by itself, which the words of a sentence are not.
+_SHARES = ("accuracy", "subset_accuracy")
+_SIGNED = ("matthews_correlation", "pearson", "spearmanr")
+
+
+def describe_certainty(
+    kind: TaskKind, splits: Mapping[str, EncodedSplit], predictions: Mapping[str, Sequence[Prediction]]
+) -> dict[str, dict[str, Any]]:
+    """Intervals and baselines of the figures by which a checkpoint could be chosen.
+
+    Args:
+        kind: Scores.
+        splits: Figure prefix -> validation split.
+        predictions: Split -> its predictions; a split without any is left out.
+
+    Returns:
+        `intervals`: figure -> [low, high], 95 %; `baselines`: figure -> what one answer to all rows gets (`_answers`).
+    """
+    found: dict[str, dict[str, Any]] = {"intervals": {}, "baselines": {}}
+    for suffix, encoded in splits.items():
+        examples, said = encoded.split.examples, predictions.get(encoded.split.name)
+        if not said or not examples:
+            continue
+        constants = [kind.score(examples, [_says(each, value) for each in said]) for value in _answers(kind, examples)]
+
+        def score(rows: Sequence[int], examples: Any = examples, said: Any = said) -> Mapping[str, float]:
+            return kind.score([examples[row] for row in rows], [said[row] for row in rows])
+
+        intervals, figures = jackknife_intervals(score, len(examples)), kind.score(examples, said)
+        if kind.task.kind != "token_classification":
+            intervals |= {name: wilson_interval(figures[name], len(examples)) for name in _SHARES if name in figures}
+        top = 100.0 if kind.task.kind == "question_answering" else 1.0
+        for name in figure_names(kind.task.metrics, [encoded.split.name], kind.task.labels):
+            values = [each[name] for each in constants if name in each and math.isfinite(each[name])]
+            # A correlation with equal predictions is undefined: they know nothing.
+            found["baselines"][with_suffix(suffix, name)] = max(values, default=0.0)
+            if name in intervals:
+                ends = np.clip(intervals[name], -top if name in _SIGNED else 0.0, top)
+                found["intervals"][with_suffix(suffix, name)] = ends.tolist()
+    return found
+
+
+def _answers(kind: TaskKind, examples: Sequence[Any]) -> list[Any]:
+    """What may be said of every row: the most frequent answer, and the last class ("positive" of two) or all labels."""
+    task = kind.task
+    if task.kind == "question_answering":
+        return [""]
+    if task.kind == "token_classification":
+        labels = Counter(chain.from_iterable(example.labels for example in examples))
+        return [task.labels[labels.most_common(1)[0][0]]]
+    most = Counter(example.label for example in examples).most_common(1)[0][0]
+    if task.kind == "multiple_choice" or task.problem_type == "regression":
+        return [most]
+    if task.problem_type == "multi_label_classification":
+        return [[task.labels[number] for number in most], list(task.labels)]
+    return [task.labels[most], task.labels[-1]]
+
+
+def _says(prediction: Any, value: Any) -> Any:
+    """A prediction of another value."""
+    if hasattr(prediction, "null_odds"):
+        return replace(prediction, value=value, best_text=value, null_odds=0.0)
+    is_tags = isinstance(value, str) and isinstance(prediction.value, list)
+    return replace(prediction, value=[value] * len(prediction.value) if is_tags else value)
