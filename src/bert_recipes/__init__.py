@@ -56,7 +56,6 @@ __all__ = [  # noqa: RUF022  (in the order of the data's way)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name's module on first use, so that `import bert_recipes` is quick."""
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_recipes' has no attribute '{name}'")
     return getattr(import_module(f"bert_recipes.{_HOMES[name]}"), name)

@@ -12,17 +12,7 @@ from bert_recipes.run_arguments import RunArguments
 
 @dataclass
 class ModelArguments:
-    """Which model to train.
-
-    Attributes:
-        size: Size of a new model: tiny, mini, small, medium, base, large.
-        model_name_or_path: Start from this checkpoint (folder or Hub name) instead of a new model.
-        hidden_act: Activation of a new model.
-        weight_init: Initialisation of a new model.
-        initializer_range: Deviation of the normal that new weights are drawn from (original: 0.02).
-        dropout: Dropout of a new model, hidden states and attention (paper, appendix A.2: 0.1).
-        max_position_embeddings: Positions of a new model.
-    """
+    """Which model to train."""
 
     size: str = field(default="tiny", metadata={"help": "size of a new model: tiny, mini, small, medium, base, large"})
     model_name_or_path: str | None = field(
@@ -41,20 +31,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """What to train on, and the rules that make pairs and masks of it.
-
-    Attributes:
-        store: Folder written by recipes/prepare_corpus.py.
-        train_file, validation_file: Instance files of recipes/create_pretraining_data.py instead of a store.
-        tokenizer: Tokenizer folder; default: the one inside the store.
-        max_seq_length: Tokens of a pair with [CLS] and [SEP]s.
-        short_seq_prob: Share of documents with a shorter target (original: 0.1).
-        mlm_probability, max_predictions_per_seq, mask_rate, keep_rate, random_rate, whole_word, selection: see
-            `MaskingRates`.
-        max_eval_pairs: Held-out pairs that an evaluation uses.
-        data_cache_dir: Where the index of each epoch is kept; default: beside the store's files.
-        data_num_processes: Processes that build an epoch's index.
-    """
+    """What to train on, and the rules that make pairs and masks of it."""
 
     store: str | None = field(default=None, metadata={"help": "token-id store written by recipes/prepare_corpus.py"})
     train_file: list[str] | None = field(
@@ -78,7 +55,6 @@ class DataArguments:
     data_num_processes: int = field(default=1, metadata={"help": "processes that build an epoch's index"})
 
     def __post_init__(self) -> None:
-        """Fill in the derived value and check the ranges."""
         if self.store is None and self.train_file is None:
             raise InputError(
                 "the data is missing: give --store FOLDER (recipes/prepare_corpus.py) or --train_file FILE"

@@ -55,7 +55,6 @@ class GlobalBatchTrainer(ResumableTrainer):
     lr_scheduler: Any
 
     def __init__(self, model: PreTrainedModel, args: RunArguments, **kwargs: Any) -> None:
-        """Set the Trainer up, and on a CPU the model's layers and the process' memory for speed."""
         if args.use_cpu:
             # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
             choose_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers)

@@ -42,7 +42,6 @@ class Browser:
     """
 
     def __init__(self, size: tuple[int, int] = (1280, 900), *, dark: bool = False) -> None:
-        """Start it."""
         self._chromium = Chromium()
         self.requests, self.messages = self._chromium.requests, self._chromium.messages
         try:
@@ -52,13 +51,11 @@ class Browser:
             raise
 
     def __enter__(self) -> Browser:
-        """The browser."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End it."""
         self.close()
 
     def close(self) -> None:

@@ -60,7 +60,6 @@ class Chromium:
     """
 
     def __init__(self) -> None:
-        """Start it."""
         path = find_browser()
         if path is None:
             raise InputError(f"no browser is installed; one of {', '.join(_NAMES)} is needed on the path")

@@ -116,7 +116,6 @@ class EnergyMeter:
     """
 
     def __init__(self, settings: EnergySettings, *, is_first: bool, is_first_of_machine: bool) -> None:
-        """Nothing runs yet."""
         self.settings = settings
         self._is_given = is_first and settings.power_watts is not None
         wants_tracker = settings.power_watts is None and settings.country_iso_code is not None

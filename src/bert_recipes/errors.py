@@ -51,7 +51,6 @@ class Interrupted(Exception):
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
-        """Keep both."""
         super().__init__(message)
         self.exit_code = exit_code
 
@@ -187,7 +186,6 @@ class saving:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Remember the path."""
         self.path = os.fspath(path)
 
     def __enter__(self) -> None:
@@ -196,7 +194,6 @@ class saving:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Translate a write error."""
         reason = None if error is None else _write_error(error)
         if reason is not None:
             reason = reason.removeprefix(f"{self.path}: ")

@@ -36,7 +36,6 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
     """
 
     def __init__(self, dataset: EpochedDataset, max_pairs: int, batch_size: int, rank: int, world_size: int) -> None:
-        """Deal the pairs out."""
         order = epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs]
         self.num_pairs = len(order)
         share = order[rank::world_size].tolist()
@@ -47,11 +46,9 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
         self.batches = batches + [order[:1].tolist()] * (self.num_batches - len(batches))
 
     def __len__(self) -> int:
-        """Batches of this process."""
         return self.num_batches
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:  # type: ignore[override]
-        """Yield batches of (epoch, index)."""
         for batch in self.batches:
             yield [(0, index) for index in batch]
 
@@ -91,7 +88,6 @@ class PreTrainingSums:
     )
 
     def __init__(self, device: torch.device, unigram: torch.Tensor | None = None) -> None:
-        """Start at zero."""
         self.values = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
         self.unigram = None if unigram is None else unigram.to(device)
 

@@ -18,7 +18,6 @@ class StepMeter:
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Start at zero, with the clock stopped."""
         self._losses = torch.zeros(2, dtype=torch.float64, device=device)
         # Tokens, squares of lengths, sequences, predicted tokens: the fields of `Work`.
         self._work = torch.zeros(4, dtype=torch.float64, device=device)

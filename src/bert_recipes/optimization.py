@@ -46,7 +46,6 @@ class BertAdam(torch.optim.AdamW):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
     ) -> None:
-        """Set up AdamW's fused kernels."""
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
         # A loss scaler must skip a step from outside: the steps are counted here, without asking the device.
         self._step_supports_amp_scaling = False

@@ -15,18 +15,7 @@ from bert_recipes.errors import InputError
 
 @dataclass
 class PhaseArguments:
-    """The last steps of a run, where they differ from those before.
-
-    Attributes:
-        phase2_steps: How many of max_steps they are, or their share if below 1; 0: the whole run is one phase.
-        phase2_max_seq_length: Tokens of a pair, special tokens included.
-        phase2_max_predictions_per_seq: Limit of predicted tokens a pair; default: mlm_probability x the length.
-        phase2_per_device_train_batch_size: Examples that a process takes at once; default: as before.
-        phase2_global_train_batch_size: Examples of a step; default: as before.
-        phase2_learning_rate: Peak of a schedule of its own, which starts anew with phase2_warmup_steps; default: the paper's,
-            one schedule over both phases.
-        phase2_warmup_steps: Steps of that schedule's warm-up, or their share if below 1.
-    """
+    """The last steps of a run, where they differ from those before."""
 
     phase2_steps: float = field(
         default=0,

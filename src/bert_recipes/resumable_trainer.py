@@ -40,7 +40,6 @@ class ResumableTrainer(EngineTrainer):
     control: TrainerControl
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Set the Trainer up."""
         super().__init__(*args, **kwargs)
         self.stop_request = StopRequest()
         self.steps_done = 0  # before this call of train()

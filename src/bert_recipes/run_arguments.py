@@ -30,29 +30,7 @@ TRACKERS = ("tensorboard", "trackio", "wandb")
 
 @dataclass
 class RunArguments(TrainingArguments):
-    """`TrainingArguments` with the device, precision, batch and optimiser settings of this project.
-
-    Attributes:
-        optimizer: bert_adam, adamw, lamb, or trainer (then `optim` decides).
-        schedule: bert_linear, or trainer (then `lr_scheduler_type` decides).
-        schedule_power: Exponent of bert_linear's decay: 1 is linear.
-        precision: auto, fp32, bf16, fp16.
-        fast_layers: auto (layers on packed rows with fused kernels where this CPU can have them), plain (the same with
-            torch operations, slow), off (stock layers).
-        keep_freed_memory: On a CPU with glibc: what a step frees is kept for the next one instead of going back to the system.
-        global_train_batch_size: Examples of an optimiser step over all processes. It is cut into micro-batches of at
-            most per_device_train_batch_size and decides gradient_accumulation_steps, so that one configuration serves any
-            number of processes that divides it. What is typed on the command line wins over it (`typed_settings`).
-        resume: auto (an unfinished run in output_dir goes on from its newest complete checkpoint), last (the same, also for
-            a finished one; an error where there is none), no, or a checkpoint folder.
-        allow_changes: A run may go on though its settings or data are not those of the checkpoint.
-        overwrite_run: Start anew in an output_dir that holds a run.
-        max_skipped_steps: Steps in a row whose gradient may be not finite before the run ends.
-        hub_private_repo: What a repository that push_to_hub makes is: true, false, or null (what the owner's default is).
-        hub_overwrite: Another model that lies in the repository is replaced.
-        hub_tags: Added to those of the model card.
-        power_watts, country_iso_code, carbon_intensity: From which energy and CO2 are estimated (`EnergySettings`).
-    """
+    """`TrainingArguments` with the device, precision, batch and optimiser settings of this project."""
 
     # What belongs to one launch or follows from the machine: never saved, so that run.yaml can be run elsewhere.
     LAUNCH_FIELDS: ClassVar[frozenset[str]] = frozenset(

@@ -32,7 +32,6 @@ class RunCost:
     def __init__(
         self, settings: EnergySettings, *, is_first: bool, is_first_of_machine: bool, num_processes: int
     ) -> None:
-        """Start at nothing."""
         self._meter = EnergyMeter(settings, is_first=is_first, is_first_of_machine=is_first_of_machine)
         self._num_processes = num_processes
         self._before: Mapping[str, Any] = {}

@@ -45,7 +45,6 @@ class StepBatches(Sampler[list[Any]]):
         first: int = 0,
         skipped: int = 0,
     ) -> None:
-        """Keep them."""
         self.order = order
         self.batch_size = batch_size
         self.num_processes = num_processes
@@ -54,11 +53,9 @@ class StepBatches(Sampler[list[Any]]):
         self.skipped = max(first, skipped)
 
     def __len__(self) -> int:
-        """Micro-batches of this process in the whole run, the skipped ones too."""
         return self.first + len(self.order) // (self.batch_size * self.num_processes)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Yield the keys of each micro-batch."""
         yield from itertools.repeat([], self.skipped)
         for number in range(self.skipped, len(self)):
             begin = ((number - self.first) * self.num_processes + self.process_index) * self.batch_size

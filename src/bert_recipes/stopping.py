@@ -27,7 +27,6 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        """Nobody has asked."""
         self.signal: int | None = None
         self._leaves_block = False
 

@@ -75,7 +75,6 @@ class BertTrainer(GlobalBatchTrainer):
         phases: Sequence[TrainingPhase] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Set the Trainer up."""
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
         if phases is None:
             phase = Phase(0, args.max_steps, args.examples_a_step, args.per_device_train_batch_size, 0, None)

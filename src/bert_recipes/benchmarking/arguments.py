@@ -22,19 +22,7 @@ VOCAB_SIZE, BATCH_SIZE, MEGABYTES = 30_522, 32, 16.0
 
 @dataclass
 class BenchmarkArguments:
-    """What is measured, how long, and where the results go.
-
-    Attributes:
-        suite: One of `SUITES`, or all.
-        sizes, lengths, tasks: The cases of a suite; the defaults depend on the suite.
-        rounds: Samples of each side; the sides take turns.
-        time_limit_minutes: Of a named suite altogether, of `all` for each case. One round of a case that has begun is finished; cases
-            for which no time is left are left out.
-        budget_seconds: Measured steps of a sample end at the first that reaches it.
-        resume: Go on with the last run of each case: its finished samples are kept. Default: for `all` only.
-        search: "reuse" what a search on this machine found before and go on with what it left out, search "again", "only" search,
-            with the whole time; or "off": stock at its best is left out.
-    """
+    """What is measured, how long, and where the results go."""
 
     suite: str = field(default="pretraining", metadata={"help": f"one of {', '.join(SUITES)}, {ALL}"})
     sizes: list[str] | None = field(default=None, metadata={"help": f"of {', '.join(SIZES)}; default: by suite"})

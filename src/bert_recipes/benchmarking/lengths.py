@@ -56,13 +56,7 @@ TASK_LIMITS: Mapping[str, TaskLimit] = {
 
 @dataclass
 class LengthTables:
-    """Histograms: entry l is the number of training features of l tokens, special tokens included.
-
-    Attributes:
-        source: Which data with which vocabulary.
-        command: What made the file.
-        sst2, mnli, squad, conll2003: The histograms. SQuAD: windows of 384 with a stride of 128; CoNLL: sentences.
-    """
+    """Histograms: entry l is the number of training features of l tokens, special tokens included."""
 
     source: str = field(metadata={"help": "data and vocabulary"})
     command: str = field(metadata={"help": "what made this file"})

@@ -54,7 +54,6 @@ class MemoryPeak:
     """Peak memory from now on: resident memory less what the imports took, on a GPU what was allocated at most."""
 
     def __init__(self, *, on_gpu: bool) -> None:
-        """Read the zero."""
         self.on_gpu = on_gpu
         self._zero = resident_mb()
 

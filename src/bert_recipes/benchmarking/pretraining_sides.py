@@ -115,7 +115,6 @@ class StaticPairs:
             self._labels[number] = pair["next_sentence_label"]
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self._labels)
 
     def __getitem__(self, number: int) -> dict[str, Any]:

@@ -54,7 +54,6 @@ class TimedRun(TrainerCallback):
     """
 
     def __init__(self, begin: float, seconds: float, peak: float, evaluate: Any) -> None:
-        """Start with no points."""
         self.seconds, self.peak, self.evaluate = seconds, peak, evaluate
         self.points: list[dict[str, float]] = []
         self._begin, self._paused, self._last = begin, 0.0, 0.0
@@ -144,7 +143,6 @@ class HeldOut:
     """
 
     def __init__(self, data: PreTrainingData, settings: DataArguments) -> None:
-        """Collate the batches once."""
         assert data.validation is not None
         collator = make_collator(settings, data.tokenizer, EVALUATION_SEED)
         sampler = EvaluationSampler(data.validation, EVAL_PAIRS, EVAL_BATCH, 0, 1)

@@ -28,7 +28,6 @@ class ResultsFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Remember the path."""
         self.path = path
 
     def records(self) -> list[dict[str, Any]]:

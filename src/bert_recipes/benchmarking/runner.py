@@ -29,7 +29,6 @@ class Deadline:
     """
 
     def __init__(self, seconds: float) -> None:
-        """Start the clock."""
         self.seconds = seconds
         self._begin = time.monotonic()
 
@@ -54,7 +53,6 @@ class SampleRunner:
     """
 
     def __init__(self, results: ResultsFile, run: str, threads: int | None = None) -> None:
-        """Prepare the environment of the samples."""
         self.results = results
         self.run_name = run
         source = str(Path(bert_recipes.__file__).resolve().parents[1])

@@ -50,7 +50,6 @@ class StockSearch:
         run: Callable[..., Mapping[str, Any]],
         add: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        """Keep them."""
         self.case, self.args, self.deadline, self.earlier = case, args, deadline, earlier
         self._run, self._add = run, add
 

@@ -55,15 +55,12 @@ class StaticDataset(Dataset):
     """
 
     def __init__(self, items: Any) -> None:
-        """Keep the items."""
         self.items = items
 
     def __len__(self) -> int:
-        """Number of examples."""
         return len(self.items)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        """Example number `index`."""
         return self.items[index]
 
 
@@ -76,7 +73,6 @@ class StockTrainer(Trainer):
     """
 
     def __init__(self, lengths: list[int], **kwargs: Any) -> None:
-        """Keep the lengths."""
         super().__init__(**kwargs)
         self.lengths = lengths
 
@@ -100,15 +96,12 @@ class GroupedBatches(Sampler[int]):
     """
 
     def __init__(self, lengths: list[int], batch_size: int, seed: int) -> None:
-        """Keep them."""
         self.lengths, self.batch_size, self.seed = lengths, batch_size, seed
 
     def __len__(self) -> int:
-        """Examples."""
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the examples' numbers, batch after batch."""
         mult = max(1, min(GROUPED, len(self.lengths) // self.batch_size))
         generator = torch.Generator().manual_seed(self.seed)
         numbers = get_length_grouped_indices(self.lengths, self.batch_size, mega_batch_mult=mult, generator=generator)

@@ -76,7 +76,6 @@ class CaseRun:
         deadline: Deadline,
         known: Sequence[Mapping[str, Any]],
     ) -> None:
-        """Find out what is there already."""
         self.case, self.args, self.runner, self.deadline = case, args, runner, deadline
         self.known, self.earlier = known, of_case(known, case.suite, case.name)
         self.samples = self._planned_samples()

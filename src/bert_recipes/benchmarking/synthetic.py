@@ -37,7 +37,6 @@ class SyntheticSplit:
     """
 
     def __init__(self, num_tokens: int, vocab_size: int, *, documents: str = "long", seed: int = 12345) -> None:
-        """Draw everything."""
         if documents not in DOCUMENTS:
             raise InputError(f"documents is '{documents}'; allowed: {', '.join(DOCUMENTS)}")
         if vocab_size <= FIRST_WORD_ID + 1:

@@ -28,7 +28,6 @@ class StepTimer(TrainerCallback):
     """
 
     def __init__(self, spec: SampleSpec, *, on_gpu: bool) -> None:
-        """Start with no marks."""
         self.spec = spec
         self.on_gpu = on_gpu
         self._marks: list[Any] = []
@@ -92,7 +91,6 @@ class BatchCounter:
     """
 
     def __init__(self, trainer: Any, *, masked_lm: bool) -> None:
-        """Wrap."""
         self._masked_lm = masked_lm
         self._steps: list[list[torch.Tensor]] = []
         self._positions: list[int] = []

@@ -81,7 +81,6 @@ class DataCollatorForPreTraining:
     rates: MaskingRates = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Check the settings and prepare the tables."""
         names = ("mlm_probability", "max_predictions_per_seq", "mask_rate", "keep_rate", "random_rate")
         self.rates = MaskingRates(
             **{name: getattr(self, name) for name in (*names, "whole_word", "selection")},

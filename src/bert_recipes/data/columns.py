@@ -30,7 +30,6 @@ class ColumnWriter:
     """
 
     def __init__(self, path: Path, name: str, dtype: np.dtype | type) -> None:
-        """Create the file."""
         self._path = path
         self._dtype = np.dtype(dtype)
         self._schema = pa.schema([pa.field(name, pa.from_numpy_dtype(self._dtype), nullable=False)])
@@ -97,7 +96,6 @@ class Column:
     """
 
     def __init__(self, path: Path, name: str) -> None:
-        """Map the file."""
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
             if reader.schema.names != [name]:
@@ -118,7 +116,6 @@ class Column:
         self._num_rows = sum(lengths)
 
     def __len__(self) -> int:
-        """Number of rows."""
         return self._num_rows
 
     def sha256(self) -> str:

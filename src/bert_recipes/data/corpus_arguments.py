@@ -65,7 +65,6 @@ class CorpusArguments:
     overwrite: bool = field(default=False, metadata={"help": "replace a store that is in output_dir already"})
 
     def __post_init__(self) -> None:
-        """Check what can be checked without reading text."""
         if bool(self.files) == bool(self.dataset_name):
             given = "both are" if self.files else "neither is"
             raise InputError(f"give the text as files or as dataset_name: {given} given")

@@ -58,7 +58,6 @@ class CorpusSources:
     """
 
     def __init__(self, arguments: CorpusArguments, files: SplitFiles, shard: int | None = None) -> None:
-        """Nothing is read yet."""
         self._arguments, self._files = arguments, files
         self._prefix = f"{arguments.seed}" if shard is None else f"{arguments.seed}:{shard}"
         self.counts = {"train": CorpusCounts(), "validation": CorpusCounts()}

@@ -54,7 +54,6 @@ class DeduplicationArguments:
     )
 
     def __post_init__(self) -> None:
-        """Check what can be checked without reading text."""
         check_task_counts(self.tasks, self.workers)
         if self.tasks is not None and self.tasks > MAX_TASKS:
             raise InputError(f"tasks is {self.tasks}: 1 to {MAX_TASKS} is allowed; workers says how many at a time")

@@ -38,7 +38,6 @@ class ReadCorpus(PipelineStep):
     type, name = "corpus", "read"
 
     def __init__(self, parts: Sequence[Sequence[Path]], arguments: DeduplicationArguments) -> None:
-        """Read nothing yet."""
         super().__init__()
         self.parts, self.arguments = parts, arguments
 
@@ -95,7 +94,6 @@ class KeepFirst(PipelineStep):
     type, name = "corpus", "keep the first"
 
     def __init__(self, input_folder: str, output_folder: str) -> None:
-        """Read nothing yet."""
         super().__init__()
         self.input_folder, self.output_folder = get_datafolder(input_folder), get_datafolder(output_folder)
 

@@ -46,7 +46,6 @@ class EpochIndexCache:
         cache_dir: Path | None,
         num_processes: int,
     ) -> None:
-        """Choose the folder and the files' names."""
         self._lengths, self._settings, self._num_processes = lengths, settings, num_processes
         key = json.dumps({"version": FORMAT_VERSION, **asdict(settings), **identity}, sort_keys=True)
         self.name = f"pairs-{hashlib.sha256(key.encode()).hexdigest()[:24]}"

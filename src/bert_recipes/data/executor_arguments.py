@@ -70,7 +70,6 @@ class ExecutorArguments:
     )
 
     def __post_init__(self) -> None:
-        """Check what can be checked without the cluster."""
         check_task_counts(self.tasks, self.workers)
         unused = {"local": (*_CLUSTER_ONLY, *_SLURM_ONLY), "ray": _SLURM_ONLY, "slurm": ()}[self.executor]
         for name in unused:

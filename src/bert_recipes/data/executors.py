@@ -46,7 +46,6 @@ class LocalExecutor(LocalPipelineExecutor):
     def __init__(
         self, pipeline: Sequence[PipelineStep], *, tasks: int, workers: int, logging_dir: Path, name: str
     ) -> None:
-        """Start nothing yet."""
         super().__init__(
             list(pipeline),
             tasks=tasks,

@@ -38,7 +38,6 @@ class InstanceDataset(Dataset[dict[str, Any]]):
     def __init__(
         self, paths: Sequence[str | Path], *, cache_dir: str | Path | None = None, vocab_size: int | None = None
     ) -> None:
-        """Find the records and read the last one of each file."""
         if not paths:
             raise InputError("no instance file given")
         self.vocab_size = vocab_size
@@ -50,7 +49,6 @@ class InstanceDataset(Dataset[dict[str, Any]]):
         self.max_seq_length = max(self._padded_length(end - 1) for end in self._ends)
 
     def __len__(self) -> int:
-        """Number of instances in all files."""
         return self._ends[-1]
 
     def num_pairs(self, epoch: int) -> int:

@@ -47,7 +47,6 @@ class MaskingRates:
     selection: str = "count"
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if not 0.0 < self.mlm_probability < 1.0:
             raise InputError(f"mlm_probability is {self.mlm_probability}; allowed: above 0 and below 1 (paper: 0.15)")
         for name in ("mask_rate", "keep_rate", "random_rate"):

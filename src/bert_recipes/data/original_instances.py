@@ -118,11 +118,9 @@ class InstanceBuffer:
         self.heads.fromlist([len(self.numbers), boundary, len(positions), is_random])
 
     def __len__(self) -> int:
-        """Number of instances."""
         return len(self.order)
 
     def __iter__(self) -> Iterator[Instance]:
-        """Yield the instances in the current order."""
         for index in self.order:
             end, boundary, count, is_random = self.heads[4 * index : 4 * index + 4]
             numbers = self.numbers[self.heads[4 * index - 4] if index else 0 : end].tolist()
@@ -149,7 +147,6 @@ class OriginalPairs:
     dupe_factor: int
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if self.max_seq_length < MIN_SEQ_LENGTH:
             raise InputError(f"max_seq_length: {self.max_seq_length} given, at least {MIN_SEQ_LENGTH} is needed")
         if not 0.0 <= self.short_seq_prob <= 1.0:

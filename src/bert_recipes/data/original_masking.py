@@ -35,7 +35,6 @@ class OriginalMasking:
     is_continuation: Sequence[bool]
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         if not 0.0 <= self.masked_lm_prob <= 1.0:
             raise InputError(f"masked_lm_prob: {self.masked_lm_prob} given, allowed is a share, 0 to 1")
         if self.max_predictions_per_seq < 1:

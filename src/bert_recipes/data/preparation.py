@@ -83,7 +83,6 @@ class Preparation:
     """
 
     def __init__(self, arguments: CorpusArguments, tokenizer: CorpusTokenizer) -> None:
-        """Find the files and plan the shards."""
         self.arguments, self.tokenizer = arguments, tokenizer
         self.files = find_sources(arguments)
         self.shards = plan_shards(self.files, arguments.shard_gigabytes * 1e9) or [Shard(0, ())]

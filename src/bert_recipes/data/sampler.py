@@ -44,7 +44,6 @@ class PreTrainingOrder:
         self._order: np.ndarray | None = None
 
     def __len__(self) -> int:
-        """Samples of the run."""
         return self.num_samples
 
     def keys(self, begin: int, end: int) -> list[tuple[int, int]]:

@@ -81,7 +81,6 @@ class ShardFolder:
     """
 
     def __init__(self, output_dir: str | Path, *, overwrite: bool) -> None:
-        """Choose the place."""
         self.target = find_place(output_dir, overwrite=overwrite)
         self.overwrite = overwrite
         self.path = self.target.with_name(f".{self.target.name}.shards")

@@ -33,7 +33,6 @@ class TokenStore:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Map the split's files."""
         self.path = Path(path)
         columns = {file: Column(self.path / file, name) for file, name in COLUMN_OF_FILE.items()}
         self._tokens = columns["tokens.arrow"]
@@ -72,7 +71,6 @@ class TokenStore:
         return {"path": self.path}
 
     def __setstate__(self, state: dict[str, Path]) -> None:
-        """Open the files again."""
         self.__init__(state["path"])  # type: ignore[misc]
 
     def sentence_offsets(self, begin_document: int, end_document: int) -> np.ndarray:
@@ -113,7 +111,6 @@ class ShardedTokens:
     """
 
     def __init__(self, path: Path, parts: Sequence[TokenStore]) -> None:
-        """Count what lies before each part."""
         self.path = path
         self._parts = list(parts)
         self._documents = np.cumsum([0, *(part.num_documents for part in parts)])

@@ -53,7 +53,6 @@ class Store:
     """
 
     def __init__(self, path: Path, metadata: dict[str, Any], splits: dict[str, Split]) -> None:
-        """Keep the parts."""
         self.path = path
         self.metadata = metadata
         self.fingerprint: str = metadata["fingerprint"]

@@ -157,7 +157,6 @@ class StoreWriter:
         overwrite: bool = False,
         needs_training: bool = True,
     ) -> None:
-        """Make the hidden folder beside `path`."""
         if sorted(special_ids) != sorted(SPECIAL_ID_NAMES):
             raise ValueError(f"special_ids must name {SPECIAL_ID_NAMES}, got {sorted(special_ids)}")
         self.path = find_place(path, overwrite=overwrite)
@@ -245,13 +244,11 @@ class StoreWriter:
         self._finished = True
 
     def __enter__(self) -> Self:
-        """Return the writer."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Remove the half-written folder unless `finish` ran to its end."""
         if self._finished:
             return
         for split in self._splits.values():

@@ -11,14 +11,7 @@ from bert_recipes.errors import InputError
 
 @dataclass
 class DemoArguments:
-    """The settings of the page.
-
-    Attributes:
-        model_name_or_path: Run folder or any BERT checkpoint with its tokenizer.
-        host: Address to listen on; only this machine reaches the default.
-        port: Port to listen on; 0 takes any free one.
-        use_cpu: Do not use a GPU.
-    """
+    """The settings of the page."""
 
     model_name_or_path: str = field(
         metadata={"help": "run folder, any BERT checkpoint with its tokenizer, or Hub name"}

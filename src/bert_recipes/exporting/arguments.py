@@ -21,27 +21,7 @@ OPSETS = (18, 23)
 
 @dataclass
 class ExportArguments:
-    """What is exported, and on which inputs it is compared with the checkpoint.
-
-    Attributes:
-        model_name_or_path: Folder of a run or checkpoint, or Hub name.
-        format: One of `FORMATS`.
-        output_dir: Folder to write; default: `runs/sst2_int8` for `runs/sst2`.
-        task, task_file, data_dir: Fine-tuned: on which task; default: what the run's run.yaml says.
-        store: Pre-trained: on which held-out pairs; default: what run.yaml says.
-        input_file, text_columns, choice_columns: Any inputs instead, as recipes/predict.py takes them; lines of text for a
-            pre-trained model.
-        max_eval_examples: Examples or pairs that are compared.
-        batch_size: Inputs at once.
-        threads: Of torch and of onnxruntime alike; default: what torch takes.
-        speed_examples, rounds: Inputs of a turn, and turns of each side.
-        tolerance: Largest difference of an output of the float32 model that is taken.
-        max_score_drop: Points of 100 that int8 may lose.
-        opset: Version of ONNX's operators.
-        per_channel: int8: a scale for each column of a weight, or one for all; default: what measures better.
-        embeddings: int8: the embeddings too, or the products alone; default: too, unless that costs half a point.
-        reduce_range: int8: weights of 7 bits, for processors without VNNI, on which sums of 8-bit products overflow.
-    """
+    """What is exported, and on which inputs it is compared with the checkpoint."""
 
     model_name_or_path: str = field(metadata={"help": "folder of a run or checkpoint, or Hub name"})
     format: str = field(default="onnx", metadata={"help": f"{' or '.join(FORMATS)}"})

@@ -78,7 +78,6 @@ class Differences:
     """
 
     def __init__(self, head: Head) -> None:
-        """Start at zero."""
         self.head = head
         self.largest = 0.0
         self._sum = 0.0

@@ -33,7 +33,6 @@ class TextLines:
     """
 
     def __init__(self, path: Path, tokenizer: OriginalBertTokenizer, max_seq_length: int, max_lines: int) -> None:
-        """Read and cut."""
         if not path.is_file():
             raise InputError(f"--input_file {path}: no such file")
         self.rows: list[list[int]] = []
@@ -80,7 +79,6 @@ class PretrainingInputs:
         source: str,
         unit: str,
     ) -> None:
-        """Keep them."""
         self._dataset, self._max_pairs = dataset, max_pairs
         self._collator = replace(collator, seed=EVALUATION_SEED)
         self.max_seq_length, self.source, self.unit = max_seq_length, source, unit
@@ -103,7 +101,6 @@ class PretrainingScores:
     """See `Scores` in comparison.py; sums alone are kept: logits over a vocabulary are large."""
 
     def __init__(self) -> None:
-        """Start at zero."""
         self._sums = PreTrainingSums(torch.device("cpu"))
         self._decided: list[int] = []
 

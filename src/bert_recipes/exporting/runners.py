@@ -38,7 +38,6 @@ class TorchRunner:
     """
 
     def __init__(self, model: PreTrainedModel, head: Head, precision: str = "fp32") -> None:
-        """Switch dropout off."""
         self._model = model.eval()
         self._inputs = inputs_of(model)
         self._outputs = tuple(head.outputs)
@@ -61,7 +60,6 @@ class OnnxRunner:
     """
 
     def __init__(self, file: Path, threads: int) -> None:
-        """Load and prepare the model."""
         import onnxruntime
 
         options = onnxruntime.SessionOptions()

@@ -29,7 +29,6 @@ class TaskInputs:
     unit = "examples"
 
     def __init__(self, kind: TaskKind, splits: Mapping[str, EncodedSplit], source: str) -> None:
-        """Keep them."""
         self.kind, self.splits, self.source = kind, splits, source
         self.num_examples = sum(len(encoded.split.examples) for encoded in splits.values())
         self.max_seq_length = kind.settings.max_seq_length
@@ -59,7 +58,6 @@ class TaskScores:
     """
 
     def __init__(self, inputs: TaskInputs) -> None:
-        """Start empty."""
         self._inputs = inputs
         self._outputs: dict[str, dict[int, np.ndarray]] = {suffix: {} for suffix in inputs.splits}
         self._decoded: dict[str, list[Prediction]] = {}

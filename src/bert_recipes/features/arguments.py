@@ -23,26 +23,6 @@ class FeatureArguments:
     """What is read, which vectors are wanted, and how they are kept.
 
     Length and batch are those of google-research/bert extract_features.py.
-
-    Attributes:
-        model_name_or_path: Any BERT checkpoint with its tokenizer.
-        input_file: .txt (an input a line, "first ||| second" for a pair), .jsonl, .json, .csv, .tsv, .parquet.
-        output_dir: Gets features.json and the vectors.
-        format: parquet, safetensors (in parts of `part_mb`), or google_jsonl (one file, as the original writes it).
-        layers: Names (last, second_to_last, sum_last_four, concat_last_four, sum_all, embeddings) or numbers: -1 is the last
-            layer, 1 the first, 0 the output of the embeddings. Default: last; of google_jsonl -1 -2 -3 -4.
-        join: What becomes of layers given as numbers: none (a column each), sum or concat.
-        pooling: tokens (a vector each), cls (that of [CLS]), mean (over the tokens of the text), mean_all (with [CLS] and
-            [SEP]).
-        text_columns: Columns of a table, two for pairs. Default: text and, where a row has it, text_pair.
-        max_seq_length: Positions of an input with [CLS] and [SEP]; longer ones are cut and counted.
-        batch_size: Inputs that are computed together; changes nothing but speed.
-        dtype: In which vectors are kept.
-        precision: Of the matrix products; only fp32 gives stock's hidden states to 1e-5.
-        fast_layers: Fused CPU kernels without pads: auto, plain, off.
-        part_mb: Megabytes of vectors that are held at once and make one part.
-        use_cpu: Do not use a GPU.
-        overwrite: Replace the features that output_dir holds.
     """
 
     model_name_or_path: str = field(metadata={"help": "checkpoint folder or Hub name"})

@@ -46,7 +46,6 @@ class Part:
     has_token_vectors: bool
 
     def __len__(self) -> int:
-        """N."""
         return len(self.is_truncated)
 
     @property

@@ -39,7 +39,6 @@ class FeatureFolder:
     """
 
     def __init__(self, folder: Path, suffix: str, settings: Mapping[str, Any]) -> None:
-        """Touch nothing."""
         self.folder, self.suffix, self.settings = folder, suffix, dict(settings)
         self.key = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
         self.records: list[PartRecord] = []

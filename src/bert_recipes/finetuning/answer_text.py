@@ -83,7 +83,6 @@ class OffsetTexts:
     """
 
     def __init__(self, text: str, context: EncodedContext, tokenizer: OriginalBertTokenizer) -> None:
-        """Ask the tokenizer for the offsets of each word's pieces."""
         self._text = text
         encoded = tokenizer(split_words(text), add_special_tokens=False, return_offsets_mapping=True)
         starts = context.word_starts.tolist()

@@ -20,23 +20,7 @@ TASK_FILE = "task.yaml"
 
 @dataclass
 class TaskArguments:
-    """Which task, on which data, cut how.
-
-    Attributes:
-        task: Name of a row (`bert_recipes.list_tasks`).
-        task_file: YAML file of a user's own task, instead of `task`.
-        model_name_or_path: Checkpoint folder or Hub name; default: the newest finished pre-training run under runs/.
-        data_dir: Local folder of the data; default: the Hub.
-        max_train_examples, max_eval_examples, max_predict_examples: Limits, drawn with a fixed seed; default: all.
-        max_seq_length: Positions of an input with its special tokens (original: 128; SQuAD 384).
-        pad_to_max_length: Pad to max_seq_length instead of the longest input of the batch.
-        freeze_encoder: Train the head only; the encoder is a fixed feature extractor without dropout.
-        dropout: Of the encoder and the head; default: what the checkpoint says (paper: 0.1).
-        doc_stride, max_query_length, n_best_size, max_answer_length, null_score_diff_threshold, decoder: Question
-            answering (google-research/bert run_squad.py).
-        label_all_pieces: Token classification: label every piece of a word and not only the first.
-        context: Token classification: what one input shows, its sentence alone or as much of its document as fits.
-    """
+    """Which task, on which data, cut how."""
 
     task: str | None = field(default=None, metadata={"help": "name of a task"})
     task_file: str | None = field(default=None, metadata={"help": "YAML file of your own task"})

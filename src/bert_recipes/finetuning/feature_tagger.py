@@ -115,7 +115,6 @@ class FeatureTagger(nn.Module):
     def __init__(
         self, choice: LayerChoice, *, num_layers: int, hidden_size: int, num_labels: int, lstm_dim: int, dropout: float
     ) -> None:
-        """Draw the weights from torch's generator."""
         super().__init__()
         choice.check(num_layers)
         taken = len(range(num_layers + 1)[choice.taken])

@@ -46,11 +46,9 @@ class EncodedSplit:
     details: Any = None
 
     def __len__(self) -> int:
-        """Number of features."""
         return len(self.features)
 
     def __getitem__(self, index: int) -> Feature:
-        """Feature number `index`."""
         return self.features[index]
 
 

@@ -41,7 +41,6 @@ class MultipleChoice:
     def __init__(
         self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
     ) -> None:
-        """Keep the settings."""
         self.task, self.tokenizer, self.settings = task, tokenizer, settings
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:

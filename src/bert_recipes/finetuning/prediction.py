@@ -42,20 +42,7 @@ _TEXT_COLUMNS = {
 
 @dataclass
 class PredictionArguments:
-    """What is predicted, with which checkpoint.
-
-    Attributes:
-        model_name_or_path: Folder of a fine-tuning run, or any checkpoint with the head of one of the four kinds.
-        input_file: .txt, .jsonl, .json, .csv, .tsv, .parquet.
-        output_file: JSON Lines; default: stdout.
-        text_columns, choice_columns: Columns of the texts and of the choices; default: those of the checkpoint's
-            task.yaml.
-        id_column: Column of the ids in the output; default: that of task.yaml, else idx or id, else the row number.
-        version_2_with_negative: A question may have no answer; default: as task.yaml says, else every one has.
-        batch_size: Inputs at once.
-        precision: As in a training run.
-        use_cpu: Do not use a GPU.
-    """
+    """What is predicted, with which checkpoint."""
 
     model_name_or_path: str = field(metadata={"help": "checkpoint folder or Hub name"})
     input_file: str = field(metadata={"help": ".txt (one input a line), .jsonl, .json, .csv, .tsv or .parquet"})

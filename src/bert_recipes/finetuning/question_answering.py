@@ -84,7 +84,6 @@ class QuestionAnswering:
         settings: TaskArguments,
         label2id: Mapping[str, int] | None = None,
     ) -> None:
-        """Keep the settings."""
         if len({"squad", "squad_v2"}.intersection(task.metrics)) != 1:
             raise InputError(
                 f"task {task.name}: its metrics are {', '.join(task.metrics) or 'none'}; question answering takes squad, "

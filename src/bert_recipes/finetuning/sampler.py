@@ -91,11 +91,9 @@ class FixedOrder:
     """
 
     def __init__(self, order: np.ndarray) -> None:
-        """Keep the order."""
         self.order = order
 
     def __len__(self) -> int:
-        """Samples of the whole run."""
         return len(self.order)
 
     def keys(self, begin: int, end: int) -> list[int]:

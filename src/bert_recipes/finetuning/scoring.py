@@ -18,11 +18,7 @@ from bert_recipes.machine import describe_machine
 
 @dataclass
 class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # None: as the checkpoint was trained
-    """`TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were in training.
-
-    Attributes:
-        predictions_dir: Folder for the predictions.
-    """
+    """`TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were in training."""
 
     predictions_dir: str | None = field(
         default=None,

@@ -39,7 +39,6 @@ class SequenceClassification:
     def __init__(
         self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
     ) -> None:
-        """Keep the settings."""
         self.task = task
         self.tokenizer = tokenizer
         self.settings = settings

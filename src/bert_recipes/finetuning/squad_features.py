@@ -105,7 +105,6 @@ class SquadFeatures(Sequence[Feature]):
         return np.diff(self.query_starts)[self.example_of_feature] + self.window_lengths + _SPECIAL_PIECES
 
     def __len__(self) -> int:
-        """Number of windows."""
         return len(self.window_starts)
 
     @overload
@@ -115,7 +114,6 @@ class SquadFeatures(Sequence[Feature]):
     def __getitem__(self, index: slice) -> list[Feature]: ...
 
     def __getitem__(self, index: int | slice) -> Feature | list[Feature]:
-        """Feature number `index`, or a list of them."""
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         example = int(self.example_of_feature[index])

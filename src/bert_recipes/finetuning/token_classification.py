@@ -54,7 +54,6 @@ class TokenClassification:
     def __init__(
         self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
     ) -> None:
-        """Work out which class each label and each continuation has."""
         missing = [name for name in task.labels if name not in label2id]
         if missing:
             raise InputError(

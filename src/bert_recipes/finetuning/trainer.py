@@ -62,7 +62,6 @@ class FineTuningTrainer(GlobalBatchTrainer):
         freeze_encoder: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Set the Trainer up."""
         super().__init__(
             model=model,
             args=args,

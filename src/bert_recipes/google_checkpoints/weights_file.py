@@ -69,14 +69,12 @@ class WeightsReader:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Find the files."""
         self._folder = folder
         self._files = _find_files(folder)
         self._homes: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def __enter__(self) -> WeightsReader:
-        """Open the files and read their headers."""
         with ExitStack() as stack:
             for path in self._files:
                 try:
@@ -92,7 +90,6 @@ class WeightsReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the files."""
         self._stack.close()
 
     def read(self, name: str) -> np.ndarray:

@@ -21,7 +21,6 @@ class BackgroundPushes:
     """
 
     def __init__(self) -> None:
-        """Start nothing yet."""
         self._jobs: queue.Queue[Callable[[], None]] = queue.Queue()
         self._thread: threading.Thread | None = None
 

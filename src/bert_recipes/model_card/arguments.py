@@ -15,18 +15,7 @@ from bert_recipes.model_card.licenses import check_license
 
 @dataclass
 class CardArguments:
-    """What no file of a run says. Kept in the run's card.yaml: a card that is written again has it too.
-
-    Attributes:
-        license: Identifier of the Hub (apache-2.0), or other.
-        license_name, license_link: Of a licence that the Hub does not know.
-        language: ISO 639 codes of the text; multilingual, code.
-        name: Of the model; default: that of repo_id, or of the folder.
-        repo_id: Of the model on the Hub: the card's example then loads it from there.
-        data_description: What the text is and where it is from, in a sentence or two.
-        data_license: Of the text, in words.
-        power_watts, country_iso_code, carbon_intensity: As for the run (`EnergySettings`), where it has not estimated its energy.
-    """
+    """What no file of a run says. Kept in the run's card.yaml: a card that is written again has it too."""
 
     license: str | None = field(
         default=None, metadata={"help": "licence of the model, as the Hub calls it: apache-2.0"}

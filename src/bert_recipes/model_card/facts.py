@@ -65,7 +65,6 @@ class Fact:
     sources: tuple[Source, ...]
 
     def __str__(self) -> str:
-        """As it stands in the card."""
         return self.shown
 
 
@@ -83,7 +82,6 @@ class RunFiles:
     """
 
     def __init__(self, folder: Path) -> None:
-        """See that there is a run."""
         self.folder = folder
         self.facts: list[Fact] = []
         self._opened: dict[str, Any] = {}

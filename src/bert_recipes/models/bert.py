@@ -73,7 +73,6 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
     """
 
     def __init__(self, config: BertConfig) -> None:
-        """Build the encoder and both heads with new weights."""
         BertPreTrainedModel.__init__(self, config)
         if getattr(config, "weight_init", "truncated_normal") not in INITIALIZERS:
             raise InputError(f"weight_init is '{config.weight_init}'; allowed: {', '.join(INITIALIZERS)}")

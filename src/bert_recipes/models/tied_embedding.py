@@ -18,7 +18,6 @@ class SharedGradient:
     """
 
     def __init__(self) -> None:
-        """Start with nothing."""
         self._value: torch.Tensor | None = None
         self._pass = -1
 

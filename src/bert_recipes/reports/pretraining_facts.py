@@ -152,7 +152,6 @@ class PairCounts:
     """
 
     def __init__(self, longest: int, mask_id: int) -> None:
-        """Start at zero."""
         self.mask_id = mask_id
         width = -(-longest // NUM_BARS)
         self.edges = [width * place for place in range(-(-longest // width) + 1)]

@@ -137,10 +137,6 @@ def flags_of(values: Mapping[str, str], given: Sequence[str] = ()) -> list[str]:
 
 @dataclass
 class StockArguments:
-    """What only the stock side is asked.
-
-    Attributes:
-        same_batches: Train on the batches of our own run, in its order, so that single losses can be compared.
-    """
+    """What only the stock side is asked."""
 
     same_batches: bool = field(default=False, metadata={"help": "train on the batches of recipes/finetune.py"})

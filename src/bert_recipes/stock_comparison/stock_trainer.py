@@ -46,7 +46,6 @@ class StockTrainer(Trainer):
     """
 
     def __init__(self, lengths: np.ndarray, **kwargs: Any) -> None:
-        """Keep the lengths."""
         super().__init__(**kwargs)
         self.lengths = lengths
         # Stock heads ignore num_items_in_batch: without this the loss is multiplied by the micro-batches of a step.

@@ -44,7 +44,6 @@ class Sweep:
     """
 
     def __init__(self, folder: Path, finetuning: FineTuning, seeds: Sequence[int], metric: str | None = None) -> None:
-        """Begin with no run."""
         if metric is not None and _NOT_TO_MAXIMISE.search(metric):
             raise InputError(f"metric is '{metric}'; allowed: figures of which more is better, as accuracy or f1")
         self.folder, self.finetuning, self.seeds, self.metric = folder, finetuning, list(seeds), metric

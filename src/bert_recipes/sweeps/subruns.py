@@ -155,11 +155,9 @@ class claimed_folder:
     """
 
     def __init__(self, folder: Path, file_name: str, settings: Mapping[str, Any]) -> None:
-        """Remember what is claimed."""
         self.folder, self.file, self.settings = folder, folder / file_name, dict(settings)
 
     def __enter__(self) -> None:
-        """Claim it."""
         if self.folder.is_file():
             raise InputError(f"output_dir {self.folder} is a file; give a folder")
         if not self.file.is_file() and self.folder.is_dir() and any(self.folder.iterdir()):
@@ -179,7 +177,6 @@ class claimed_folder:
             raise
 
     def __exit__(self, *_: object) -> None:
-        """Let it go."""
         self._lock.release()
         (self.folder / ".lock").unlink(missing_ok=True)
 

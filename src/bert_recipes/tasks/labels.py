@@ -27,7 +27,6 @@ class ClassLabels:
     """
 
     def __init__(self, task: Task, names: Iterable[str] | None = None) -> None:
-        """Set up the look-up."""
         self.names = tuple(task.labels if names is None else names)
         numbers = {name: number for number, name in enumerate(self.names)}
         self._numbers = numbers | {value: numbers[name] for value, name in task.column_labels.items()}
@@ -71,7 +70,6 @@ class NumberLabels:
     """
 
     def __init__(self, task: Task) -> None:
-        """Keep the range."""
         self.range = task.label_range
 
     def value(self, value: Any, where: str) -> float | None:

@@ -67,7 +67,6 @@ class BundleReader:
     """
 
     def __init__(self, prefix: Path) -> None:
-        """Read the index and check it against the files."""
         self.prefix = prefix
         self._index_file = prefix.with_name(prefix.name + INDEX_SUFFIX)
         table = read_table(self._index_file)

@@ -30,13 +30,11 @@ class BundleWriter:
     """
 
     def __init__(self, prefix: Path) -> None:
-        """Remember the place."""
         self._prefix = prefix
         self._entries: dict[str, Entry] = {}
         self._num_bytes = 0
 
     def __enter__(self) -> BundleWriter:
-        """Open the file of data."""
         self._file = open(shard_file(self._prefix, 0, 1), "wb")
         return self
 

@@ -49,7 +49,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name's module on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_recipes.tokenization' has no attribute '{name}'")
     return getattr(import_module(f"bert_recipes.tokenization.{_HOMES[name]}"), name)

@@ -44,7 +44,6 @@ class AlignedEncoding:
         return getattr(self._encoding, name)
 
     def __len__(self) -> int:
-        """Number of tokens, special ones and padding included."""
         return len(self._encoding)
 
     @cached_property

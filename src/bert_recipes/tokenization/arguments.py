@@ -33,7 +33,6 @@ class TokenizerArguments:
     overwrite: bool = field(default=False, metadata={"help": "replace a tokenizer that is in output_dir already"})
 
     def __post_init__(self) -> None:
-        """Check what belongs together."""
         if (self.files is None) == (self.dataset_name is None):
             given = "both were" if self.files is not None else "neither was"
             raise InputError(f"give either --files or --dataset_name; {given} given")

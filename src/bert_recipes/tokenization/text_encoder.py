@@ -33,11 +33,9 @@ class TextEncoder:
     words: WordCache = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Start without words."""
         object.__setattr__(self, "words", WordCache(self.vocabulary, unk_token=self.unk_token))
 
     def __reduce__(self) -> tuple:
-        """The words that were met are not sent along."""
         settings = (self.vocabulary, self.unk_token, self.lowercase, self.strip_accents, self.split_cjk, self.added)
         return type(self), settings
 

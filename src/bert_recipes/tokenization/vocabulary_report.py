@@ -70,7 +70,6 @@ class TokenizerReport:
     """Script to the share, as above, of marks that belong to that script alone: vowel signs."""
 
     def __str__(self) -> str:
-        """Say it in three lines."""
         return (
             f"vocabulary: {self.vocab_size:,} entries, alphabet of {self.alphabet_size:,} characters "
             f"({self.dropped_alphabet_size:,} left out by the limit)\n"
@@ -107,7 +106,6 @@ class MarkCounter:
     """Counts the characters of a text and the combining marks among them that stripping accents would drop."""
 
     def __init__(self) -> None:
-        """Start at zero."""
         self._num_ascii = self._num_ascii_letters = 0
         self._characters: Counter[str] = Counter()
 

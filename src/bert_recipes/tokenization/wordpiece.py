@@ -34,7 +34,6 @@ class WordCache(dict[str, tuple[int, ...]]):
         self._unknown = (vocabulary[unk_token],)
 
     def __missing__(self, word: str) -> tuple[int, ...]:
-        """Cut a word that is seen for the first time."""
         if len(self) >= _CACHE_CAPACITY:
             self.clear()
         ids = self._cut(word)

@@ -76,7 +76,6 @@ class Tracker:
     """
 
     def __init__(self, name: str, callback: TrainerCallback) -> None:
-        """Keep both."""
         self.name, self.callback = name, callback
 
     def open(self, run: TrackedRun, state: TrainerState, control: TrainerControl, model: Any = None) -> None:

@@ -42,7 +42,6 @@ class TrackioTracker(Tracker):
     """`TrackioCallback`, whose run has a name of its own that is found again."""
 
     def __init__(self) -> None:
-        """Make the callback."""
         super().__init__("trackio", _Callback())
 
     def open(self, run: TrackedRun, state: TrainerState, control: TrainerControl, model: Any = None) -> None:

@@ -45,7 +45,6 @@ class WandbTracker(Tracker):
     """`WandbCallback`, whose run lies in the run's folder and is recorded offline where it cannot be online."""
 
     def __init__(self) -> None:
-        """Make the callback."""
         super().__init__("wandb", _Callback())
         self._is_ours = False
 
