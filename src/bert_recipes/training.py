@@ -69,9 +69,10 @@ def check_launch(args: TrainingArguments) -> None:
         )
     # ddp_cpu.yaml has no GPU to see (-1); DS_ACCELERATOR is DeepSpeed's own way to ask for CPUs.
     sees_none = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1")
-    is_chosen = getattr(args, "cpu_is_chosen", args.use_cpu) or sees_none or os.environ.get("DS_ACCELERATOR") == "cpu"
+    engine = "DeepSpeed" if "ACCELERATE_USE_DEEPSPEED" in os.environ else "FSDP" if asks_for_fsdp(args) else None
+    is_chosen = getattr(args, "cpu_is_chosen", args.use_cpu) or sees_none
+    is_chosen = is_chosen or (engine == "DeepSpeed" and os.environ.get("DS_ACCELERATOR") == "cpu")
     if args.device.type == "cpu" and not is_chosen:
-        engine = "DeepSpeed" if "ACCELERATE_USE_DEEPSPEED" in os.environ else "FSDP" if asks_for_fsdp(args) else None
         if engine is not None:
             raise InputError(
                 f"{engine} is for GPUs, and torch can use none here; on CPUs: LAUNCH=ddp_cpu, or give --use_cpu true"

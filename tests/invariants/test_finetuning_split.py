@@ -105,7 +105,11 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(kind, tmp_path):
     common = {"dropout": 0.1, "per_device_train_batch_size": 8, "max_grad_norm": 1.0, "max_steps": 7}
     common |= {"eval_strategy": "steps", "eval_steps": 3}
     straight = finetuning_run(kind, output_dir=str(tmp_path / "a"), **common)
-    finetuning_run(kind, output_dir=str(tmp_path / "b"), **(common | {"save_strategy": "steps", "save_steps": 4}))
+    finetuning_run(
+        kind,
+        output_dir=str(tmp_path / "b"),
+        **(common | {"save_strategy": "steps", "save_steps": 4, "save_total_limit": 2}),
+    )
     checkpoint = tmp_path / "b" / "checkpoint-4"
     resumed = finetuning_run(kind, output_dir=str(tmp_path / "c"), resume_from=str(checkpoint), **common)
     assert len(resumed["gradients"]) == 3

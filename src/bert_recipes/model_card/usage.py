@@ -50,7 +50,7 @@ def _example(files: RunFiles, kind: str) -> str:
     places = [(REPORT, f"held_out/verdicts/0/{name}") for name in ("second", "first")] if kind == "masked" else []
     for place in places:
         if len(str(files.value(*place) or "").split()) > 1:
-            return str(files.fact("held-out words of the example", *place, masked))
+            return masked(str(files.value(*place)))
     words = [piece for piece in tokenizer.get_vocab() if piece.isalpha() and piece not in tokenizer.all_special_tokens]
     words = sorted(words, key=lambda word: (len(word) < 2, tokenizer.get_vocab()[word]))[:_WORDS]
     if kind == "masked":
