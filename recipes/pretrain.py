@@ -33,6 +33,7 @@ def main() -> None:
     )
     check_output_dir(args)
     # Imported only now, for it takes seconds.
+    from bert_recipes.main_process import ask_main_process
     from bert_recipes.model_card import write_card_of_run
     from bert_recipes.pretraining import load_model, load_phases, make_trainer
     from bert_recipes.pushing import check_push
@@ -46,9 +47,7 @@ def main() -> None:
     check_launch(args)
     check_push(args)
     phases = plan_phases(args, data_args, phase_args)
-    with args.main_process_first(local=False, desc="the quickstart's data"):
-        if args.process_index == 0:
-            build_quickstart(data_args.store, REPOSITORY)
+    ask_main_process(args, lambda: build_quickstart(data_args.store, REPOSITORY))
     parts = load_phases(data_args, args.seed, phases)
     data, longest = parts[0], max(part.max_seq_length for part in parts)
     model = load_model(model_args, data.tokenizer, longest, args.seed)

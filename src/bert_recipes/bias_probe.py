@@ -142,9 +142,6 @@ def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None
 
     Returns:
         The file.
-
-    Raises:
-        InputError: It cannot be written.
     """
     weights = folder / WEIGHTS_FILE
     file = file or folder / PROBE_FILE
@@ -186,9 +183,6 @@ def refresh_probe(folder: Path) -> None:
 
     Args:
         folder: A finished run, or a checkpoint.
-
-    Raises:
-        InputError: It cannot be opened or written.
     """
     weights = folder / WEIGHTS_FILE
     if weights.is_file() and _probed_weights(folder / PROBE_FILE) == hash_of(weights):

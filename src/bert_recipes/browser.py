@@ -178,9 +178,6 @@ class Browser:
         Args:
             path: The file.
             whole_page: What lies below the window too.
-
-        Raises:
-            InputError: It cannot be written.
         """
         params: dict[str, Any] = {"format": "png"}
         if whole_page:

@@ -29,9 +29,6 @@ def check_checkpoint(name: str) -> bool:
 
     Returns:
         Whether only the local Hub cache can be asked for it.
-
-    Raises:
-        InputError: An empty name, no such folder, no config.json or safetensors weights in it, or a Hub name that cannot be reached.
     """
     if not name.strip():
         raise InputError("model_name_or_path is empty; give a checkpoint folder or a Hub name")
@@ -65,11 +62,7 @@ def _why_no_model(folder: Path) -> str:
 
 @contextmanager
 def opening(name: str) -> Iterator[None]:
-    """Report in one line that a checkpoint cannot be opened, whatever the library raises for it.
-
-    Raises:
-        InputError: With the library's exception as its cause.
-    """
+    """Report in one line that a checkpoint cannot be opened, whatever the library raises for it."""
     try:
         yield
     except InputError:

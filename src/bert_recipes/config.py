@@ -50,10 +50,6 @@ def parse_arguments(
     Returns:
         One instance per type, in the same order.
 
-    Raises:
-        InputError: an unknown key or flag (the nearest valid name is given), a value of the wrong type, a key twice,
-            a missing field, a file that is not flat YAML, or a value that a dataclass refuses with a `ValueError`.
-
     Example:
         >>> (args,) = parse_arguments(TrainingArguments, argv=["--output_dir", "runs/x", "--learning_rate", "2e-5"])
         >>> args.learning_rate
@@ -128,10 +124,6 @@ def read_task_file(path: str | Path) -> Task:
 
     Args:
         path: The file; the `files` in it are relative to its folder.
-
-    Raises:
-        InputError: No such file, not YAML, an unknown key (the nearest is given) or a value that is not allowed, with
-            its line.
 
     Example:
         >>> read_task_file("tickets.yaml").labels  # doctest: +SKIP

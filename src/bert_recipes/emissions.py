@@ -46,9 +46,6 @@ class EnergySettings:
 
         Args:
             has_energy: Whether the energy is known already.
-
-        Raises:
-            InputError: A number out of range, a part missing, an unknown country, or codecarbon is not installed.
         """
         for name, holds, allowed in (
             ("power_watts", self.power_watts is None or 0 < self.power_watts < math.inf, "above 0"),
@@ -89,9 +86,6 @@ def intensity_of_country(code: str) -> float:
 
     Args:
         code: ISO 3166-1, three letters.
-
-    Raises:
-        InputError: codecarbon is not installed, or has no such country.
     """
     if find_spec("codecarbon") is None:
         raise InputError(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,11 +62,15 @@ class EngineTrainer(PushingTrainer):
         return plugin
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """As stock, but for the embeddings under FSDP."""
+        """As stock; under FSDP Accelerate finds no embeddings: they stay in one group with the heads, which share weight and bias with them."""
         if not self.is_fsdp_enabled:
             return super()._prepare_for_training(*args, **kwargs)
-        with _without_embeddings(self.model):
+        # In a group of their own they would leave the other name of the decoder's bias, `cls.predictions.bias`, in another.
+        self.model.get_input_embeddings = self.model.get_output_embeddings = lambda: None
+        try:
             return super()._prepare_for_training(*args, **kwargs)
+        finally:
+            del self.model.get_input_embeddings, self.model.get_output_embeddings
 
 
 def _complete_deepspeed(config: dict[str, Any]) -> None:
@@ -85,16 +87,3 @@ def _complete_deepspeed(config: dict[str, Any]) -> None:
             )
     # A section "bf16" that is missing would be filled in, one that says false would be held against the run's precision.
     config |= {"bf16": {}, "fp16": {"enabled": False}, "zero_force_ds_cpu_optimizer": False}
-
-
-@contextmanager
-def _without_embeddings(model: Any) -> Iterator[None]:
-    """Accelerate finds no embeddings: they stay in one group with the heads, which share weight and bias with them.
-
-    In a group of their own they would leave the other name of the decoder's bias, `cls.predictions.bias`, in another.
-    """
-    model.get_input_embeddings = model.get_output_embeddings = lambda: None
-    try:
-        yield
-    finally:
-        del model.get_input_embeddings, model.get_output_embeddings

@@ -70,9 +70,6 @@ def fill_every_mask(
         tokenizer: Its tokenizer.
         text: With one or more "[MASK]".
         top_k: Guesses for each.
-
-    Raises:
-        InputError: A text without "[MASK]".
     """
     if "[MASK]" not in text:
         raise InputError(f"no [MASK] in '{text}'")

@@ -99,11 +99,7 @@ class Comparison:
     flags: Sequence[str] = field(default_factory=tuple)
 
     def compare_launches(self, launches: Sequence[Launch] = LAUNCHES) -> list[dict[str, Any]]:
-        """Loss at the end and largest difference of a weight, of each launch beside the first.
-
-        Raises:
-            InputError: The folder of the runs holds something.
-        """
+        """Loss at the end and largest difference of a weight, of each launch beside the first."""
         if self.work_dir.is_dir() and any(self.work_dir.iterdir()):
             raise InputError(f"output_dir {self.work_dir} is not empty; delete it or give another --output_dir")
         rows: list[dict[str, Any]] = []
@@ -180,11 +176,7 @@ class Comparison:
         return self.run(case.second, name, *flags)
 
     def run(self, launch: Launch, name: str, *flags: str) -> Path:
-        """Train in a folder of its own.
-
-        Raises:
-            InputError: The run failed; with its last line.
-        """
+        """Train in a folder of its own."""
         folder = self.work_dir / name
         command = [sys.executable]
         if launch.config is not None:

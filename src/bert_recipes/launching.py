@@ -42,10 +42,6 @@ def check_machine(args: Any, gpus: int) -> bool:
     Args:
         args: Of Accelerate's parser, completed.
         gpus: Those of this machine.
-
-    Raises:
-        InputError: DeepSpeed is missing, or there are fewer GPUs than processes: Accelerate would train on CPUs, in as many
-            processes, without a word.
     """
     if args.use_deepspeed and not is_deepspeed_available():
         raise InputError(

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_new_folder(folder: Path) -> None:
-    """Refuse, before any work, a folder that holds something.
-
-    Raises:
-        InputError: It is a file, or not empty.
-    """
+    """Refuse, before any work, a folder that holds something."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file; give a folder")
     if folder.is_dir() and any(folder.iterdir()):
@@ -35,9 +31,6 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
     Args:
         folder: Passed `check_new_folder`. Whatever goes wrong, it stays as it was.
-
-    Raises:
-        InputError: It cannot be written.
     """
     folder = Path(os.path.realpath(folder))  # a link stays
     with saving(folder):
@@ -64,9 +57,6 @@ def write_model_folder(
         model: What `save_pretrained` writes.
         tokenizer: As well.
         reports: File name -> JSON.
-
-    Raises:
-        InputError: It cannot be written.
     """
     with new_folder(folder) as whole:
         model.save_pretrained(whole)

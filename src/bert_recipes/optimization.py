@@ -205,9 +205,6 @@ def create_optimizer(
         betas: Decay rates of the moments.
         epsilon: Denominator's epsilon.
         weight_decay: Decay of all but LayerNorm and bias parameters.
-
-    Raises:
-        InputError: Unknown name.
     """
     groups = decay_groups(model, weight_decay)
     if name == "bert_adam":

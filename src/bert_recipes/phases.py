@@ -40,11 +40,6 @@ class PhaseArguments:
     )
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            InputError: A value out of range, or half of a schedule.
-        """
         if self.phase2_steps < 0 or (self.phase2_steps > 1 and self.phase2_steps % 1):
             raise InputError(f"phase2_steps is {self.phase2_steps}; allowed: whole steps, or a share below 1")
         for name in ("phase2_per_device_train_batch_size", "phase2_global_train_batch_size"):
@@ -86,9 +81,6 @@ def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseAr
         args: Settings of the run; max_steps is known where there are two phases.
         data: Of the first phase.
         second: Of the second; a share becomes a number of steps.
-
-    Raises:
-        InputError: The second phase takes all steps, or their number is not known.
     """
     total, given = args.max_steps, second.phase2_steps
     second.phase2_steps = steps = round(given * max(total, 0)) if given < 1 else int(given)

@@ -80,9 +80,6 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
     Args:
         data: Settings.
         seed: Seed of the pairs and masks of training; those of the held-out data do not depend on it.
-
-    Raises:
-        InputError: A path, tokenizer or vocabulary that does not fit.
     """
     if data.store is None:
         return _load_instances(data, seed)
@@ -189,10 +186,6 @@ def load_model(
         max_seq_length: Longest input of the run (`PreTrainingData.max_seq_length`).
         seed: Of new weights.
         needs_head: A checkpoint is to be measured as it is: one without a masked-LM head is an error.
-
-    Raises:
-        InputError: A setting out of range, a length that does not fit, a checkpoint that is not there, damaged, no BERT,
-            or made with another tokenizer.
     """
     set_seed(seed)
     if model.model_name_or_path is None:
@@ -282,11 +275,7 @@ def make_trainer(
 
 
 def load_phases(data: DataArguments, seed: int, phases: Sequence[Phase]) -> list[PreTrainingData]:
-    """The data of each phase, of the same store.
-
-    Raises:
-        InputError: Several phases of instance files, which have one length.
-    """
+    """The data of each phase, of the same store."""
     if len(phases) > 1 and data.store is None:
         raise InputError("phase2_steps: instance files have one length; two phases need a --store")
     settings = [

@@ -33,9 +33,6 @@ def check_push(args: RunArguments) -> None:
 
     Args:
         args: Its hub_model_id becomes the full name.
-
-    Raises:
-        InputError: It may not (`open_target`), in all processes.
     """
     if not args.push_to_hub or args.hub_is_checked:
         return

@@ -22,11 +22,7 @@ STEPS = (
 
 
 def build_quickstart(store: str | None, repository: Path) -> None:
-    """Make the quickstart's data, from the first part that is missing on, where a run is to train on its store.
-
-    Raises:
-        InputError: A script has failed, and said why.
-    """
+    """Make the quickstart's data, from the first part that is missing on, where a run is to train on its store."""
     missing = [not (FOLDER / made).is_file() for made, *_ in STEPS]
     if store is None or Path(store) != FOLDER / "store" or not missing[-1]:
         return

@@ -110,7 +110,8 @@ class ResumableTrainer(EngineTrainer):
 
     def _leave(self, number: int, where: str, what: str) -> NoReturn:
         command = "the same command" if self.args.resume == "auto" else "the same command with --resume auto"
-        raise Interrupted(f"stopped by {signal.Signals(number).name} {where}; {command} {what}", 128 + number)
+        mend = f"; {command} {what}" if self.state.max_steps else ""  # what only measures or predicts begins again
+        raise Interrupted(f"stopped by {signal.Signals(number).name} {where}{mend}", 128 + number)
 
     @property
     def mean_loss(self) -> float:
@@ -163,6 +164,9 @@ class ResumableTrainer(EngineTrainer):
             super()._maybe_log_save_evaluate(*args, **kwargs)
         if saves_first:  # it may be the best one
             self._name_best(self._checkpoint_folder())
+            if self.args.should_save:
+                self._rotate(self._checkpoint_folder())
+            self.accelerator.wait_for_everyone()
 
     def _ends_here(self) -> bool:
         """Whether this step is the last one of a part of the run, which ends with a checkpoint."""
@@ -234,8 +238,11 @@ class ResumableTrainer(EngineTrainer):
             write(written / name)
         seal(written)
         put_in_place(written, target)
+        self._rotate(target)
+
+    def _rotate(self, newest: Path) -> None:
         best = self.state.best_model_checkpoint
-        rotate(target.parent, self._save_total_limit, keep=(target,) if best is None else (target, Path(best)))
+        rotate(newest.parent, self._save_total_limit, keep=(newest,) if best is None else (newest, Path(best)))
 
     def _name_best(self, target: Path) -> None:
         """The best checkpoint by its final name; stock looks for it in the folder that is being written to."""
@@ -302,11 +309,7 @@ class ResumableTrainer(EngineTrainer):
     # Gradients that are not finite
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """As stock; a step whose gradient is not finite loses its gradients, so that the optimiser leaves everything as it is.
-
-        Raises:
-            InputError: It happened `max_skipped_steps` times in a row.
-        """
+        """As stock; a step whose gradient is not finite loses its gradients, so that the optimiser leaves everything as it is."""
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is None or not self.skipped.note(float(norm)):
             return norm

@@ -104,11 +104,6 @@ class RunArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        """Choose device, precision and accumulation, then let the Trainer's own checks run.
-
-        Raises:
-            InputError: A value out of range, or a precision that the hardware does not have.
-        """
         for name, choices in (
             ("optimizer", OPTIMIZERS),
             ("schedule", SCHEDULES),
@@ -255,11 +250,7 @@ class RunArguments(TrainingArguments):
         return settle(values, typed, {name: getattr(cls, name) for name in (*PARTS, TOTAL)}, cls._num_processes())
 
     def split_batch(self, total: int, most: int) -> tuple[int, int]:
-        """Cut a global batch into the largest micro-batches of at most `most` examples: their size, and their number a process.
-
-        Raises:
-            InputError: The processes cannot share it.
-        """
+        """Cut a global batch into the largest micro-batches of at most `most` examples: their size, and their number a process."""
         processes = self._num_processes()
         if total < 1 or total % processes:
             raise InputError(

@@ -110,11 +110,7 @@ _FREE = frozenset(
 
 
 def check_output_dir(args: RunArguments) -> None:
-    """Say at once what `claim_output_dir` would refuse of the folder; the main process looks, nothing is changed.
-
-    Raises:
-        InputError: It holds another or a finished run, or foreign files.
-    """
+    """Say at once what `claim_output_dir` would refuse of the folder; the main process looks, nothing is changed."""
     folder = Path(args.output_dir)
     begins = args.overwrite_run or args.resume == "no" or (args.resume == "auto" and not is_unfinished(folder))
     if begins and os.environ.get("RANK", "0") == "0":
@@ -136,10 +132,6 @@ def claim_output_dir(
 
     Returns:
         The checkpoint folder to resume from, or None.
-
-    Raises:
-        InputError: The folder holds another or a finished run, foreign files or what this run reads, there is nothing to
-            resume from, or the run that lies there has other settings.
     """
     resume_from = ask_main_process(args, lambda: _lock_and_claim(args, configs, sources))
     return None if resume_from is None else str(resume_from)

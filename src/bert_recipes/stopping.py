@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: what is trained is saved first."""
+"""Signals that ask a run to stop in good order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class StopRequest:
         if self.signal is None:
             self.signal = number
             if os.environ.get("RANK", "0") == "0":
-                _say(f"{signal.Signals(number).name}: what is trained is saved first; Ctrl-C again leaves at once")
+                _say(f"{signal.Signals(number).name}: stopping in good order; Ctrl-C again leaves at once")
             if self._leaves_block:
                 raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
         elif number == signal.SIGINT:

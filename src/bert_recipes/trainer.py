@@ -119,11 +119,7 @@ class BertTrainer(GlobalBatchTrainer):
             self.deepspeed, self.model_wrapped = None, self.model
 
     def _check_batches(self) -> None:
-        """See before the first phase that the batches of all of them can be cut.
-
-        Raises:
-            InputError: The processes cannot share one, or DeepSpeed would have to change the number of micro-batches.
-        """
+        """See before the first phase that the batches of all of them can be cut."""
         splits = [self.args.split_batch(part.phase.global_batch, part.phase.micro_batch) for part in self.phases]
         counts = [accumulation for _, accumulation in splits]
         if self.is_deepspeed_enabled and len(set(counts)) > 1:

@@ -44,12 +44,7 @@ _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 def check_launch(args: TrainingArguments) -> None:
-    """Refuse a launch that would train something else than it seems to.
-
-    Raises:
-        InputError: Several processes were started but would train on their own, one process would use several GPUs
-            by `DataParallel`, or FSDP or DeepSpeed are asked for GPUs where there are none.
-    """
+    """Refuse a launch that would train something else than it seems to."""
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1 and (args.world_size != started or args.parallel_mode != ParallelMode.DISTRIBUTED):
         raise InputError(

@@ -30,21 +30,16 @@ def settle(
         typed: The fields of the command line.
         defaults: Of `PARTS` and `TOTAL`.
         processes: Of the run.
-
-    Raises:
-        InputError: Batch sizes were typed that contradict each other.
     """
     values, parts = dict(values), [name for name in PARTS if name in typed]
     known, total = math.prod([processes, *(values[name] for name in parts)]), values.get(TOTAL, defaults[TOTAL])
     flags = " x ".join([*(f"--{name} {values[name]}" for name in parts), f"{processes} processes"])
-    if parts and TOTAL not in typed:
-        made = math.prod([processes, *(values.get(name, defaults[name]) for name in PARTS)])
-        values[TOTAL] = None
-        if total not in (None, made) and os.environ.get("RANK", "0") == "0":  # logging is not set up yet
-            message = (
-                "%s: a step takes %d examples in the place of %d; give --global_train_batch_size %d too to keep these"
-            )
-            logger.warning(message, flags, made, total, total)
+    made = math.prod([processes, *(values.get(name, defaults[name]) for name in PARTS)])
+    if parts and TOTAL not in typed and made > 0:
+        values[TOTAL] = made
+        if total not in (None, made):
+            message = "%s: a step takes %d examples instead of %d; give --global_train_batch_size %d too to keep these"
+            _warn(message, flags, made, total, total)
     elif parts and total and known > 0:
         if total % known or (len(parts) == len(PARTS) and total != known):
             raise InputError(f"--{TOTAL} {total} does not agree with {flags} ({known}); leave one of them out")
@@ -53,7 +48,17 @@ def settle(
     if TOTAL in typed and PARTS[1] not in typed:
         values.pop(PARTS[1], None)
     steps = values.get("max_steps", -1)
-    for name in {"logging_steps", "eval_steps", "save_steps"} - set(typed):
-        if (values.get(name) or 0) > steps > 0:
-            values[name] = -(-steps // 5)
+    long = [name for name in ("logging_steps", "eval_steps", "save_steps") if (values.get(name) or 0) > steps > 0]
+    long = [name for name in long if name not in typed]
+    for name in long:
+        # As often as it is measured: with load_best_model_at_end a checkpoint must have been.
+        measured = values.get("eval_steps") if name == "save_steps" and "eval_steps" not in long else None
+        values[name] = measured or -(-steps // 5)
+    if long:
+        _warn("the file's %s: longer than the run of %d steps, made shorter", ", ".join(long), steps)
     return values
+
+
+def _warn(message: str, *parts: object) -> None:
+    if os.environ.get("RANK", "0") == "0":  # logging is not set up yet
+        logger.warning(message, *parts)

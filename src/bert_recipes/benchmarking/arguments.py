@@ -58,11 +58,6 @@ class BenchmarkArguments:
     report_only: bool = field(default=False, metadata={"help": "measure nothing; remake the table and the plot"})
 
     def __post_init__(self) -> None:
-        """Check names and ranges.
-
-        Raises:
-            InputError: A value that is not allowed, with the nearest that is.
-        """
         check_names("suite", [self.suite], (*SUITES, ALL))
         check_names("sizes", self.sizes or [], tuple(SIZES))
         check_names("tasks", self.tasks or [], TASKS)
@@ -93,11 +88,7 @@ class BenchmarkArguments:
 
 
 def check_names(field_name: str, given: Iterable[str], allowed: tuple[str, ...]) -> None:
-    """Refuse a name that is not allowed, and give the nearest one.
-
-    Raises:
-        InputError: Such a name.
-    """
+    """Refuse a name that is not allowed, and give the nearest one."""
     for name in given:
         if name not in allowed:
             near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.0)

@@ -67,11 +67,7 @@ class LengthTables:
 
 
 def lengths_of_tasks(args: BenchmarkArguments, committed: Path) -> dict[str, tuple[int, ...]]:
-    """Task -> histogram: measured where --data_dir is given, as committed otherwise.
-
-    Raises:
-        InputError: Data or file that is not there.
-    """
+    """Task -> histogram: measured where --data_dir is given, as committed otherwise."""
     if args.data_dir:
         assert args.tokenizer is not None
         wanted = args.tasks or (TASKS if args.suite == "all" else ("sst2",))
@@ -81,11 +77,7 @@ def lengths_of_tasks(args: BenchmarkArguments, committed: Path) -> dict[str, tup
 
 
 def read_tables(path: Path) -> LengthTables:
-    """Read the committed histograms.
-
-    Raises:
-        InputError: No such file, or one that is empty for a task.
-    """
+    """Read the committed histograms."""
     (tables,) = parse_arguments(LengthTables, argv=["--config", str(path)])
     missing = [task for task in TASKS if not sum(getattr(tables, task))]
     if missing:
@@ -115,9 +107,6 @@ def measure_lengths(task_name: str, data_dir: str, vocabulary: str) -> tuple[int
         task_name: One of `TASKS`.
         data_dir: As recipes/finetune.py takes it, or a folder above (glue/, squad/, ner/).
         vocabulary: Tokenizer folder or vocab.txt.
-
-    Raises:
-        InputError: No data there.
     """
     from bert_recipes.finetuning.arguments import TaskArguments
     from bert_recipes.finetuning.kinds import KIND_CLASSES

@@ -31,11 +31,7 @@ class ResultsFile:
         self.path = path
 
     def records(self) -> list[dict[str, Any]]:
-        """All records in the order in which they were added.
-
-        Raises:
-            InputError: The file is damaged or not ours.
-        """
+        """All records in the order in which they were added."""
         if not self.path.exists():
             return []
         try:
@@ -97,11 +93,7 @@ def same_machine(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 
 
 def read_folder(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """File stem -> records of every results file of a folder.
-
-    Raises:
-        InputError: No results file there.
-    """
+    """File stem -> records of every results file of a folder."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:

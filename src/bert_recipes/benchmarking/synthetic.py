@@ -80,11 +80,7 @@ def draw_zipf(rng: np.random.Generator, size: int, vocab_size: int) -> np.ndarra
 
 
 def write_vocabulary(path: Path, vocab_size: int) -> Path:
-    """Write a vocab.txt with Google's places for the special pieces; made-up words, every fourth a continuation.
-
-    Raises:
-        InputError: A vocabulary too small.
-    """
+    """Write a vocab.txt with Google's places for the special pieces; made-up words, every fourth a continuation."""
     if vocab_size <= FIRST_WORD_ID + 1:
         raise InputError(f"vocab_size is {vocab_size}; allowed: {FIRST_WORD_ID + 2} or more")
     pieces = []

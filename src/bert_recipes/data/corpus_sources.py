@@ -19,11 +19,7 @@ SplitFiles = Sequence[tuple[str, Path]]
 
 
 def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
-    """The (split, file) of a corpus: first the files to train on, then those that are held out. None for a Hub data set.
-
-    Raises:
-        InputError: A path that is not there, every file is held out, or a setting does not go with a file.
-    """
+    """The (split, file) of a corpus: first the files to train on, then those that are held out. None for a Hub data set."""
     validation = find_files(arguments.validation_files) if arguments.validation_files else []
     held_out = {os.path.realpath(path) for path in validation}
     found = find_files(arguments.files) if arguments.files else []

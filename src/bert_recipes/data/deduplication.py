@@ -63,9 +63,6 @@ def deduplicate(arguments: DeduplicationArguments) -> dict[str, Any]:
     Returns:
         The report: ``documents_read``, ``exact_duplicates``, ``near_duplicates`` (both: how many were removed),
         ``documents_kept`` and how they were found.
-
-    Raises:
-        InputError: ``output_dir`` holds something, there is no document, or whatever is wrong with the text.
     """
     target = Path(os.path.realpath(arguments.output_dir))  # a link stays
     _check_target(target)
@@ -138,11 +135,7 @@ class _Stages:
         return self._tasks("write documents", [self._read(), self._without_exact(), *near, write])
 
     def _describe(self, stats: PipelineStats) -> dict[str, Any]:
-        """The report, of what the steps of `_write` counted.
-
-        Raises:
-            InputError: There was no document.
-        """
+        """The report, of what the steps of `_write` counted."""
         read = total(stats, 1, "total")
         if not read:
             raise InputError(f"{', '.join(self.arguments.files)}: no document with text in these files")
@@ -194,11 +187,7 @@ def _deal_out(files: Sequence[Path], tasks: int | None) -> list[list[Path]]:
 
 
 def _check_target(target: Path) -> None:
-    """Refuse a folder that holds something; warn of what a run that was killed has left.
-
-    Raises:
-        InputError: It holds something.
-    """
+    """Refuse a folder that holds something; warn of what a run that was killed has left."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target}: exists already and is left alone; give another output folder or remove it")
     for leftover in sorted(target.parent.glob(f".{target.name}.partial-*")):

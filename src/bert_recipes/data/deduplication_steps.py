@@ -42,11 +42,7 @@ class ReadCorpus(PipelineStep):
         self.parts, self.arguments = parts, arguments
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
-        """Yield a document's paragraphs, one a line.
-
-        Raises:
-            InputError: For whatever is wrong with the text.
-        """
+        """Yield a document's paragraphs, one a line."""
         arguments, counts = self.arguments, CorpusCounts()
         documents = iter_documents(
             self.parts[rank],

@@ -14,11 +14,7 @@ _CLUSTER_ONLY = ("cpus_per_task", "mem_per_cpu_gb")
 
 
 def check_task_counts(tasks: int | None, workers: int | None) -> None:
-    """Refuse less than one.
-
-    Raises:
-        InputError: It is less.
-    """
+    """Refuse less than one."""
     for name, number in (("tasks", tasks), ("workers", workers)):
         if number is not None and number < 1:
             raise InputError(f"{name} is {number}: 1 or more is allowed")
@@ -29,9 +25,6 @@ def require_datatrove(packages: tuple[str, ...] = ("datatrove",)) -> None:
 
     Args:
         packages: What is needed of the extra ``cluster``.
-
-    Raises:
-        InputError: A package is missing.
     """
     missing = [package for package in packages if find_spec(package) is None]
     if missing:

@@ -60,9 +60,6 @@ class LocalExecutor(LocalPipelineExecutor):
 
         Returns:
             What the steps counted, added up.
-
-        Raises:
-            InputError: A task cannot do its work, or its process was killed.
         """
         self.save_executor_as_json()
         context = get_context(self.start_method)
@@ -113,9 +110,6 @@ def run_on_ray(
 
     Returns:
         What the steps counted, added up.
-
-    Raises:
-        InputError: Ray is not installed, or a task failed.
     """
     if find_spec("ray") is None:
         raise InputError("executor 'ray' needs Ray; pip install ray")
@@ -183,11 +177,7 @@ def slurm_jobs(
 
 
 def submit(jobs: SlurmPipelineExecutor) -> None:
-    """Hand jobs to Slurm, those that they depend on first.
-
-    Raises:
-        InputError: There is no sbatch here, or it refuses.
-    """
+    """Hand jobs to Slurm, those that they depend on first."""
     if shutil.which("sbatch") is None:
         raise InputError("executor 'slurm' needs sbatch on the PATH: give the command on a login node")
     if "SLURM_ARRAY_TASK_ID" in os.environ:

@@ -30,10 +30,6 @@ def find_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
 
     Returns:
         At least one file, all with a suffix of ``SUFFIXES``.
-
-    Raises:
-        InputError: If a path does not exist, matches nothing, or names a file of an unknown kind, or a folder in it
-            cannot be listed.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:

@@ -74,11 +74,7 @@ class _Shape(NamedTuple):
 
 
 def format_of(path: Path) -> str:
-    """Return ``jsonl``, ``parquet`` or ``tfrecord`` by the suffix; shards (``x.tfrecord-00000-of-00010``) count too.
-
-    Raises:
-        InputError: Another suffix.
-    """
+    """Return ``jsonl``, ``parquet`` or ``tfrecord`` by the suffix; shards (``x.tfrecord-00000-of-00010``) count too."""
     for suffix, name in FORMATS.items():
         if path.suffix == suffix or (name == "tfrecord" and path.suffix.startswith(suffix)):
             return name
@@ -86,11 +82,7 @@ def format_of(path: Path) -> str:
 
 
 def check_instance_outputs(paths: Sequence[Path]) -> None:
-    """Refuse, before any work, output paths that could not be written.
-
-    Raises:
-        InputError: An unknown suffix, a path given twice, a folder that is missing or may not be written to.
-    """
+    """Refuse, before any work, output paths that could not be written."""
     for path in paths:
         format_of(path)
         if path.exists() and not path.is_file():

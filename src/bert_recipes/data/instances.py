@@ -110,11 +110,7 @@ class InstanceDataset(Dataset[dict[str, Any]]):
 
 
 def _to_array(name: str, values: Any) -> np.ndarray:
-    """Return int64 (n,) or, for the weights, float64 (n,).
-
-    Raises:
-        ValueError: Not a list of such numbers.
-    """
+    """Return int64 (n,) or, for the weights, float64 (n,)."""
     array = np.atleast_1d(np.asarray(values))
     kinds = "iuf" if name == "masked_lm_weights" else "iu"
     if array.size == 0:

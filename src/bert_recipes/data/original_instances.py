@@ -45,9 +45,6 @@ def read_documents(files: Iterable[Path], encode: Callable[[str], list[int]]) ->
         files: UTF-8 text files, read in this order.
         encode: Token ids of a sentence, without special tokens.
 
-    Raises:
-        InputError: Bytes that are not UTF-8 or a line of more than 16 MiB (file and line), or no sentence in any file.
-
     Source: google-research/bert create_pretraining_data.py, create_training_instances.
     """
     files = list(files)

@@ -56,9 +56,6 @@ def prepare_store(arguments: CorpusArguments, tokenizer: CorpusTokenizer) -> Pre
 
     The store's bytes depend on text, settings and tokenizer only, not on ``num_processes``. A corpus of more than
     ``shard_gigabytes`` is prepared shard by shard; a preparation that was cut off goes on with the first that is not done.
-
-    Raises:
-        InputError: For whatever is wrong with the text or the output folder; fewer than two usable documents in a split.
     """
     started = time.perf_counter()
     preparation = Preparation(arguments, tokenizer)
@@ -123,11 +120,7 @@ class Preparation:
         self._write(folder.place(shard), shard, report, is_whole=False)
 
     def join_shards(self, report: PreparationReport) -> None:
-        """All shards, which are done, as one store.
-
-        Raises:
-            InputError: A split has fewer than two usable documents.
-        """
+        """All shards, which are done, as one store."""
         folder = self.folder
         parts = folder.metadata(self.shards)
         new = report.new_bytes

@@ -50,9 +50,6 @@ class PreTrainingOrder:
         """(epoch, index), Python integers, of the samples from position `begin` to `end` (excluded).
 
         Any position can be asked for; those that follow each other are quick.
-
-        Raises:
-            InputError: The dataset has no pairs.
         """
         found: list[tuple[int, int]] = []
         while begin < end:

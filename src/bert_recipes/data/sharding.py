@@ -91,9 +91,6 @@ class ShardFolder:
 
         Args:
             plan: What decides about the result, JSON values.
-
-        Raises:
-            InputError: Another process works in it, or it holds shards of another plan.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
@@ -113,9 +110,6 @@ class ShardFolder:
         Args:
             plan: What decides about the result, JSON values.
             is_begun: There must be one: it was written before the work was dealt out to several processes or machines.
-
-        Raises:
-            InputError: It is another one, or there is none.
         """
         file = self.path / PLAN_FILE
         if not file.is_file():

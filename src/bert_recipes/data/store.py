@@ -60,11 +60,7 @@ class Store:
 
     @property
     def train(self) -> Split:
-        """The training split.
-
-        Raises:
-            InputError: There is none: it is a shard of a store, with held-out documents alone.
-        """
+        """The training split."""
         if "train" not in self._splits:
             raise InputError(f"{self.path}: has no training documents; it is a part of a store: give the whole one")
         return self._splits["train"]
@@ -85,11 +81,7 @@ class Store:
         return self.path / "tokenizer"
 
     def check_tokenizer(self, fingerprint: str, vocab_size: int) -> None:
-        """Refuse a tokenizer that is not the one that made this store.
-
-        Raises:
-            InputError: If the fingerprint or the vocabulary's size differs.
-        """
+        """Refuse a tokenizer that is not the one that made this store."""
         if vocab_size != self.vocab_size:
             reason = f"{vocab_size} vocabulary entries given, the store has {self.vocab_size}"
         elif fingerprint != self.metadata["tokenizer_fingerprint"]:
@@ -109,11 +101,7 @@ def compute_fingerprint(tokenizer_fingerprint: str, vocab_size: int, splits: dic
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Read and check a store's ``store.json``.
-
-    Raises:
-        InputError: If the folder or the file is missing, is not ours, is damaged or comes from a newer version.
-    """
+    """Read and check a store's ``store.json``."""
     make = "make a store with recipes/prepare_corpus.py"
     if not path.exists():
         raise InputError(f"{path}: there is no such folder; {make}")
@@ -146,9 +134,6 @@ def open_store(path: str | Path) -> Store:
     Example:
         >>> store = open_store("runs/quickstart/store")  # doctest: +SKIP
         >>> store.train.tokens(0, 1)  # ids of the first sentence  # doctest: +SKIP
-
-    Raises:
-        InputError: If the folder is missing, is not a store, is damaged, cut short, or of a newer format.
     """
     path = Path(path)
     metadata = read_metadata(path)
@@ -190,7 +175,7 @@ def _check_values(path: Path, metadata: dict[str, Any]) -> None:
     """Refuse files of the right size with other values than were written; reads all of them unless that was done before."""
     files = {(split, file): facts for split in metadata["splits"] for file, facts in metadata["splits"][split]["files"].items()}
     status = {f"{split}/{file}": (path / split / file).stat() for split, file in files}
-    state: dict[str, Any] = {name: [each.st_size, each.st_mtime_ns] for name, each in status.items()}
+    state: dict[str, Any] = {name: [each.st_size, each.st_mtime_ns, each.st_ctime_ns] for name, each in status.items()}
     state["fingerprint"] = metadata["fingerprint"]
     kept = path / CHECKED_FILE
     try:

@@ -39,9 +39,6 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     """Refuse an output path that holds something already.
 
     A complete store is replaced if ``overwrite`` says so; an empty folder is used; anything else is never touched.
-
-    Raises:
-        InputError: If the path may not be written.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
@@ -64,9 +61,6 @@ def find_place(path: str | Path, *, overwrite: bool) -> Path:
 
     Returns:
         The place without links, which a folder cannot replace.
-
-    Raises:
-        InputError: If the path may not be written.
     """
     place = Path(os.path.realpath(path))
     check_output(place, overwrite=overwrite)
@@ -218,9 +212,6 @@ class StoreWriter:
 
         Args:
             **description: What else ``store.json`` should tell (JSON values): sources, settings, dropped, versions.
-
-        Raises:
-            InputError: If there is no training document, or the output path was filled meanwhile.
         """
         if "train" not in self._splits and self._needs_training:
             raise InputError(f"{self.path}: there is no training document to write")

@@ -23,11 +23,6 @@ class DemoArguments:
     use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
 
     def __post_init__(self) -> None:
-        """Check what can be checked without a socket, and that the packages of the page are there.
-
-        Raises:
-            InputError: A port out of range, no host, or the extra is not installed.
-        """
         if not 0 <= self.port <= 65535:
             raise InputError(f"port is {self.port}; allowed: 1 to 65535, or 0 for any free one")
         if not self.host.strip():

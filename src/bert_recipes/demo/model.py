@@ -76,9 +76,6 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
         name: Folder or Hub name.
         work_dir: A Trainer wants a folder of its own; nothing is kept there.
         use_cpu: Do not use a GPU.
-
-    Raises:
-        InputError: No checkpoint, no BERT, no tokenizer, or parts that do not belong together.
     """
     cached_only = check_checkpoint(name)
     config = _read_bert_config(name, cached_only=cached_only)

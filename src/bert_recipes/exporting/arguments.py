@@ -46,11 +46,6 @@ class ExportArguments:
     reduce_range: bool = field(default=False, metadata={"help": "int8: 7 bits, for processors without VNNI"})
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            InputError: One that is not allowed.
-        """
         if self.format not in FORMATS:
             raise InputError(f"format is '{self.format}'; allowed: {', '.join(FORMATS)}")
         for name in ("max_eval_examples", "batch_size", "speed_examples", "rounds", "threads"):
@@ -86,11 +81,7 @@ class ExportArguments:
 
 
 def check_request(args: ExportArguments) -> None:
-    """See that all is there that an export needs.
-
-    Raises:
-        InputError: A package is missing, the output folder holds something, or there is no such checkpoint.
-    """
+    """See that all is there that an export needs."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise InputError(f"an export needs {', '.join(missing)}; pip install 'bert-recipes[export]'")

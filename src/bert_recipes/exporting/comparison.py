@@ -140,9 +140,6 @@ def compare(
 
     Returns:
         The checkpoint's own figures, and those of the others by name.
-
-    Raises:
-        InputError: Outputs of the checkpoint are not finite.
     """
     own = inputs.new_scores()
     scores = {name: inputs.new_scores() for name in others}

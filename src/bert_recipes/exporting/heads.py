@@ -65,9 +65,6 @@ def head_of(config: PretrainedConfig, name: str) -> Head:
     Args:
         config: Its config.json.
         name: Its folder or Hub name.
-
-    Raises:
-        InputError: None of those that runs of this project have.
     """
     built = architecture(config)
     if built in _PRETRAINING_CLASSES:
@@ -92,9 +89,6 @@ def open_stock(name: str, head: Head, attention: str = "sdpa") -> PreTrainedMode
 
     Returns:
         The model, float32, in evaluation mode.
-
-    Raises:
-        InputError: It cannot be opened, or weights are missing or of another size than config.json says.
     """
     cached_only = check_checkpoint(name)
     verbosity = transformers.logging.get_verbosity()

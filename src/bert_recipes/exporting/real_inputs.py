@@ -65,9 +65,6 @@ def load_checked_model(args: ExportArguments, config: PretrainedConfig, head: He
         args: Which inputs; without them what run.yaml beside the weights says.
         config: Of the checkpoint.
         head: As well.
-
-    Raises:
-        InputError: Nothing says on what to compare, or it is out of reach or does not fit the checkpoint.
     """
     said = _read_run(Path(args.model_name_or_path))
     if head.name == PRETRAINING:
@@ -219,9 +216,5 @@ def _data_settings(name: str, said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_of(args: ExportArguments) -> PretrainedConfig:
-    """The checkpoint's configuration.
-
-    Raises:
-        InputError: It cannot be opened.
-    """
+    """The checkpoint's configuration."""
     return read_model_config(args.model_name_or_path)

@@ -55,11 +55,6 @@ class FeatureArguments:
     overwrite: bool = field(default=False, metadata={"help": "replace the features that output_dir holds"})
 
     def __post_init__(self) -> None:
-        """Check what can be checked without opening a file.
-
-        Raises:
-            InputError: A value that is not allowed.
-        """
         choices = {"format": FORMATS, "join": JOINS, "pooling": POOLINGS, "dtype": DTYPES, "precision": PRECISIONS}
         for name, allowed in {**choices, "fast_layers": FAST_LAYERS}.items():
             if getattr(self, name) not in allowed:

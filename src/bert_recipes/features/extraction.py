@@ -89,9 +89,6 @@ class FeatureExtractor:
             inputs: Any number.
             part_bytes: What the vectors of a part may take; one input may take more.
             first_row: Number of the first input.
-
-        Raises:
-            InputError: A vector is not finite, or does not fit into float16.
         """
         held: list[EncodedInput] = []
         num_tokens = 0
@@ -112,9 +109,6 @@ class FeatureExtractor:
         Args:
             inputs: At least one.
             first_row: Number of the first one.
-
-        Raises:
-            InputError: A vector is not finite, or does not fit into float16.
         """
         lengths = np.array([len(each.input_ids) for each in inputs])
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -52,9 +52,6 @@ class FeatureFolder:
 
         Returns:
             Whether everything is there.
-
-        Raises:
-            InputError: It holds something else, features of other settings, or another process works in it.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"output_dir {self.folder} is a file; give a folder")

@@ -49,11 +49,7 @@ def choose_device(*, use_cpu: bool) -> torch.device:
 
 
 def open_encoder(name: str) -> tuple[PreTrainedModel, OriginalBertTokenizer]:
-    """A checkpoint's encoder in float32, and its tokenizer.
-
-    Raises:
-        InputError: No such checkpoint, it cannot be opened, or it has no tokenizer or not enough pieces.
-    """
+    """A checkpoint's encoder in float32, and its tokenizer."""
     cached_only = check_checkpoint(name)
     tokenizer = open_tokenizer(name)
     with opening(name):

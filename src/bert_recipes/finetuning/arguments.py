@@ -48,11 +48,6 @@ class TaskArguments:
     context: str = field(default="sentence", metadata={"help": f"tagging: an input shows its {' or '.join(CONTEXTS)}"})
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            InputError: A value out of range, or both or none of task and task_file.
-        """
         if (self.task is None) == (self.task_file is None):
             both = ", not both" if self.task is not None else ""
             raise InputError(f"give either --task NAME or --task_file FILE.yaml{both}")
@@ -115,11 +110,6 @@ class FineTuningArguments(RunArguments):
     )
 
     def __post_init__(self) -> None:
-        """Keep what was asked for, then let the base class's checks run.
-
-        Raises:
-            InputError: A value out of range.
-        """
         self.has_output_dir = self.output_dir is not None
         self.wanted_best_metric = self.metric_for_best_model
         if self.do_eval and self.eval_strategy == "no":  # eval_strategy sets do_eval, which run.yaml then has

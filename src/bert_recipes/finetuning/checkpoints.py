@@ -29,11 +29,7 @@ _DROPOUTS += ("seq_classif_dropout", "qa_dropout", "classifier_dropout")
 
 
 def open_tokenizer(name: str) -> OriginalBertTokenizer:
-    """The checkpoint's own tokenizer.
-
-    Raises:
-        InputError: It has none.
-    """
+    """The checkpoint's own tokenizer."""
     try:
         return load_tokenizer(name)
     except InputError as error:
@@ -66,10 +62,6 @@ def open_model(
         settings: Length, dropout, and whether the encoder is frozen; a pooler that starts anew never is.
         seed: Of new weights.
         needs_head: The checkpoint is to be measured as it is: a missing or other head is an error.
-
-    Raises:
-        InputError: Not a checkpoint of such a model, weights missing, another vocabulary than the tokenizer's, other
-            labels or type of problem (with needs_head), or too few positions.
     """
     cached_only = check_checkpoint(name)
     with opening(name):

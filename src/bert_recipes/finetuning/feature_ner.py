@@ -53,11 +53,7 @@ class FeatureNerData:
 
 
 def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
-    """Read the sentences and compute or reopen their features.
-
-    Raises:
-        InputError: Whatever is wrong with checkpoint, data or disk, or output_dir holds runs of other settings.
-    """
+    """Read the sentences and compute or reopen their features."""
     check_checkpoint(args.model_name_or_path)
     task = get_task(TASK)
     limits = {task.train_split: args.max_train_sentences, task.validation_splits[0]: args.max_eval_sentences}
@@ -113,9 +109,6 @@ def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[s
     Returns:
         One record a run, those of earlier calls with the same settings too, way by way in the order of the paper: way,
         seed, the figures of `entity_scores` (fractions), seconds, size of the BiLSTM's input.
-
-    Raises:
-        InputError: output_dir holds runs of other settings.
     """
     identity = run_identity(args, data.train_features.key, data.validation_features.key)
     for (way, seed), (path, record) in _read_wanted(args, identity).items():
@@ -159,11 +152,7 @@ def _tagged(split: Split) -> Sequence[TaggedExample]:
 def _read_wanted(
     args: FeatureNerArguments, identity: Mapping[str, Any]
 ) -> dict[tuple[str, int], tuple[Path, dict[str, Any] | None]]:
-    """(way, seed) -> its file and its record, None where it is still to be measured.
-
-    Raises:
-        InputError: One is of other settings; it is not replaced behind the user's back.
-    """
+    """(way, seed) -> its file and its record, None where it is still to be measured."""
     wanted: dict[tuple[str, int], tuple[Path, dict[str, Any] | None]] = {}
     for way, seed in [(way, seed) for way in LAYER_CHOICES if way in args.layers for seed in args.seeds]:
         path = Path(args.output_dir) / "runs" / f"{way}-seed{seed}.json"

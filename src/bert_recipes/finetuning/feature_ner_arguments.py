@@ -46,11 +46,6 @@ class FeatureNerArguments:
     use_cpu: bool = field(default=False, metadata={"help": "do not use a GPU"})
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            InputError: A value that is not allowed.
-        """
         unknown = [name for name in self.layers if name not in LAYER_CHOICES]
         if unknown or not self.layers:
             given = f"'{unknown[0]}'" if unknown else "empty"

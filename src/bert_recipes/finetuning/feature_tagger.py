@@ -48,11 +48,7 @@ class LayerChoice:
     paper_dev_f1: float
 
     def check(self, num_layers: int) -> None:
-        """Refuse an encoder with too few layers.
-
-        Raises:
-            InputError: It has.
-        """
+        """Refuse an encoder with too few layers."""
         if num_layers < self.least_layers:
             fitting = " ".join(name for name, each in LAYER_CHOICES.items() if each.least_layers <= num_layers)
             raise InputError(

@@ -33,12 +33,7 @@ def _as_trained(name: str) -> Any:
 
 @dataclass
 class InputArguments:
-    """How inputs are cut and answers decoded; None: as the checkpoint was trained.
-
-    Attributes:
-        max_seq_length, pad_to_max_length, label_all_pieces, context, doc_stride, max_query_length,
-            n_best_size, max_answer_length, null_score_diff_threshold, decoder: As in `TaskArguments`.
-    """
+    """How inputs are cut and answers decoded; None: as the checkpoint was trained."""
 
     max_seq_length: int | None = _as_trained("max_seq_length")
     pad_to_max_length: bool | None = _as_trained("pad_to_max_length")
@@ -59,9 +54,6 @@ class InputArguments:
         Args:
             config: The checkpoint's.
             name: Its folder or Hub name.
-
-        Raises:
-            InputError: A broken run.yaml.
         """
         trained = read_trained_settings(Path(name))
         values: dict[str, Any] = {}
@@ -77,11 +69,7 @@ class InputArguments:
 
 
 def read_trained_settings(folder: Path) -> Mapping[str, Any]:
-    """The fields of `InputArguments` that the run.yaml of a folder has; none where it has no run.yaml.
-
-    Raises:
-        InputError: Not YAML, or a value of the wrong type.
-    """
+    """The fields of `InputArguments` that the run.yaml of a folder has; none where it has no run.yaml."""
     path = folder / CONFIG_FILE
     if not path.is_file():
         return {}
@@ -103,9 +91,6 @@ def read_model_config(name: str) -> PretrainedConfig:
 
     Args:
         name: Folder or Hub name.
-
-    Raises:
-        InputError: No such checkpoint, or one that transformers cannot open.
     """
     cached_only = check_checkpoint(name)
     with opening(name):

@@ -76,11 +76,6 @@ class FeatureRequest:
     dtype: str = "float16"
 
     def __post_init__(self) -> None:
-        """Check the length.
-
-        Raises:
-            InputError: max_seq_length exceeds the positions.
-        """
         positions = getattr(self.encoder.config, "max_position_embeddings", self.max_seq_length)
         if self.max_seq_length > positions:
             raise InputError(f"max_seq_length is {self.max_seq_length}, the model has {positions} positions; lower it")
@@ -114,9 +109,6 @@ def compute_layer_features(request: FeatureRequest, folder: Path) -> LayerFeatur
 
     Returns:
         The features, memory-mapped: 2 or 4 bytes * (L + 1) * W * H on disk, which the log says.
-
-    Raises:
-        InputError: The disk is too small, or a vector does not fit into float16.
 
     Source: BERT, Devlin et al. 2019, section 5.3.
     """

@@ -62,11 +62,6 @@ class PredictionArguments:
     use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
 
     def __post_init__(self) -> None:
-        """Check what can be checked without opening a file.
-
-        Raises:
-            InputError: A value out of range.
-        """
         if self.batch_size < 1:
             raise InputError(f"batch_size is {self.batch_size}; allowed: 1 or more")
         if self.output_file is not None and Path(self.output_file).resolve() == Path(self.input_file).resolve():
@@ -126,9 +121,6 @@ def check_inputs(task: Task, path: Path, id_column: str | None = None) -> int:
 
     Returns:
         Number of inputs.
-
-    Raises:
-        InputError: See `read_chunks`.
     """
     return sum(len(chunk.ids) for chunk in read_chunks(path, task, id_column=id_column))
 
@@ -140,10 +132,6 @@ def load_predictor(
 
     Returns:
         The predictor, and the number of inputs.
-
-    Raises:
-        InputError: A checkpoint without head, without tokenizer or with parts that do not belong together; an input file
-            that does not fit.
     """
     from bert_recipes.finetuning.checkpoints import open_tokenizer
 
@@ -166,9 +154,6 @@ def make_predictor(
         settings: Its model_name_or_path is the checkpoint.
         tokenizer: The checkpoint's.
         run_arguments: Device and precision.
-
-    Raises:
-        InputError: No such head, or parts that do not belong together.
     """
     from bert_recipes.finetuning.checkpoints import open_model
     from bert_recipes.finetuning.kinds import KIND_CLASSES
@@ -191,11 +176,7 @@ def kind_of_head(config: PretrainedConfig) -> str | None:
 
 
 def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> Task:
-    """The row beside the weights, or one that follows from config.json; columns as the user names them.
-
-    Raises:
-        InputError: An architecture of no kind, or columns that do not fit it.
-    """
+    """The row beside the weights, or one that follows from config.json; columns as the user names them."""
     name = args.model_name_or_path
     file = Path(name) / TASK_FILE
     task = read_task_file(file) if file.is_file() else _task_of_config(config, args)
@@ -263,10 +244,6 @@ def write_lines(lines: Iterable[dict[str, Any]], file: TextIO | None) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """Open a file for writing that is there as a whole or not at all.
-
-    Raises:
-        InputError: It cannot be written.
-    """
+    """Open a file for writing that is there as a whole or not at all."""
     with saving(path), written_aside(path) as aside, aside.open("w", encoding="utf-8") as file:
         yield file

@@ -50,9 +50,6 @@ def read_chunks(
         task: Kind and columns.
         id_column: A column that every row must have.
         chunk_size: Rows of a chunk; more only where a document of a CoNLL file does not end there.
-
-    Raises:
-        InputError: No such file, another ending, no rows, or a row that does not fit: file and row.
     """
     plain = _without_labels(task)
     rows = _open(path, task)
@@ -80,9 +77,6 @@ def chunk_of_rows(task: Task, rows: Sequence[Mapping[str, Any]], source: str) ->
         task: Kind and columns.
         rows: One or more.
         source: What they are from, for messages.
-
-    Raises:
-        InputError: A row that does not fit.
     """
     table = Rows(source, "row", list(enumerate(rows, start=1)))
     kept = [(number, _needed_columns(task, row, table.where(number))) for number, row in table.rows]

@@ -107,11 +107,7 @@ class QuestionAnswering:
         )
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """One feature or more for each question; see `encode_questions`, whose result is also the `details`.
-
-        Raises:
-            InputError: Answers are missing or wrong, or (prediction) two questions have one id.
-        """
+        """One feature or more for each question; see `encode_questions`, whose result is also the `details`."""
         examples = cast(Sequence[QuestionExample], split.examples)
         if not for_training:
             _check_ids(examples, split.source)
@@ -160,11 +156,7 @@ class QuestionAnswering:
         return [row[:, :length].copy() for row, length in zip(logits, lengths, strict=True)]
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
-        """The decoder that the settings name, over all windows of each question; gives `AnswerPrediction`s.
-
-        Raises:
-            InputError: The outputs are not finite.
-        """
+        """The decoder that the settings name, over all windows of each question; gives `AnswerPrediction`s."""
         features: SquadFeatures = encoded.details
         assert len(outputs) == len(features)
         is_original = self.settings.decoder == "original"

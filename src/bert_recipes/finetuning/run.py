@@ -56,9 +56,6 @@ def prepare_run(settings: TaskArguments, args: FineTuningArguments, *, for_train
         settings: Task, data, model; as `check_access` leaves them.
         args: How it is trained; do_predict also loads the test splits.
         for_training: False: the checkpoint is measured as it is, and must have the task's head.
-
-    Raises:
-        InputError: Unknown task, data or checkpoint that does not fit.
     """
     task = load_task(settings)
     assert settings.model_name_or_path is not None
@@ -164,9 +161,6 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
 
     Returns:
         The files.
-
-    Raises:
-        InputError: Only the outputs for a test split are not finite, or the folder cannot be written to.
     """
     files: list[Path] = []
     kind = run.trainer.kind

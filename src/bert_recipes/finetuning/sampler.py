@@ -40,9 +40,6 @@ def training_order(
 
     Returns:
         int64 (num_steps * global_batch,), numbers from 0 to N - 1; a longer run starts with the order of a shorter one.
-
-    Raises:
-        InputError: Unknown strategy.
     """
     if strategy not in STRATEGIES:
         raise InputError(f"train_sampling_strategy is '{strategy}'; allowed: {', '.join(STRATEGIES)}")

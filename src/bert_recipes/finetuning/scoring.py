@@ -26,11 +26,6 @@ class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # 
     )
 
     def __post_init__(self) -> None:
-        """Take from the checkpoint what was not given.
-
-        Raises:
-            InputError: No checkpoint given or none there, or a value out of range.
-        """
         if self.model_name_or_path is None:
             raise InputError(
                 "model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to measure"
@@ -42,11 +37,7 @@ class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # 
 
 
 def names_a_task(argv: Sequence[str]) -> bool:
-    """Whether a command line, or the --config file on it, says `task` or `task_file`.
-
-    Raises:
-        InputError: A --config file that is not YAML.
-    """
+    """Whether a command line, or the --config file on it, says `task` or `task_file`."""
     flags = [argument.partition("=")[0].replace("-", "_") for argument in argv]
     if {"__task", "__task_file"} & set(flags):
         return True
@@ -66,9 +57,6 @@ def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> d
 
     Returns:
         `eval_<figure>`s as a training run has them in all_results.json, and what was measured, on which machine.
-
-    Raises:
-        InputError: A task without validation split, data or checkpoint that do not fit.
     """
     task = load_task(settings)
     if not task.validation_splits:

@@ -46,11 +46,6 @@ class WindowSettings:
     doc_stride: int
 
     def __post_init__(self) -> None:
-        """Check that the longest question leaves room for the paragraph.
-
-        Raises:
-            InputError: It does not. Source: run_squad.py `validate_flags_or_throw`.
-        """
         if self.max_seq_length <= self.max_query_length + _SPECIAL_PIECES:
             raise InputError(
                 f"max_seq_length is {self.max_seq_length} and max_query_length {self.max_query_length}; allowed: "
@@ -170,9 +165,6 @@ def encode_questions(
     Returns:
         The features, in the order of the examples. Of several answers the first is the label (the original allows one
         in training).
-
-    Raises:
-        InputError: Answers that are missing, or that lie outside their paragraph.
 
     Source: run_squad.py `read_squad_examples`, `convert_examples_to_features`.
     """

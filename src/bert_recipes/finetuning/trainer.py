@@ -285,11 +285,7 @@ class FineTuningTrainer(GlobalBatchTrainer):
         return outputs, (sums[0] / sums[1].clamp(min=1)).item() if has_labels else None
 
     def predict_split(self, encoded: EncodedSplit) -> list[Prediction]:
-        """One prediction for each example of a split, in its order.
-
-        Raises:
-            InputError: The model's outputs are not finite.
-        """
+        """One prediction for each example of a split, in its order."""
         with self.stoppable():
             outputs, _ = self.predict_outputs(encoded)
             if not _all_finite(outputs):

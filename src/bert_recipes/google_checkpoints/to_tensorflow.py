@@ -73,10 +73,6 @@ def convert_to_tensorflow(folder: Path, output_dir: Path, *, skipped: Collection
         output_dir: Passed `check_new_folder`.
         skipped: Tensors, or the names above them, that are left out.
 
-    Raises:
-        InputError: Not such a folder, damaged, of a model that the original's code does not have, or output_dir cannot be
-            written.
-
     Example:
         >>> convert_to_tensorflow(Path("runs/my_bert"), Path("my_bert_tf")).prefix  # doctest: +SKIP
         PosixPath('my_bert_tf/bert_model.ckpt')
@@ -124,11 +120,7 @@ def _full_name(name: str, names: Collection[str]) -> str:
 
 
 def _left_out(names: dict[str, str], reader: WeightsReader, skipped: Collection[str], folder: Path) -> set[str]:
-    """The tensors that do not become variables: second names of shared weights, and what the user leaves out.
-
-    Raises:
-        InputError: A weight that is shared in the original is not here, or nothing is called as the user says.
-    """
+    """The tensors that do not become variables: second names of shared weights, and what the user leaves out."""
     check_skipped(skipped, names, str(folder))
     left_out = {name for name in names if is_chosen(name, skipped)} | ({_POSITIONS} & names.keys())
     for second, first in _SHARED.items():

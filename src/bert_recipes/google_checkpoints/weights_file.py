@@ -93,11 +93,7 @@ class WeightsReader:
         self._stack.close()
 
     def read(self, name: str) -> np.ndarray:
-        """Read a tensor as float32, which holds the values of smaller types exactly.
-
-        Raises:
-            InputError: Of another type.
-        """
+        """Read a tensor as float32, which holds the values of smaller types exactly."""
         tensor = self._homes[name].get_tensor(name)
         if tensor.dtype not in _READ:
             allowed = ", ".join(str(kind).removeprefix("torch.") for kind in _READ)

@@ -56,11 +56,7 @@ class ModelFiles:
     weights: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Refuse links out of the folder: what they lead to was never meant to be published.
-
-        Raises:
-            InputError: There is one.
-        """
+        """Refuse links out of the folder: what they lead to was never meant to be published."""
         for path in self.files.values():
             if not path.resolve().is_relative_to(self.folder.resolve()):
                 raise InputError(
@@ -96,16 +92,15 @@ def collect_files(folder: Path, *, with_checkpoints: bool = False) -> ModelFiles
     Args:
         folder: Has config.json and weights as safetensors.
         with_checkpoints: Also the models of the complete checkpoints in it, as `checkpoint-N/`.
-
-    Raises:
-        InputError: No such folder, no model in it, an unfinished run, a damaged file.
     """
     _check_folder(folder)
     if (folder / MANIFEST_FILE).is_file():
         reason = why_incomplete(folder)
         if reason is not None:
             raise InputError(f"{folder} is no complete checkpoint: {reason}")
-    elif (folder / SETTINGS_FILE).is_file() and not (folder / RESULTS_FILE).is_file():
+    elif (folder / SETTINGS_FILE).is_file() and (
+        not (folder / RESULTS_FILE).is_file() or (folder / "unfinished").exists()
+    ):
         raise InputError(f"{folder} holds a run that has not come to its end; {_instead(folder)}")
     model = list_files(folder)
     if not with_checkpoints:
@@ -121,11 +116,7 @@ def collect_files(folder: Path, *, with_checkpoints: bool = False) -> ModelFiles
 
 
 def list_files(folder: Path) -> ModelFiles:
-    """As `collect_files`, of a folder that is known to be whole.
-
-    Raises:
-        InputError: No model in it, a damaged file.
-    """
+    """As `collect_files`, of a folder that is known to be whole."""
     files = dict(model_alone(folder))
     weights = tuple(name for name in files if name.endswith(".safetensors"))
     files |= {name: folder / name for name in OTHER_FILES if (folder / name).is_file()}
@@ -135,11 +126,7 @@ def list_files(folder: Path) -> ModelFiles:
 
 
 def model_alone(folder: Path) -> dict[str, Path]:
-    """Name -> file of configuration, weights and tokenizer.
-
-    Raises:
-        InputError: Configuration or weights are missing or damaged.
-    """
+    """Name -> file of configuration, weights and tokenizer."""
     _check_config(folder)
     names = [CONFIG_FILE, *_weights(folder), *(name for name in TOKENIZER_FILES if (folder / name).is_file())]
     if not {"tokenizer.json", "vocab.txt"} & set(names):

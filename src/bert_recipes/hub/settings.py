@@ -17,11 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def check_push_settings(args: Any) -> None:
-    """See without the network that the settings of a push can be followed.
-
-    Raises:
-        InputError: A token, a strategy that would upload pickles, a name that no repository can bear.
-    """
+    """See without the network that the settings of a push can be followed."""
     if args.hub_token is not None:
         raise InputError(f"hub_token: {TOKEN_ADVICE}")
     if not args.push_to_hub:

@@ -49,10 +49,6 @@ def squad_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, st
     Returns:
         exact_match and f1, each 0 to 100; `missing`, the number of questions without a prediction, only if there are.
 
-    Raises:
-        InputError: If there is no question, a question has no gold answer, no question has a prediction, or a value is
-            no text.
-
     Source:
         SQuAD evaluate-v1.1.py.
 
@@ -100,10 +96,6 @@ def squad_v2_scores(
         NoAns_total where there are such questions; with `null_odds` best_exact, best_f1, the best that a threshold can
         give, and best_exact_thresh, best_f1_thresh, where; `missing`, the number of questions without a prediction,
         only if there are.
-
-    Raises:
-        InputError: If there is no question, no question has a prediction, a value is no text, odds are missing or no
-            number.
 
     Source:
         SQuAD evaluate-v2.0.py; `threshold` is its --na-prob-thresh.
@@ -207,11 +199,7 @@ def _best_threshold(
 
 
 def _check(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> int:
-    """The number of questions without a prediction.
-
-    Raises:
-        InputError: If nothing can be scored.
-    """
+    """The number of questions without a prediction."""
     if not gold:
         raise InputError("no question to score: the gold answers are empty")
     for question, answers in gold.items():

@@ -39,11 +39,7 @@ class CardArguments:
     )
 
     def check(self) -> None:
-        """See that the Hub would take it.
-
-        Raises:
-            InputError: A licence, language or name that it does not take, or a number out of range.
-        """
+        """See that the Hub would take it."""
         if self.license is not None:
             check_license(self.license, self.license_name, self.license_link)
         elif self.license_name is not None or self.license_link is not None:

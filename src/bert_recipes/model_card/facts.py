@@ -121,11 +121,7 @@ class RunFiles:
         return (RUN, "hub_model_id") if is_pushed else None
 
     def value(self, file: str, key: str) -> Any:
-        """What stands in a file; None where file or key are missing.
-
-        Raises:
-            InputError: The file is damaged.
-        """
+        """What stands in a file; None where file or key are missing."""
         if file == FOLDER:
             return name_of_run(self.folder)
         if file not in self._opened:

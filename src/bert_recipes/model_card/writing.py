@@ -46,10 +46,6 @@ def write_card(folder: str | Path, given: CardArguments | None = None, *, overwr
 
     Returns:
         The card's path.
-
-    Raises:
-        InputError: No finished run, a README.md that is not to be lost, a value that the Hub would refuse, a file that is
-            damaged or cannot be written.
     """
     folder = Path(folder)
     given = given or CardArguments()
@@ -77,9 +73,6 @@ def check_card(folder: str | Path, given: CardArguments | None = None, *, overwr
 
     Returns:
         The run's files.
-
-    Raises:
-        InputError: As `write_card`.
     """
     folder = Path(folder)
     files = RunFiles(folder)

@@ -220,10 +220,6 @@ def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining
 
     Returns:
         The model, and the weights of the heads that the checkpoint lacks: they are new.
-
-    Raises:
-        InputError: No BERT, weights of the encoder missing, or of other sizes than the configuration's. What
-            transformers raises for damaged files passes.
     """
     try:
         config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)

@@ -55,9 +55,6 @@ def pretraining_config(
         weight_init: "truncated_normal" (original) or "normal" (stock transformers).
         initializer_range: Deviation of that normal, above 0 (original: 0.02).
         pad_token_id: Id of [PAD].
-
-    Raises:
-        InputError: Unknown size or activation, or a value out of range.
     """
     if size not in SIZES:
         raise InputError(f"size is '{size}'; allowed: {', '.join(SIZES)}")
@@ -139,9 +136,6 @@ def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str])
         name: Of the checkpoint.
         config: As it was opened.
         unexpected: Names of the weights that the model has no place for (`output_loading_info`).
-
-    Raises:
-        InputError: There are such layers.
     """
     found = {int(match[1]): match[0] for key in unexpected if (match := re.search(r"\blayers?\.(\d+)\b", key))}
     beyond = [found[number] for number in sorted(found) if number >= getattr(config, "num_hidden_layers", number + 1)]

@@ -44,12 +44,7 @@ Runs = Mapping[str, RunFiles]
 
 
 def read_runs(folders: Sequence[Path]) -> dict[str, RunFiles]:
-    """Read the runs that are to be compared, by names that tell them apart.
-
-    Raises:
-        InputError: Fewer than two, too many, one twice, one that is no finished run, or runs of which nothing can be
-            compared.
-    """
+    """Read the runs that are to be compared, by names that tell them apart."""
     if not 2 <= len(folders) <= MOST_RUNS:
         raise InputError(f"runs: {len(folders)} given; give 2 to {MOST_RUNS} folders of finished runs")
     places = [folder.resolve() for folder in folders]
@@ -87,11 +82,7 @@ def _what(run: RunFiles) -> str:
 
 @damage_as_one_line("runs")
 def comparison_report(runs: Runs) -> Report:
-    """Join differences, curves and figures of runs that `read_runs` gave.
-
-    Raises:
-        InputError: A file of theirs is damaged.
-    """
+    """Join differences, curves and figures of runs that `read_runs` gave."""
     panels, table = _panels(runs), _figures(runs)
     kind = next(iter(runs.values()))
     return Report(

@@ -85,11 +85,7 @@ _RESERVED = {
 
 
 def choose_tasks(name: str) -> tuple[str, ...]:
-    """The tasks that a name stands for: one of the plan, or all.
-
-    Raises:
-        InputError: Not in the plan.
-    """
+    """The tasks that a name stands for: one of the plan, or all."""
     if name != ALL and name not in PLAN:
         raise InputError(f"task is '{name}'; allowed: {ALL}, {', '.join(PLAN)}")
     return tuple(PLAN) if name == ALL else (name,)
@@ -101,9 +97,6 @@ def check_flags(argv: Sequence[str], own: Iterable[str] = ()) -> None:
     Args:
         argv: What both sides are given.
         own: Fields of the script itself, which are near misses too.
-
-    Raises:
-        InputError: One was given.
     """
     check_flag_names(argv, own)
     reasons = {name: reason for name, reason in _RESERVED.items() if name in given_flags(argv)}
@@ -113,11 +106,7 @@ def check_flags(argv: Sequence[str], own: Iterable[str] = ()) -> None:
 
 
 def check_stock_has(optimizer: str, schedule: str) -> None:
-    """Refuse an optimiser or a schedule that the stock Trainer does not have.
-
-    Raises:
-        InputError: It has not.
-    """
+    """Refuse an optimiser or a schedule that the stock Trainer does not have."""
     if optimizer not in ("adamw", "trainer") or schedule != "trainer":
         raise InputError(
             f"optimizer is {optimizer}, schedule {schedule}; stock has --optimizer adamw --schedule trainer"

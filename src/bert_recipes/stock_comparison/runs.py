@@ -46,9 +46,6 @@ class Comparison:
 
         Returns:
             What was written.
-
-        Raises:
-            InputError: A run failed, or the folder holds runs with other settings.
         """
         config = self.scripts / "configs" / "finetune" / f"{self.plan.config}.yaml"
         base = ["--config", os.path.relpath(config), "--task", self.name, "--disable_tqdm", "true"]

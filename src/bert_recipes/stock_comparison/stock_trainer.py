@@ -68,9 +68,6 @@ def make_stock_trainer(
         args: The run's.
         max_steps: What the user gave, -1 for none; `prepare_run` turns epochs into steps.
         same_batches: Serve the batches of `training_order` and not the stock ones.
-
-    Raises:
-        InputError: An optimiser or a schedule that the stock Trainer does not have, or several processes.
     """
     check_stock_has(args.optimizer, args.schedule)
     if args.world_size > 1:

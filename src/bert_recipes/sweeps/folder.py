@@ -50,11 +50,7 @@ class Sweep:
         self.summaries: list[Summary] = []
 
     def measure(self, combination: Combination) -> Summary:
-        """Run a combination with every seed; finished runs are kept.
-
-        Raises:
-            InputError: A run failed, or has no such figure.
-        """
+        """Run a combination with every seed; finished runs are kept."""
         known = next((summary for summary in self.summaries if summary.combination.name == combination.name), None)
         if known is not None:
             return known

@@ -28,8 +28,10 @@ from bert_recipes.whole_files import write_json
 logger = logging.getLogger(__name__)
 
 RESULTS_FILE = "all_results.json"
-# Written after the predictions: where it is missing, the run was interrupted. Report and card, which follow, can be made anew.
+# Written after the predictions: where it is missing, the run was interrupted.
 TASK_FILE = "task.yaml"
+# Is there until the report, the card and the push are done.
+UNFINISHED_FILE = "unfinished"
 _SECONDS_TO_END = 20
 
 
@@ -57,9 +59,6 @@ class FineTuning:
 
         Returns:
             all_results.json.
-
-        Raises:
-            InputError: The run ended with an error; the message holds its last line.
         """
         results = read_results(folder)
         if results is not None:
@@ -96,9 +95,6 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
         script: finetune.py.
         launch: A configuration of accelerate, by its name in accelerate_configs/ or as a file; None: one process without
             the launcher.
-
-    Raises:
-        InputError: There is no such configuration.
     """
     if launch is None:
         return (sys.executable, str(script))
@@ -113,7 +109,7 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
 
 def read_results(folder: Path) -> dict[str, Any] | None:
     """all_results.json of a finished run; None where the folder holds none."""
-    if not (folder / TASK_FILE).is_file():
+    if not (folder / TASK_FILE).is_file() or (folder / UNFINISHED_FILE).exists():
         return None
     try:
         results = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))

@@ -136,13 +136,10 @@ def _labels_in_data(fields: Mapping[str, Any]) -> str:
         for _, row in (read_conll(path, "", column) if is_conll else read_table(path)).rows:
             value = row.get(column)
             parts = value.split(separator) if separator and isinstance(value, str) else value
-            found |= {str(part).strip() for part in (parts if isinstance(parts, list) else [parts])} - {
-                "",
-                "None",
-                "-1",
-            }
+            found |= {str(part).strip() for part in (parts if isinstance(parts, list) else [parts])}
     except (InputError, OSError):
         return ""  # said when the data is read
+    found -= {"", "None", "-1"}
     return json.dumps(sorted(found), ensure_ascii=False) if 0 < len(found) <= 100 else ""
 
 

@@ -40,9 +40,6 @@ class ClassLabels:
         Args:
             value: From the file.
             where: Its place, for the message.
-
-        Raises:
-            InputError: Not one of the classes.
         """
         try:
             return self._numbers[value]  # the quick way: most values are texts
@@ -73,11 +70,7 @@ class NumberLabels:
         self.range = task.label_range
 
     def value(self, value: Any, where: str) -> float | None:
-        """Return the number, or None for a hidden label.
-
-        Raises:
-            InputError: No number, not finite, or out of range.
-        """
+        """Return the number, or None for a hidden label."""
         if value is None or value == "":
             return None
         allowed = "a number" if self.range is None else f"a number from {self.range[0]:g} to {self.range[1]:g}"
@@ -105,9 +98,6 @@ def label_set(labels: ClassLabels, value: Any, separator: str | None, where: str
 
     Returns:
         Class numbers, ascending; None for hidden labels (-1 or null).
-
-    Raises:
-        InputError: Neither of the two, an unknown label, or a label twice.
     """
     if value is None or _as_text(value) == _HIDDEN:
         return None

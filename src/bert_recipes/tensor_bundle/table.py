@@ -68,11 +68,7 @@ def read_table(path: Path) -> dict[bytes, bytes]:
 
 
 def _read_pairs(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the pairs of all blocks, one block held at a time.
-
-    Raises:
-        ValueError: Damaged.
-    """
+    """Yield the pairs of all blocks, one block held at a time."""
     end = len(data) - _FOOTER_BYTES
     footer = data[end:]
     _, _, place = _read_handle(footer, 0)  # of the block for metadata, which holds none

@@ -22,9 +22,6 @@ def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
     Args:
         folder: where a tokenizer is to be written.
         overwrite: whether a tokenizer that is there already may be replaced.
-
-    Raises:
-        InputError: it is a file, holds other things than a tokenizer, or a tokenizer that may not be replaced.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file; give a folder")

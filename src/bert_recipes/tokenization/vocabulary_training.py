@@ -76,9 +76,6 @@ def train_wordpiece(
     Returns:
         The tokenizer; its ``training_report`` is a `TokenizerReport` on the texts.
 
-    Raises:
-        InputError: a setting is out of range, the texts hold no word, or the vocabulary is too small for the alphabet.
-
     Example:
         >>> tokenizer = train_wordpiece(open("corpus.txt"), vocab_size=8000)
         >>> tokenizer.save_pretrained("my_tokenizer")
