@@ -126,7 +126,7 @@ def test_batch_sizes_that_were_typed_are_what_is_trained_with(
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == split
     assert args.examples_a_step == examples
     assert [phase.global_batch for phase in plan_phases(args, data, second)] == [examples, examples]
-    told = [record.getMessage() for record in caplog.records if "in the place of 256" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "instead of 256" in record.getMessage()]
     assert len(told) == (GLOBAL not in flags and examples != 256)
 
 
