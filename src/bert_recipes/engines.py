@@ -61,6 +61,12 @@ class EngineTrainer(PushingTrainer):
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         return plugin
 
+    def _load_best_model(self) -> None:
+        """As stock; torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation."""
+        if self.is_fsdp_enabled:
+            self.model.reshard()
+        super()._load_best_model()
+
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         """As stock; under FSDP Accelerate finds no embeddings: they stay in one group with the heads, which share weight and bias with them."""
         if not self.is_fsdp_enabled:
