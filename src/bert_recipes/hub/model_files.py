@@ -98,9 +98,7 @@ def collect_files(folder: Path, *, with_checkpoints: bool = False) -> ModelFiles
         reason = why_incomplete(folder)
         if reason is not None:
             raise InputError(f"{folder} is no complete checkpoint: {reason}")
-    elif (folder / SETTINGS_FILE).is_file() and (
-        not (folder / RESULTS_FILE).is_file() or (folder / "unfinished").exists()
-    ):
+    elif (folder / SETTINGS_FILE).is_file() and not (folder / RESULTS_FILE).is_file():
         raise InputError(f"{folder} holds a run that has not come to its end; {_instead(folder)}")
     model = list_files(folder)
     if not with_checkpoints:
