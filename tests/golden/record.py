@@ -6,8 +6,11 @@ Everything runs through the command lines that a user types, on text and rows th
 numbers and texts hold on every machine; floats to the bit only where processor, threads and versions are those of the record.
 """
 
+# ruff: noqa: B023, RUF001, T201
+
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -183,9 +186,7 @@ class Workspace:
             def tagged(_: int) -> dict:
                 tokens = sentence(2, 20).split()
                 inside = [False, *(len(word) % 3 > 0 for word in tokens)]
-                tags = [
-                    ("I-X" if was else "B-X") if now else "O" for was, now in zip(inside, inside[1:], strict=False)
-                ]
+                tags = [("I-X" if was else "B-X") if now else "O" for was, now in itertools.pairwise(inside)]
                 return {"tokens": tokens, "labels": tags}
 
             makers: dict[str, Callable[[int], dict]] = {
