@@ -24,7 +24,18 @@ from bert_recipes.run_folder import UNFINISHED_FILE
 CPU = ["--use_cpu", "true", "--disable_tqdm", "true", "--precision", "fp32", "--logging_steps", "1"]
 # An evaluation of four batches after each half of the training.
 PRETRAIN = ["--size", "tiny", "--max_seq_length", "48", "--dropout", "0.1", "--per_device_train_batch_size", "4"]
-PRETRAIN += ["--max_steps", "4", "--warmup_steps", "1", "--learning_rate", "1e-3", "--per_device_eval_batch_size", "5"]
+PRETRAIN += [
+    "--global_train_batch_size",
+    "16",
+    "--max_steps",
+    "4",
+    "--warmup_steps",
+    "1",
+    "--learning_rate",
+    "1e-3",
+    "--per_device_eval_batch_size",
+    "5",
+]
 PRETRAIN += ["--eval_strategy", "steps", "--eval_steps", "2", "--max_eval_pairs", "20", *CPU]
 BEST = ["--save_strategy", "steps", "--save_steps", "2", "--load_best_model_at_end", "true"]
 FINETUNE = ["--max_seq_length", "40", "--doc_stride", "8", "--max_query_length", "12", "--learning_rate", "1e-3"]
