@@ -150,7 +150,11 @@ CATCH_ALL = {
 
 
 # What a Trainer overrides for one purpose is one class.
-LONGER = {"src/bert_recipes/resumable_trainer.py": 350, "src/bert_recipes/finetuning/trainer.py": 310}
+LONGER = {
+    "src/bert_recipes/finetuning/trainer.py": 310,
+    "src/bert_recipes/hub/target.py": 320,
+    "src/bert_recipes/resumable_trainer.py": 350,
+}
 
 
 def imported(node: ast.AST) -> Iterator[str]:

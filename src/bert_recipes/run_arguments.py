@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Collection, Mapping
@@ -15,14 +14,12 @@ from transformers import TrainingArguments
 
 from bert_recipes.emissions import EnergySettings
 from bert_recipes.errors import InputError
-from bert_recipes.hub.settings import check_push_settings
+from bert_recipes.hub.target import check_push_settings
 from bert_recipes.kernels import FAST_LAYERS
 from bert_recipes.optimization import OPTIMIZERS, SCHEDULES
 from bert_recipes.precision import PRECISIONS, choose_precision
-from bert_recipes.typed_settings import PARTS, TOTAL, settle
+from bert_recipes.typed_settings import PARTS, TOTAL, settle, warn_early
 
-
-logger = logging.getLogger(__name__)
 
 # What the extra `tracking` brings.
 TRACKERS = ("tensorboard", "trackio", "wandb")
@@ -186,7 +183,7 @@ class RunArguments(TrainingArguments):
         unread |= {"lr_scheduler_kwargs"} if self.schedule != "trainer" else set()
         given = [f"{name} {getattr(self, name)}" for name in sorted(unread) if getattr(self, name) != defaults[name]]
         if given:
-            _warn("without effect here: %s", ", ".join(given))
+            warn_early("without effect here: %s", ", ".join(given))
         if self.resume_from_checkpoint is not None:
             raise InputError("resume_from_checkpoint has no effect here: give --resume last, or --resume FOLDER")
         if self.logging_nan_inf_filter:
@@ -260,9 +257,3 @@ class RunArguments(TrainingArguments):
         share = total // processes
         micro = next(size for size in range(min(most, share), 0, -1) if share % size == 0)
         return micro, share // micro
-
-
-def _warn(message: str, *values: object) -> None:
-    """Warn in the main process alone; called before logging is set up."""
-    if os.environ.get("RANK", "0") == "0":
-        logger.warning(message, *values)

@@ -39,7 +39,7 @@ def settle(
         values[TOTAL] = made
         if total not in (None, made):
             message = "%s: a step takes %d examples instead of %d; give --global_train_batch_size %d too to keep these"
-            _warn(message, flags, made, total, total)
+            warn_early(message, flags, made, total, total)
     elif parts and total and known > 0:
         if total % known or (len(parts) == len(PARTS) and total != known):
             raise InputError(f"--{TOTAL} {total} does not agree with {flags} ({known}); leave one of them out")
@@ -55,10 +55,11 @@ def settle(
         measured = values.get("eval_steps") if name == "save_steps" and "eval_steps" not in long else None
         values[name] = measured or -(-steps // 5)
     if long:
-        _warn("the file's %s: longer than the run of %d steps, made shorter", ", ".join(long), steps)
+        warn_early("the file's %s: longer than the run of %d steps, made shorter", ", ".join(long), steps)
     return values
 
 
-def _warn(message: str, *parts: object) -> None:
-    if os.environ.get("RANK", "0") == "0":  # logging is not set up yet
+def warn_early(message: str, *parts: object) -> None:
+    """Warn in the main process alone, before logging is set up."""
+    if os.environ.get("RANK", "0") == "0":
         logger.warning(message, *parts)

@@ -61,14 +61,16 @@ def test_a_signal_to_the_launcher_ends_both_processes_at_one_step(
     assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
 
 
+def children(process):
+    return subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True).stdout.split()
+
+
 @pytest.mark.slow
 def test_a_killed_peer_ends_the_other_process_and_the_run_goes_on(repository, small_store, straight_pair, tmp_path):
     folder = tmp_path / "run"
     process = launched(repository, small_store, folder)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
-    found = subprocess.run(
-        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
-    ).stdout.split()
+    found = children(process)
     begin = time.monotonic()
     os.kill(int(found[-1]), signal.SIGKILL)
     _, said = process.communicate(timeout=120)
@@ -184,9 +186,7 @@ def test_a_killed_launcher_leaves_no_process(repository, small_store, straight_p
     folder = tmp_path / "run"
     process = launched(repository, small_store, folder)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
-    found = subprocess.run(
-        ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
-    ).stdout.split()
+    found = children(process)
     process.kill()
     assert wait_for(lambda: not any(Path(f"/proc/{number}").exists() for number in found), 60)
     said = process.communicate()[1]

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from transformers.trainer_utils import HubStrategy
+
 from bert_recipes.errors import InputError
-from bert_recipes.hub.client import ASKING, describe, hub_errors, make_client, own_token, status_of, token_source
+from bert_recipes.hub.client import (
+    ASKING,
+    TOKEN_ADVICE,
+    describe,
+    hub_errors,
+    make_client,
+    own_token,
+    status_of,
+    token_source,
+)
 from bert_recipes.hub.remote import RemoteModel, read_remote
 from bert_recipes.hub_access import why_unreachable
 
@@ -284,3 +296,21 @@ def stale_weights(remote: RemoteModel, kept: Collection[str]) -> list[str]:
 def replaced_files(remote: RemoteModel, kept: Collection[str]) -> list[str]:
     """What is deleted with a model that is replaced: everything of it that the new one does not write over."""
     return [name for name in remote.files if name not in kept and name != ".gitattributes"]
+
+
+def check_push_settings(args: Any) -> None:
+    """See without the network that the settings of a push can be followed."""
+    if args.hub_token is not None:
+        raise InputError(f"hub_token: {TOKEN_ADVICE}")
+    if not args.push_to_hub:
+        for name in ("hub_model_id", "hub_revision", "hub_overwrite", "hub_tags"):
+            if getattr(args, name) and os.environ.get("RANK", "0") == "0":
+                logger.warning("%s has no effect without --push_to_hub true", name)
+        return
+    if HubStrategy(args.hub_strategy) == HubStrategy.CHECKPOINT:
+        raise InputError(
+            "hub_strategy 'checkpoint' would upload the optimiser's state, which is a pickle; allowed: end, every_save (each save is a "
+            "commit), all_checkpoints (the models of all of them, in folders)"
+        )
+    if args.hub_model_id is not None:
+        check_names(args.hub_model_id, args.hub_revision)
