@@ -169,16 +169,16 @@ export: $(READY)  ## a run as ONNX, compared with its checkpoint: RUN=runs/quick
 	$(PYTHON) recipes/export.py --model_name_or_path $(RUN) --format $(or $(FORMAT),onnx) $(ARGS)
 
 compare-stock: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
-	$(PYTHON) recipes/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)
+	$(PYTHON) benchmarks/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)
 
 screenshots: $(READY)  ## pictures of reports, with Chromium, in runs/pictures: RUNS="runs/quickstart runs/sst2"
-	$(PYTHON) recipes/take_screenshots.py --folders $(or $(RUNS),runs/quickstart) $(ARGS)
+	$(PYTHON) tools/screenshots.py $(or $(RUNS),runs/quickstart) $(ARGS)
 
 benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini in about 8 minutes, others by ARGS="--suite finetuning", steps, data, inference, time_to_quality, all
-	$(PYTHON) recipes/benchmark.py $(ARGS)
+	$(PYTHON) benchmarks/benchmark.py $(ARGS)
 
 compare-launches: $(READY)  ## one run under several launches, and interrupted: STORE=my_store
-	$(PYTHON) recipes/compare_launches.py --store $(STORE) $(ARGS)
+	$(PYTHON) benchmarks/compare_launches.py --store $(STORE) $(ARGS)
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)

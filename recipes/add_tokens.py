@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bert_recipes.checkpoint_access import check_checkpoint, find_tokenizer, opening
+from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.model_folder import check_new_folder, write_model_folder
-from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
+from bert_recipes.files import check_new_folder, write_model_folder
+from bert_recipes.tokenization.loading import find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.new_words import (
     NewWord,
     choose_words,
@@ -26,6 +26,7 @@ from bert_recipes.tokenization.new_words import (
     extend_tokenizer,
     read_words,
 )
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 REPORT_FILE = "new_tokens.json"
@@ -89,8 +90,7 @@ def main() -> None:
     """Open, choose, extend, write, report."""
     (args,) = parse_arguments(AddTokensArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.models.bert import open_checkpoint
-    from bert_recipes.models.new_tokens import add_tokens
+    from bert_recipes.models.bert import add_tokens, open_checkpoint
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     output_dir = Path(args.output_dir)

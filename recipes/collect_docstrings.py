@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.data.documentation_corpus import choose_held_out, find_sources, read_documents, write_corpus
+from bert_recipes.data.quickstart_corpus import choose_held_out, find_sources, read_documents, write_corpus
 from bert_recipes.errors import run_cli
 
 

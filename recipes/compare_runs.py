@@ -2,7 +2,7 @@
 
     python recipes/compare_runs.py --runs runs/base runs/base_lower_rate --output_dir runs/compared
 
-Runs of pre-training, or of fine-tuning on one task; recipes/compare_with_stock.py starts runs of its own beside stock
+Runs of pre-training, or of fine-tuning on one task; benchmarks/compare_with_stock.py starts runs of its own beside stock
 transformers.
 """
 
@@ -28,17 +28,15 @@ def main() -> None:
     """Read, check, write, say where."""
     (args,) = parse_arguments(CompareRunsArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.reports.comparison import comparison_report, read_runs
-    from bert_recipes.reports.markdown import to_text
-    from bert_recipes.reports.writing import check_report_folder, save_report
+    from bert_recipes.reports.compare import check_report_folder, compare_runs, read_runs
+    from bert_recipes.reports.page import save_report
 
-    folder = Path(args.output_dir)
     runs = read_runs([Path(run) for run in args.runs])
-    check_report_folder(folder)
-    report = comparison_report(runs)
-    files = save_report(report, folder)
-    print(to_text(report))
-    print(", ".join(map(str, files)))
+    check_report_folder(Path(args.output_dir))
+    files, text = compare_runs(runs)
+    written = save_report(files, Path(args.output_dir))
+    print(text)
+    print(", ".join(map(str, written)))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.model_folder import check_new_folder, write_model_folder
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.files import check_new_folder, write_model_folder
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 @dataclass
@@ -31,13 +31,13 @@ def main() -> None:
     """Check, join, write."""
     (args,) = parse_arguments(ConsolidateArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.zero_checkpoints import check_zero_checkpoint, model_of
+    from bert_recipes.training.resume import check_zero_checkpoint, consolidate_zero_checkpoint
 
     checkpoint, output_dir = Path(args.checkpoint), Path(args.output_dir)
     check_new_folder(output_dir)
     check_zero_checkpoint(checkpoint)
     tokenizer = load_tokenizer(checkpoint)
-    model = model_of(checkpoint)
+    model = consolidate_zero_checkpoint(checkpoint)
     write_model_folder(output_dir, model, tokenizer)
     print(f"wrote {output_dir}: {type(model).__name__}, {model.num_parameters():,} parameters")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.google_checkpoints.location import find_files
-from bert_recipes.model_folder import check_new_folder
+from bert_recipes.files import check_new_folder
+from bert_recipes.google_checkpoints import find_files
 
 
 @dataclass
@@ -69,7 +69,7 @@ def main() -> None:
     """Check, convert, say what became of every variable."""
     (args,) = parse_arguments(ConvertArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.google_checkpoints.to_hub import convert_to_hub
+    from bert_recipes.google_checkpoints import convert_to_hub
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     output_dir = Path(args.output_dir)
@@ -96,7 +96,7 @@ def main() -> None:
 
 def write_tensorflow(args: ConvertArguments, output_dir: Path) -> None:
     """The way back, and how the original's scripts take it."""
-    from bert_recipes.google_checkpoints.to_tensorflow import convert_to_tensorflow
+    from bert_recipes.google_checkpoints import convert_to_tensorflow
 
     done = convert_to_tensorflow(Path(str(args.model_name_or_path)), output_dir, skipped=args.skip_variables)
     print(f"wrote {done.prefix}: {done.num_variables} variables, {done.num_parameters:,} parameters")

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.data.files import check_pattern
-from bert_recipes.data.instance_files import check_instance_outputs, write_instances
-from bert_recipes.data.original_instances import OriginalPairs, create_training_instances, read_documents
-from bert_recipes.data.original_masking import OriginalMasking
+from bert_recipes.data.corpus import check_pattern
+from bert_recipes.data.instances import check_instance_outputs, write_instances
+from bert_recipes.data.original import OriginalMasking, OriginalPairs, create_training_instances, read_documents
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 @dataclass

@@ -3,7 +3,7 @@
     python recipes/deduplicate_corpus.py --files my_texts/ --output_dir my_texts_once/
 
 recipes/prepare_corpus.py reads the folder that is written. Needs pip install 'bert-recipes[cluster]'.
-All fields: --help, or src/bert_recipes/data/deduplication_arguments.py.
+All fields: --help, or src/bert_recipes/data/deduplicate.py.
 """
 
 import logging
@@ -18,12 +18,12 @@ def main() -> None:
     """Parse, deduplicate, report."""
     # Here and not above: every process of a task imports this file anew, and needs none of it.
     from bert_recipes.config import parse_arguments
-    from bert_recipes.data.deduplication_arguments import DeduplicationArguments
-    from bert_recipes.data.executor_arguments import require_datatrove
+    from bert_recipes.data.cluster import require_datatrove
+    from bert_recipes.data.deduplicate import DeduplicationArguments
 
     (arguments,) = parse_arguments(DeduplicationArguments)
     require_datatrove(("datatrove", "orjson"))
-    from bert_recipes.data.deduplication import deduplicate, report_file
+    from bert_recipes.data.deduplicate import deduplicate, report_file
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.

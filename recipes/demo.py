@@ -5,32 +5,75 @@
 For this machine alone unless --host says otherwise; nothing is sent or loaded from anywhere else (docs/demo.md).
 """
 
+import ipaddress
 import logging
+import socket
 import tempfile
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.demo.arguments import DemoArguments
-from bert_recipes.errors import run_cli
+from bert_recipes.errors import InputError, run_cli
 
 
 logger = logging.getLogger("demo")
 
 
+@dataclass
+class DemoArguments:
+    """Which checkpoint is shown, and where the page is served."""
+
+    model_name_or_path: str = field(
+        metadata={"help": "run folder, any BERT checkpoint with its tokenizer, or Hub name"}
+    )
+    host: str = field(
+        default="127.0.0.1", metadata={"help": "address to listen on; 0.0.0.0 lets everybody in the network in"}
+    )
+    port: int = field(default=7860, metadata={"help": "port to listen on; 0: any free one"})
+    use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise InputError(f"port is {self.port}; allowed: 1 to 65535, or 0 for any free one")
+        if find_spec("gradio") is None:
+            raise InputError(
+                'the page needs gradio, which is not installed: python -m pip install --constraint constraints.txt -e ".[demo]"'
+            )
+
+
+def find_address(args: DemoArguments) -> tuple[int, bool]:
+    """The port, and whether only this machine reaches it; asked before anything heavy is done."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(args.host, args.port, type=socket.SOCK_STREAM)[0]
+        with socket.create_server(address[:2], family=family) as listener:
+            return listener.getsockname()[1], ipaddress.ip_address(address[0]).is_loopback
+    except (OSError, UnicodeError) as error:
+        raise InputError(
+            f"host {args.host}, port {args.port}: {error}; give an address of this machine (--host) and a free port of 1024 or "
+            "more (--port; make: PORT=), 0 for any"
+        ) from None
+
+
 def main() -> None:
-    """Parse, claim the port, open, serve."""
+    """Parse, look for the port, open, serve."""
     (args,) = parse_arguments(DemoArguments)
+    port, is_loopback = find_address(args)
     # Imported only now, for it takes seconds.
     from bert_recipes.demo.model import open_demo_model
-    from bert_recipes.demo.server import claim_port, serve
+    from bert_recipes.demo.page import serve
 
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     for library in ("accelerate", "httpx", "matplotlib", "transformers"):
         logging.getLogger(library).setLevel(logging.WARNING)
-    with claim_port(args) as listener, tempfile.TemporaryDirectory() as work_dir:
+    if not is_loopback:
+        logger.warning(
+            "host %s: whoever reaches this machine can use the page; there is no password and no encryption", args.host
+        )
+    with tempfile.TemporaryDirectory() as work_dir:
         model = open_demo_model(args.model_name_or_path, Path(work_dir), use_cpu=args.use_cpu)
         logger.info("%s: %s", model.name, ", ".join((*model.abilities, "attention", "pieces")))
-        serve(args, model, listener)
+        serve(model, args.host, port)
 
 
 if __name__ == "__main__":

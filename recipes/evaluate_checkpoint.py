@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli, saving
-from bert_recipes.finetuning.arguments import FineTuningArguments
-from bert_recipes.finetuning.scoring import ScoringArguments, names_a_task, score_checkpoint
-from bert_recipes.machine import describe_machine
+from bert_recipes.finetuning.arguments import FineTuningArguments, ScoringArguments, names_a_task
+from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
+from bert_recipes.training.speed import describe_machine
 
 
 logger = logging.getLogger("evaluate_checkpoint")
@@ -28,9 +27,9 @@ logger = logging.getLogger("evaluate_checkpoint")
 
 @dataclass
 class EvaluateArguments:
-    """Where the figures go."""
+    """Where the metrics go."""
 
-    results_file: str | None = field(default=None, metadata={"help": "also write the figures to this JSON file"})
+    results_file: str | None = field(default=None, metadata={"help": "also write the metrics to this JSON file"})
 
     def __post_init__(self) -> None:
         """See that the file can be one."""
@@ -40,7 +39,7 @@ class EvaluateArguments:
 
 @dataclass
 class EvaluationRunArguments(PreTrainingArguments):
-    """`PreTrainingArguments` without a default output_dir: the figures go to stdout and results_file."""
+    """`PreTrainingArguments` without a default output_dir: the metrics go to stdout and results_file."""
 
     def __post_init__(self) -> None:
         """See whether output_dir was given before `TrainingArguments` sets its default."""
@@ -56,11 +55,12 @@ def main() -> None:
     )
     evaluate, *settings, args = parse_arguments(EvaluateArguments, *types)
     # Imported only now, for it takes seconds.
-    from bert_recipes.training import check_launch, results_text, start_logging
+    from bert_recipes.finetuning.run import score_checkpoint
+    from bert_recipes.training.run import check_launch, results_text, start_logging
 
     if args.push_to_hub:
         raise InputError(
-            "push_to_hub has no effect here; recipes/push_to_hub.py pushes a finished run with its figures"
+            "push_to_hub has no effect here; recipes/push_to_hub.py pushes a finished run with its metrics"
         )
     start_logging(args)
     check_launch(args)
@@ -84,7 +84,7 @@ def measure_pretraining(
     model_args: ModelArguments, data_args: DataArguments, args: EvaluationRunArguments
 ) -> dict[str, Any]:
     """Losses and accuracies of both pre-training tasks on held-out pairs."""
-    from bert_recipes.pretraining import load_data, load_model, make_trainer
+    from bert_recipes.training.pretraining import load_data, load_model, make_trainer
 
     if model_args.model_name_or_path is None:
         raise InputError("model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to measure")

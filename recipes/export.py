@@ -26,8 +26,7 @@ def main() -> None:
     for library in ("httpx", "torch", "onnxscript", "onnx_ir"):
         logging.getLogger(library).setLevel(logging.WARNING)
     # Imported only now, for it takes seconds: what is out of reach has been said before.
-    from bert_recipes.exporting.export import export_checkpoint
-    from bert_recipes.exporting.report import format_table
+    from bert_recipes.exporting.export import export_checkpoint, format_table
 
     report = export_checkpoint(args)
     print(format_table(report))

@@ -4,8 +4,8 @@
     python recipes/extract_features.py --model_name_or_path runs/quickstart --input_file texts.jsonl --pooling mean \
         --layers second_to_last --output_dir sentence_vectors
 
-Row k belongs to input k. Interrupted, the same command goes on where it was. docs/features.md has the layers, the forms and
-how to read them; `--help` lists the fields.
+Row k belongs to input k. Interrupted, the same command resumes. docs/features.md has the layers, the forms and how to read
+them; `--help` lists the fields.
 """
 
 import logging
@@ -20,12 +20,12 @@ def main() -> None:
     (args,) = parse_arguments(FeatureArguments)
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     # Imported only now, for it takes seconds: what cannot work has been said before.
-    from bert_recipes.features.run import extract_features
+    from bert_recipes.features.extract import extract_features
 
     done = extract_features(args)
     print(
         f"{done.num_inputs:,} inputs, {done.num_tokens:,} tokens, {done.num_truncated:,} inputs cut; computed now: "
-        f"{done.computed:,} in {done.seconds:.1f} s, {done.inputs_per_second:,.1f} inputs/s"
+        f"{done.computed:,} in {done.seconds:.1f} s, {done.computed / done.seconds:,.1f} inputs/s"
     )
     print(f"vectors and features.json: {args.output_dir}")
 

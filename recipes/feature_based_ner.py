@@ -3,7 +3,7 @@
     python recipes/feature_based_ner.py --model_name_or_path google-bert/bert-base-cased --data_dir data/ner
 
 The hidden states of all words are computed once and kept; a BiLSTM is trained on them for every way and seed. Launched again
-it goes on where it was stopped. `--help` lists the fields; docs/ner.md says what is the paper's and what is ours.
+it resumes where it was stopped. `--help` lists the fields; docs/ner.md says what is the paper's and what is ours.
 """
 
 import logging
@@ -12,22 +12,16 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import run_cli, saving
-from bert_recipes.finetuning.feature_ner_arguments import FeatureNerArguments
-from bert_recipes.machine import describe_machine
-from bert_recipes.whole_files import write_json
+from bert_recipes.features.arguments import FeatureNerArguments
+from bert_recipes.files import write_json
+from bert_recipes.training.speed import describe_machine
 
 
 def main() -> None:
     """Compute or reopen the features, train what is not measured yet, print the table."""
     (args,) = parse_arguments(FeatureNerArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.finetuning.feature_ner import (
-        RESULTS_FILE,
-        TABLE_FILE,
-        load_feature_data,
-        make_table,
-        measure_ways,
-    )
+    from bert_recipes.features.ner import RESULTS_FILE, TABLE_FILE, load_feature_data, make_table, measure_ways
 
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     data = load_feature_data(args)

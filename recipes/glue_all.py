@@ -5,28 +5,35 @@ python recipes/glue_all.py --output_dir runs/glue --model_name_or_path google-be
 
 Every flag that is not listed here goes to each run of recipes/finetune.py, after --config
 recipes/configs/finetune/glue.yaml where no other is given. Each task's models are in OUTPUT_DIR/<task>/seed-<seed>;
---sweep paper makes each task the paper's sweep. The same command goes on after an interruption; with other seeds it adds them,
+--sweep paper makes each task the paper's sweep. The same command resumes after an interruption; with other seeds it adds them,
 and the table is that of the seeds asked for.
 """
 
 import logging
+import shlex
 import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bert_recipes.config import parse_arguments
+from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.field_types import field_types
-from bert_recipes.glue_table import TASKS, read_runs, write_table
-from bert_recipes.sweeps.flags import check_flag_names, check_flags, check_run, given_flags, split_flags, split_quoted
-from bert_recipes.sweeps.grid import choose_seeds, first_flags
-from bert_recipes.sweeps.subruns import (
+from bert_recipes.sweeps.glue import TASKS, read_runs, write_table
+from bert_recipes.sweeps.sweep import (
     FineTuning,
+    check_flag_names,
+    check_flags,
+    check_run,
+    choose_seeds,
     claimed_folder,
     end_with_children,
     finetuning_command,
+    first_flags,
+    given_flags,
     hashes_of_files,
+    read_sweep,
+    run_sweep,
+    split_flags,
 )
 
 
@@ -64,13 +71,22 @@ class GlueArguments:
                 raise InputError(f"tasks: '{name}' is none of GLUE's nine; allowed: {', '.join(TASKS)}")
 
 
+def split_quoted(name: str, text: str) -> list[str]:
+    """The flags inside the value of a flag, as a shell reads them."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise InputError(f"--{name}: {text!r} cannot be read ({error}); close every quote in it") from error
+
+
 def run_task(args: GlueArguments, name: str, finetuning: FineTuning, seeds: list[int]) -> None:
     """Run one task with every seed, or as a sweep."""
-    from bert_recipes.sweeps.runs import read_sweep, run_sweep
+    # Imported only now, for it takes seconds.
+    from bert_recipes.reports.finish import report_sweep
 
     folder = Path(args.output_dir) / name
     if args.sweep is not None:
-        run_sweep(folder, finetuning, read_sweep(args.sweep, SWEEPS, finetuning.flags), seeds)
+        run_sweep(folder, finetuning, read_sweep(args.sweep, SWEEPS, finetuning.flags), seeds, report_sweep)
         return
     for seed in seeds:
         finetuning.run(folder / f"seed-{seed}", ["--seed", str(seed)])
@@ -80,9 +96,6 @@ def main() -> None:
     """Run what is not finished, then print the table."""
     own, flags = split_flags(sys.argv[1:], field_types(GlueArguments), quoted=TASKS)
     (args,) = parse_arguments(GlueArguments, argv=own)
-    # Imported only now, for it takes seconds.
-    from bert_recipes.sweeps.runs import read_sweep
-
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     seeds = choose_seeds(args.num_seeds, args.seeds)
     if "config" not in given_flags(flags):

@@ -14,7 +14,14 @@ import sys
 from accelerate.commands import launch
 
 from bert_recipes.errors import run_cli
-from bert_recipes.launching import SHUTDOWN_SECONDS, SHUTDOWN_VARIABLE, become, checked, exit_code_of, launcher_errors
+from bert_recipes.training.launch import (
+    SHUTDOWN_SECONDS,
+    SHUTDOWN_VARIABLE,
+    become,
+    checked,
+    exit_code_of,
+    launcher_errors,
+)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.glue_submission import find_runs, write_submission
+from bert_recipes.sweeps.glue import find_runs, write_submission
 
 
 @dataclass

@@ -6,16 +6,16 @@ Line k of the output is the prediction for input k: `idx`, `prediction` and `pro
 knows its columns (task.yaml) and how its inputs were cut (run.yaml); for any other checkpoint --text_columns names them.
 """
 
+import json
 import logging
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.finetuning.input_arguments import InputArguments
-from bert_recipes.finetuning.prediction import PredictionArguments, load_predictor, replacing, write_lines
-from bert_recipes.finetuning.prediction_inputs import read_chunks
+from bert_recipes.finetuning.arguments import InputArguments, PredictionArguments
 
 
 logger = logging.getLogger("predict")
@@ -25,7 +25,8 @@ def main() -> None:
     """Parse, check, predict; a Trainer that only predicts leaves no folder behind."""
     args, inputs = parse_arguments(PredictionArguments, InputArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.training import check_launch, start_logging
+    from bert_recipes.finetuning.prediction import load_predictor, read_chunks, replacing
+    from bert_recipes.training.run import check_launch, start_logging
 
     with tempfile.TemporaryDirectory() as folder:
         run_arguments = args.run_arguments(folder)
@@ -36,17 +37,16 @@ def main() -> None:
         predictor, num_inputs = load_predictor(args, inputs, run_arguments)
         logger.info("%s: %s, %d inputs", args.model_name_or_path, predictor.task.kind, num_inputs)
 
-        # 2. Predictions
-        lines = predictor.lines(read_chunks(Path(args.input_file), predictor.task))
-        with predictor.trainer.stoppable():
-            if not predictor.trainer.is_world_process_zero():
-                write_lines(lines, None)
-            elif args.output_file is None:
-                write_lines(lines, sys.stdout)
-            else:
-                with replacing(Path(args.output_file)) as file:
-                    write_lines(lines, file)
-                logger.info("%d predictions: %s", num_inputs, args.output_file)
+        # 2. Predictions; every process takes part, the main one writes
+        with predictor.trainer.stoppable(), ExitStack() as stack:
+            is_main, file = predictor.trainer.is_world_process_zero(), sys.stdout
+            if is_main and args.output_file is not None:
+                file = stack.enter_context(replacing(Path(args.output_file)))
+            for line in predictor.lines(read_chunks(Path(args.input_file), predictor.task)):
+                if is_main:
+                    file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        if is_main and args.output_file is not None:
+            logger.info("%d predictions: %s", num_inputs, args.output_file)
 
 
 if __name__ == "__main__":

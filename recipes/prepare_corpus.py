@@ -3,7 +3,7 @@
     python recipes/prepare_corpus.py --config recipes/configs/corpus/local_text.yaml \
         --files my_texts/ --tokenizer my_tokenizer/ --output_dir my_store/
 
-The configuration may be left out. All fields: --help, or src/bert_recipes/data/corpus_arguments.py.
+The configuration may be left out. All fields: --help, or src/bert_recipes/data/prepare.py.
 """
 
 import logging
@@ -18,10 +18,8 @@ def main() -> None:
     """Parse, prepare, report."""
     # Here and not above: every process that encodes imports this file anew, and needs none of it.
     from bert_recipes.config import parse_arguments
-    from bert_recipes.data.corpus_arguments import CorpusArguments
-    from bert_recipes.data.preparation import prepare_store
-    from bert_recipes.data.preparation_report import format_report
-    from bert_recipes.tokenization import load_tokenizer
+    from bert_recipes.data.prepare import CorpusArguments, format_report, prepare_store
+    from bert_recipes.tokenization.loading import load_tokenizer
 
     (arguments,) = parse_arguments(CorpusArguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")

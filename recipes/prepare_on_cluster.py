@@ -4,7 +4,7 @@
         --tokenizer my_tokenizer/ --output_dir my_store/ --executor slurm --partition cpu --time 04:00:00
 
 Takes all fields of recipes/prepare_corpus.py, and the store is the same, byte for byte. Needs pip install 'bert-recipes[cluster]'.
-All fields: --help, or src/bert_recipes/data/executor_arguments.py.
+All fields: --help, or src/bert_recipes/data/cluster.py.
 """
 
 import logging
@@ -19,13 +19,13 @@ def main() -> None:
     """Parse, run or submit, report."""
     # Here and not above: every process of a task imports this file anew, and needs none of it.
     from bert_recipes.config import parse_arguments
-    from bert_recipes.data.corpus_arguments import CorpusArguments
-    from bert_recipes.data.executor_arguments import ExecutorArguments, require_datatrove
+    from bert_recipes.data.cluster import ExecutorArguments, require_datatrove
+    from bert_recipes.data.prepare import CorpusArguments
 
     corpus, executors = parse_arguments(CorpusArguments, ExecutorArguments)
     require_datatrove()
-    from bert_recipes.data.cluster_preparation import prepare_on_cluster
-    from bert_recipes.tokenization import load_tokenizer
+    from bert_recipes.data.cluster import prepare_on_cluster
+    from bert_recipes.tokenization.loading import load_tokenizer
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.

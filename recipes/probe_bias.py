@@ -29,7 +29,7 @@ def main() -> None:
     """Probe, print, write."""
     (args,) = parse_arguments(ProbeArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.bias_probe import probe_checkpoint, write_probe
+    from bert_recipes.reports.bias_probe import probe_checkpoint, write_probe
 
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     measured = probe_checkpoint(args.model_name_or_path)

@@ -11,13 +11,23 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bert_recipes.checkpointing import CARD_FILE
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import PushError, run_cli
-from bert_recipes.hub.client import refuse_token_flags
-from bert_recipes.hub.model_files import ModelFiles, collect_files, warn_of_what_is_seen
-from bert_recipes.hub.target import MAIN, FlagNames, PushTarget, check_full_name, check_names, open_target
-from bert_recipes.hub.upload import push, push_command
-from bert_recipes.own_card import TRACE_FILE
+from bert_recipes.hub import (
+    MAIN,
+    FlagNames,
+    ModelFiles,
+    PushTarget,
+    check_full_name,
+    check_names,
+    collect_files,
+    open_target,
+    push,
+    push_command,
+    refuse_token_flags,
+    warn_of_what_is_seen,
+)
 
 
 @dataclass
@@ -75,8 +85,8 @@ def main() -> None:
     flags = FlagNames("--repo", "--revision", "--private", "--overwrite")
     wanted = PushTarget(args.repo, args.revision, args.private, args.overwrite, run_ids, flags)
     target = open_target(wanted, later="try again later with the same command", hash_weights=model.hash_weights)
-    if TRACE_FILE in model.files and args.revision in (None, MAIN):
-        from bert_recipes.model_card import name_repository  # takes seconds, and few folders have a card of ours
+    if CARD_FILE in model.files and args.revision in (None, MAIN):
+        from bert_recipes.reports.card import name_repository  # takes seconds, and few folders have a card of ours
 
         name_repository(model.folder, target.repo_id)
         model = collect_files(model.folder, with_checkpoints=args.checkpoints)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
 
-from bert_recipes.arguments import DataArguments
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.training.arguments import DataArguments
 
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def main() -> None:
     """Load, draw, mask, print."""
     show, data_args = parse_arguments(ShowArguments, DataArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.pretraining import load_data
+    from bert_recipes.training.pretraining import load_data
 
     data = load_data(data_args, show.seed)
     total = data.train.num_pairs(show.epoch)

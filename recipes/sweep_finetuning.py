@@ -3,7 +3,7 @@
 python recipes/sweep_finetuning.py --sweep paper --num_seeds 5 --output_dir runs/mrpc_sweep \
     --config recipes/configs/finetune/glue.yaml --task mrpc --model_name_or_path google-bert/bert-base-uncased
 
-Every flag that is not listed here goes to each run of recipes/finetune.py. The same command goes on after an interruption;
+Every flag that is not listed here goes to each run of recipes/finetune.py. The same command resumes after an interruption;
 with more seeds it adds them. At the end: report.html, sweep.json, and best/, the best run. Only the best run keeps
 its weights; all keep their results and predictions.
 """
@@ -13,12 +13,18 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bert_recipes.config import parse_arguments
+from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.field_types import field_types
-from bert_recipes.sweeps.flags import check_flag_names, split_flags
-from bert_recipes.sweeps.grid import choose_seeds
-from bert_recipes.sweeps.subruns import FineTuning, end_with_children, finetuning_command
+from bert_recipes.sweeps.sweep import (
+    FineTuning,
+    check_flag_names,
+    choose_seeds,
+    end_with_children,
+    finetuning_command,
+    read_sweep,
+    run_sweep,
+    split_flags,
+)
 
 
 HERE = Path(__file__).parent
@@ -32,7 +38,7 @@ class SweepArguments:
     sweep: str = field(default="paper", metadata={"help": "name in recipes/configs/sweep, or a YAML file"})
     num_seeds: int = field(default=1, metadata={"help": "seeds 1, 2, ... of every combination"})
     seeds: list[int] | None = field(default=None, metadata={"help": "these seeds instead"})
-    metric: str | None = field(default=None, metadata={"help": "figure that decides; default: the task's own"})
+    metric: str | None = field(default=None, metadata={"help": "metric that decides; default: the task's own"})
     num_trials: int | None = field(default=None, metadata={"help": "search with Optuna instead of trying all"})
     launch: str | None = field(
         default=None, metadata={"help": "name in accelerate_configs/ or a file; default: one process, no launcher"}
@@ -44,17 +50,18 @@ def main() -> None:
     own, flags = split_flags(sys.argv[1:], field_types(SweepArguments))
     (args,) = parse_arguments(SweepArguments, argv=own)
     # Imported only now, for it takes seconds.
-    from bert_recipes.sweeps.runs import read_sweep, run_sweep
+    from bert_recipes.reports.finish import report_sweep
 
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     check_flag_names(flags, field_types(SweepArguments))
-    grid = read_sweep(args.sweep, HERE / "configs" / "sweep", flags, args.num_trials)
+    grid = read_sweep(args.sweep, HERE / "configs" / "sweep", flags, with_ranges=args.num_trials is not None)
     seeds = choose_seeds(args.num_seeds, args.seeds)
     finetuning = FineTuning(finetuning_command(HERE / "finetune.py", args.launch), tuple(flags))
     end_with_children()
-    print(run_sweep(Path(args.output_dir), finetuning, grid, seeds, metric=args.metric, num_trials=args.num_trials))
+    folder = Path(args.output_dir)
+    print(run_sweep(folder, finetuning, grid, seeds, report_sweep, metric=args.metric, num_trials=args.num_trials))
     # A page that cannot be made is a warning.
-    files = [name for name in ("report.html", "sweep.json") if (Path(args.output_dir) / name).is_file()]
+    files = [name for name in ("report.html", "sweep.json") if (folder / name).is_file()]
     print(f"{args.output_dir}/{', '.join(files)}; the best run: {args.output_dir}/best")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.model_card import CardArguments
+from bert_recipes.reports.card_arguments import CardArguments
 
 
 @dataclass
@@ -30,8 +30,8 @@ def main() -> None:
     """Check, probe, write."""
     target, given = parse_arguments(CardTargetArguments, CardArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.bias_probe import refresh_probe
-    from bert_recipes.model_card import check_card, write_card
+    from bert_recipes.reports.bias_probe import refresh_probe
+    from bert_recipes.reports.card import check_card, write_card
 
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     folder = Path(target.run_dir)

@@ -1,4 +1,4 @@
-"""Write the report of a finished run, or of a sweep, anew from its files: report.md, report.html and their pictures.
+"""Write the report of a finished run, or of a sweep, again from its files: report.md, report.html and their pictures.
 
     python recipes/write_report.py --run runs/quickstart
 
@@ -24,7 +24,7 @@ def main() -> None:
     """Read, write, say where."""
     (args,) = parse_arguments(ReportArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.reports.writing import write_report
+    from bert_recipes.reports.page import write_report
 
     print(", ".join(map(str, write_report(Path(args.run)))))
 

@@ -78,8 +78,9 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     import numpy as np
 
-    from bert_recipes.data.store_writer import StoreWriter
-    from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
+    from bert_recipes.data.store import StoreWriter
+    from bert_recipes.tokenization.loading import load_tokenizer
+    from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
     folder = tmp_path_factory.mktemp("small")
     words = [f"w{number}" for number in range(95)] + [f"##x{number}" for number in range(20)]
@@ -112,7 +113,8 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from bert_recipes.models.bert import BertForPreTraining
     from bert_recipes.models.sizes import pretraining_config
-    from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
+    from bert_recipes.tokenization.loading import load_tokenizer
+    from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
     folder = tmp_path_factory.mktemp("tiny-checkpoint")
     letters = [*string.ascii_lowercase, *string.digits]

@@ -16,16 +16,16 @@ from accelerate.commands.launch import launch_command_parser
 from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError
-from bert_recipes.launching import check_machine
-from bert_recipes.training import check_launch
+from bert_recipes.training.launch import check_machine
+from bert_recipes.training.run import check_launch
 
 
 CONFIGS = sorted((Path(__file__).parents[1] / "accelerate_configs").glob("*.yaml"))
 
 PROBE = """
 import os, torch
-from bert_recipes.arguments import PreTrainingArguments
-from bert_recipes.training import check_launch
+from bert_recipes.training.arguments import PreTrainingArguments
+from bert_recipes.training.run import check_launch
 args = PreTrainingArguments(output_dir="unused")
 check_launch(args)
 total = torch.ones(1, device=args.device)
@@ -199,10 +199,10 @@ def test_gpus_that_are_not_there_are_missed_before_a_process_starts(
 def test_deepspeed_that_is_not_installed_is_named_with_its_extra(repository: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     args = completed(repository, "deepspeed_zero2")
-    monkeypatch.setattr("bert_recipes.launching.is_deepspeed_available", lambda: False)
+    monkeypatch.setattr("bert_recipes.training.launch.is_deepspeed_available", lambda: False)
     with pytest.raises(InputError, match=r'zero2\.yaml needs DeepSpeed, .*: pip install -e "\.\[deepspeed\]"$'):
         check_machine(args, 8)
-    monkeypatch.setattr("bert_recipes.launching.is_deepspeed_available", lambda: True)
+    monkeypatch.setattr("bert_recipes.training.launch.is_deepspeed_available", lambda: True)
     with pytest.raises(InputError, match="no GPU"):
         check_machine(args, 0)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.checkpoint_access import check_checkpoint
-from bert_recipes.checkpointing import seal
+from bert_recipes.checkpointing import check_checkpoint, seal
 from bert_recipes.errors import InputError
 
 

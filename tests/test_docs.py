@@ -18,7 +18,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/READM
 SETUP_FILES = sorted(
     path for folder in ("recipes", "tokenizer", "accelerate_configs") for path in (ROOT / folder).rglob("*.yaml")
 )
-SCRIPTS = sorted([*(ROOT / "recipes").glob("*.py"), *(ROOT / "tokenizer").glob("*.py")])
+SCRIPTS = sorted(
+    [*(ROOT / "recipes").glob("*.py"), *(ROOT / "tokenizer").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+)
 
 # What CONFIG=name of a make target stands for, and the script that gets ARGS.
 CONFIG_FOLDERS = {"pretrain": "recipes/configs/pretrain", "corpus": "recipes/configs/corpus"}
@@ -30,16 +32,21 @@ TARGET_SCRIPTS |= dict.fromkeys(("glue", "squad", "swag", "ner"), "recipes/finet
 TARGET_SCRIPTS |= {"ner-features": "recipes/feature_based_ner.py", "predict": "recipes/predict.py"}
 TARGET_SCRIPTS |= {"glue-all": "recipes/glue_all.py", "glue-submission": "recipes/make_glue_submission.py"}
 TARGET_SCRIPTS |= {"features": "recipes/extract_features.py"}
-TARGET_SCRIPTS |= {"benchmark": "recipes/benchmark.py", "convert": "recipes/convert_checkpoint.py"}
+TARGET_SCRIPTS |= {"benchmark": "benchmarks/benchmark.py", "convert": "recipes/convert_checkpoint.py"}
 TARGET_SCRIPTS |= {"push": "recipes/push_to_hub.py"}
 TARGET_SCRIPTS |= {"card": "recipes/write_model_card.py", "probe-bias": "recipes/probe_bias.py"}
-TARGET_SCRIPTS |= {"compare-stock": "recipes/compare_with_stock.py", "compare": "recipes/compare_runs.py"}
-TARGET_SCRIPTS |= {"report": "recipes/write_report.py", "screenshots": "recipes/take_screenshots.py"}
+TARGET_SCRIPTS |= {"compare-stock": "benchmarks/compare_with_stock.py", "compare": "recipes/compare_runs.py"}
+TARGET_SCRIPTS |= {"report": "recipes/write_report.py", "screenshots": "tools/screenshots.py"}
 TARGET_SCRIPTS |= {"export": "recipes/export.py"}
 TARGET_SCRIPTS |= {"demo": "recipes/demo.py"}
 # Scripts that also take the flags of another one.
 TAKES_FLAGS_OF = dict.fromkeys(
-    (f"recipes/{name}.py" for name in ("sweep_finetuning", "glue_all", "compare_with_stock", "evaluate_checkpoint")),
+    (
+        "recipes/sweep_finetuning.py",
+        "recipes/glue_all.py",
+        "benchmarks/compare_with_stock.py",
+        "recipes/evaluate_checkpoint.py",
+    ),
     "recipes/finetune.py",
 )
 
@@ -162,7 +169,7 @@ Flags = Callable[[str], set[str]]
 # Prints the help of each script named, in a fork of one process that has the heavy packages: they take seconds to import.
 PRINT_HELPS = """
 import os, runpy, sys
-import bert_recipes.arguments, bert_recipes.finetuning.run
+import bert_recipes.training.arguments, bert_recipes.finetuning.run
 for script in sys.argv[1:]:
     print(f"== {script}", flush=True)
     child = os.fork()
@@ -252,10 +259,10 @@ def problems_of_make(words: list[str], flags_of: Flags) -> Iterator[str]:
     config = f"{config}/{values['CONFIG']}.yaml" if "CONFIG" in values else "recipes/configs"
     yield from (f"make {' '.join(words)}: no {path}" for path in (launch, config) if not (ROOT / path).exists())
     arguments = shlex.split(values.get("ARGS", ""))
-    if arguments and wanted[0] in TARGET_SCRIPTS:
+    if arguments and wanted[0] in TARGET_SCRIPTS and not TARGET_SCRIPTS[wanted[0]].startswith("tools/"):
         script = "recipes/sweep_finetuning.py" if "SWEEP" in values else TARGET_SCRIPTS[wanted[0]]
         yield from problems_of_script([script, *arguments], flags_of)
-    elif arguments:
+    elif arguments and not TARGET_SCRIPTS.get(wanted[0], "").startswith("tools/"):
         paths = [argument for argument in arguments if not argument.startswith("-")]
         yield from (f"no {path}" for path in paths if not (ROOT / path.split("::")[0]).exists())
 
@@ -265,7 +272,7 @@ def problems(words: list[str], flags_of: Flags) -> Iterator[str]:
         yield from problems_of_make(words[1:], flags_of)
     elif words[0] == "accelerate" or words[1:2] == ["recipes/launch.py"]:  # the same flags
         yield from problems_of_launch(words[2:], flags_of)
-    elif words[1:2] and words[1].endswith(".py"):
+    elif words[1:2] and words[1].endswith(".py") and not words[1].startswith("tools/"):
         yield from problems_of_script(words[1:], flags_of)
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from bert_recipes.errors import InputError
-from bert_recipes.inspection import fill_every_mask, judge_next_sentences, knows_words
 from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.inspection import fill_every_mask, judge_next_sentences, knows_words
 from bert_recipes.models.sizes import pretraining_config
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,8 @@ from transformers import (
     DistilBertForSequenceClassification,
 )
 
-from bert_recipes.kernels import load_kernels
-from bert_recipes.layer_choice import choose_layers
-from bert_recipes.models.bert_model import BertModel
+from bert_recipes.models.bert_model import BertModel, choose_layers
+from bert_recipes.models.kernels.loading import load_kernels
 
 
 SIZES = {

@@ -6,7 +6,7 @@ import sys
 import pytest
 from torch.utils.data import DataLoader
 
-from bert_recipes.lost_processes import describe_lost_process
+from bert_recipes.errors import describe_lost_process
 
 
 def run(body: str) -> subprocess.CompletedProcess[str]:

@@ -55,7 +55,7 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
         (["probe-bias", "MODEL=runs/a"], "recipes/probe_bias.py --model_name_or_path runs/a"),
         (["report", "RUN=runs/a"], "recipes/write_report.py --run runs/a"),
         (["compare", "RUNS=runs/a runs/b"], "recipes/compare_runs.py --runs runs/a runs/b"),
-        (["compare-stock", "TASK=mrpc"], "recipes/compare_with_stock.py --task mrpc"),
+        (["compare-stock", "TASK=mrpc"], "benchmarks/compare_with_stock.py --task mrpc"),
         (["glue-submission"], "recipes/make_glue_submission.py --runs runs/glue"),
         (
             ["features", "MODEL=m", "INPUT=a.txt"],

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import BertForPreTraining
+from transformers import TrainerControl, TrainerState
 
-from bert_recipes.arguments import PreTrainingArguments
+from bert_recipes.checkpointing import IDENTITY_FILE, write_run_id
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
-from bert_recipes.hub.identity import IDENTITY_FILE, write_run_id
-from bert_recipes.pushing import PushingTrainer, _target, check_push, link_files
-from bert_recipes.sweeps.flags import check_flags
+from bert_recipes.hub import PushCheckpoints, _pushes, _target, check_push, link_files, push_run
+from bert_recipes.sweeps.sweep import check_flags
+from bert_recipes.training.arguments import PreTrainingArguments
 
 
 def settings(folder: Path, **values: object) -> PreTrainingArguments:
@@ -37,12 +37,12 @@ def test_a_token_among_the_settings_is_refused_and_not_repeated(tmp_path: Path, 
 )
 def test_settings_that_cannot_be_followed_are_refused(tmp_path: Path, values: dict, message: str):
     with pytest.raises(InputError, match=message):
-        settings(tmp_path, push_to_hub=True, **values)
+        check_push(settings(tmp_path, push_to_hub=True, **values))
 
 
 def test_settings_without_effect_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    settings(tmp_path, hub_model_id="me/x")
-    assert "hub_model_id has no effect without --push_to_hub true" in caplog.text
+    check_push(settings(tmp_path, hub_model_id="me/x"))
+    assert "without effect without --push_to_hub true: hub_model_id" in caplog.text
 
 
 def test_a_push_is_private_unless_one_says_otherwise_and_run_yaml_has_no_launch_settings(tmp_path: Path):
@@ -60,6 +60,7 @@ def test_without_push_to_hub_nobody_is_asked(tmp_path: Path):
     args = settings(tmp_path)
     check_push(args)
     assert not args.hub_is_checked
+    assert push_run(args, 3) is None
 
 
 def test_offline_is_said_with_the_command_for_afterwards(tmp_path: Path):
@@ -131,19 +132,21 @@ def test_what_everybody_will_see_is_said_once_before_the_first_checkpoint_goes(
     args = settings(folder, push_to_hub=True, hub_private_repo=is_private, hub_always_push=True)
     check_push(args)
     write_run_id(folder / IDENTITY_FILE, "here")
-    trainer = PushingTrainer(BertForPreTraining.from_pretrained(tiny_checkpoint), args)
-    for step in (2, 4):
+    callback, control = PushCheckpoints(), TrainerControl()
+    for step in (2, 4, 6):
         checkpoint = folder / f"checkpoint-{step}"
         shutil.copytree(tiny_checkpoint, checkpoint)
         (checkpoint / "run.yaml").write_text("train_file: [/home/me/x.tfrecord]\n")
-        trainer._push_from_checkpoint(str(checkpoint))
+        state = TrainerState(global_step=step, is_world_process_zero=True)
+        control.is_interrupted = step == 6  # a signal ends the run there: nobody waits for an upload
+        callback.on_save(args, state, control)
     said = (
         f"{folder}/checkpoint-2/run.yaml names 1 paths of this machine (/home/me/x.tfrecord), which everybody will see"
     )
     assert [record.getMessage() for record in caplog.records if "machine" in record.getMessage()] == [said] * (
         not is_private
     )
-    trainer._background.wait()
+    _pushes.wait()
     assert "run.yaml" in hub_server.repositories["me/run"].branches["main"].files
     close_session()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.quickstart import FOLDER, STEPS, build_quickstart
+from bert_recipes.training.quickstart import FOLDER, STEPS, build_quickstart
 
 
 STORE = FOLDER / "store"
@@ -56,7 +56,7 @@ def test_a_script_that_fails_ends_the_run_in_one_line(repository_of_notes: Path)
 
 
 def test_configurations_and_scripts_name_the_same_files(repository: Path):
-    from bert_recipes.config_file import read_tree
+    from bert_recipes.config import read_tree
 
     assert all((repository / script).is_file() for _, script, _ in STEPS)
     tokenizer, store = (read_tree(repository / file)[0] for *_, file in STEPS[1:])

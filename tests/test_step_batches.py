@@ -3,7 +3,7 @@
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from bert_recipes.step_batches import StepBatches
+from bert_recipes.data.order import StepBatches
 
 
 GLOBAL_BATCH, STEPS = 12, 5

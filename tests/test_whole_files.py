@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.data.cached_file import build_once
-from bert_recipes.data.instance_files import check_instance_outputs, write_instances
+from bert_recipes.data.instances import check_instance_outputs, write_instances
 from bert_recipes.errors import InputError
+from bert_recipes.files import build_once, new_folder, write_json
 from bert_recipes.finetuning.prediction import replacing
-from bert_recipes.model_folder import new_folder
-from bert_recipes.tokenization import load_tokenizer
-from bert_recipes.tokenization.folder import check_tokenizer_folder, write_tokenizer_folder
-from bert_recipes.whole_files import write_json
+from bert_recipes.tokenization.loading import check_tokenizer_folder, load_tokenizer, write_tokenizer_folder
 
 
 def test_a_pipe_is_written_to_and_stays(tmp_path: Path):

@@ -17,9 +17,9 @@ import transformers
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import run_cli
-from bert_recipes.tokenization import OriginalBertTokenizer, train_wordpiece
-from bert_recipes.tokenization.arguments import TokenizerArguments
-from bert_recipes.tokenization.folder import check_tokenizer_folder, write_tokenizer_folder
+from bert_recipes.tokenization.loading import check_tokenizer_folder, write_tokenizer_folder
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+from bert_recipes.tokenization.training import TokenizerArguments, train_wordpiece
 
 
 def main() -> None:

@@ -14,28 +14,31 @@ if TYPE_CHECKING:
     from bert_recipes.data.pairs import build_sentence_pairs
     from bert_recipes.data.sentences import split_sentences
     from bert_recipes.models.bert import BertForPreTraining
-    from bert_recipes.tasks.registry import get_task, list_tasks
-    from bert_recipes.tokenization import load_tokenizer, train_wordpiece
-    from bert_recipes.trainer import BertTrainer
-    from bert_recipes.training import run_training
+    from bert_recipes.tasks.rows import get_task, list_tasks
+    from bert_recipes.tokenization.loading import load_tokenizer
+    from bert_recipes.tokenization.training import train_wordpiece
+    from bert_recipes.training.arguments import PreTrainingArguments
+    from bert_recipes.training.bert_trainer import BertTrainer
+    from bert_recipes.training.run import run_training
 
 __version__ = "0.1.0"
 
 # public name -> module that is imported when the name is first used
 _HOMES = {
     "BertForPreTraining": "models.bert",
-    "BertTrainer": "trainer",
+    "BertTrainer": "training.bert_trainer",
     "DataCollatorForPreTraining": "data.collator",
+    "PreTrainingArguments": "training.arguments",
     "PreTrainingDataset": "data.dataset",
     "build_sentence_pairs": "data.pairs",
-    "get_task": "tasks.registry",
+    "get_task": "tasks.task",
     "iter_documents": "data.corpus",
-    "list_tasks": "tasks.registry",
-    "load_tokenizer": "tokenization",
+    "list_tasks": "tasks.task",
+    "load_tokenizer": "tokenization.loading",
     "mask_tokens": "data.masking",
-    "run_training": "training",
+    "run_training": "training.run",
     "split_sentences": "data.sentences",
-    "train_wordpiece": "tokenization",
+    "train_wordpiece": "tokenization.training",
 }
 
 __all__ = [  # noqa: RUF022  (in the order of the data's way)
@@ -49,6 +52,7 @@ __all__ = [  # noqa: RUF022  (in the order of the data's way)
     "DataCollatorForPreTraining",
     "BertForPreTraining",
     "BertTrainer",
+    "PreTrainingArguments",
     "run_training",
     "get_task",
     "list_tasks",

@@ -6,18 +6,26 @@ power at any instant. What its files hold is written down with sizes and hashes,
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import os
 import re
 import shutil
+import uuid
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
 from bert_recipes.errors import InputError
-from bert_recipes.file_hash import hash_of
-from bert_recipes.whole_files import sync_paths, write_json
+from bert_recipes.files import hash_of, sync_paths, write_json
+from bert_recipes.hub_access import is_hub_name, why_unreachable
 
 
 logger = logging.getLogger(__name__)
@@ -56,9 +64,6 @@ def seal(folder: Path) -> None:
 
     Args:
         folder: A checkpoint that is not yet called so.
-
-    Raises:
-        OSError: What the file system says.
     """
     files = {
         path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": hash_of(path)}
@@ -211,11 +216,7 @@ def remove_leftovers(run_folder: Path) -> None:
 
 
 def read_step(checkpoint: Path) -> int:
-    """Optimiser steps that a complete checkpoint's model has done.
-
-    Raises:
-        InputError: Its state says nothing of them.
-    """
+    """Optimiser steps that a complete checkpoint's model has done."""
     try:
         return int(json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["global_step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -224,3 +225,131 @@ def read_step(checkpoint: Path) -> int:
 
 def _files_of(folder: Path) -> Iterator[Path]:
     yield from sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
+
+
+IDENTITY_FILE = "run_identity.json"
+FORMAT = "bert-recipes run"
+
+
+def parse_run_id(text: str) -> str | None:
+    """The run's number out of the text of its file; None where it says nothing of one."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        return None
+    run_id = content.get("run_id")
+    return run_id if isinstance(run_id, str) and run_id else None
+
+
+def read_run_id(folder: Path) -> str | None:
+    """The run that a folder's model comes from; None where nobody knows.
+
+    Args:
+        folder: A run, a checkpoint, or anything else.
+    """
+    try:
+        return parse_run_id((folder / IDENTITY_FILE).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def write_run_id(path: Path, run_id: str) -> None:
+    """Write a run's number."""
+    write_json(path, {"format": FORMAT, "run_id": run_id})
+
+
+def keep_run_id(folder: Path, checkpoint: Path | None) -> str:
+    """The number of the run in a folder, or of the checkpoint that it goes on from; a new one for a new run.
+
+    Args:
+        folder: output_dir; gets the file where it has none.
+        checkpoint: What the run goes on from.
+    """
+    run_id = read_run_id(folder)
+    if run_id is None:
+        known = None if checkpoint is None else read_run_id(checkpoint)
+        run_id = known or uuid.uuid4().hex
+        write_run_id(folder / IDENTITY_FILE, run_id)
+    return run_id
+
+
+CARD_FILE = "README.md"
+_SEAL = re.compile(r"\n*<!-- bert-recipes: SHA-256 of the text above [0-9a-f]{64} -->\s*$")
+
+
+def seal_card(text: str) -> str:
+    """Put the hash of a card's text at its end, by which `is_generated_card` knows one that nobody has edited."""
+    text = _SEAL.sub("", text).rstrip()
+    return f"{text}\n\n<!-- bert-recipes: SHA-256 of the text above {hashlib.sha256(text.encode()).hexdigest()} -->\n"
+
+
+def is_generated_card(folder: Path) -> bool:
+    """Whether a card may be written there: there is none, or one that is as this project wrote it."""
+    if not (folder / CARD_FILE).exists():
+        return True
+    try:
+        text = (folder / CARD_FILE).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
+    return text == seal_card(text)
+
+
+def check_checkpoint(name: str) -> bool:
+    """See that a checkpoint is there, before anything heavy is done.
+
+    Args:
+        name: Folder or Hub name.
+
+    Returns:
+        Whether only the local Hub cache can be asked for it.
+    """
+    if not name.strip():
+        raise InputError("model_name_or_path is empty; give a checkpoint folder or a Hub name")
+    folder = Path(name)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise InputError(f"model_name_or_path: {name} {_why_no_model(folder)}")
+        if not any((folder / file).is_file() for file in ("model.safetensors", "model.safetensors.index.json")):
+            raise InputError(f"model_name_or_path: {name} has no model.safetensors; no other weights are opened")
+        return False
+    if not is_hub_name(name):
+        raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name")
+    reason = why_unreachable()
+    if reason is not None and not isinstance(try_to_load_from_cache(name, "config.json"), str):
+        where = f"no folder {name}, no model of that name in the local Hub cache"
+        raise InputError(f"model_name_or_path: {where}, and {reason}; give a checkpoint folder")
+    return reason is not None
+
+
+def _why_no_model(folder: Path) -> str:
+    """What is said of a folder without config.json: a run writes its model at its end."""
+    # A finished run has results; a checkpoint of one has a state.
+    if not (folder / "run.yaml").is_file() or any(
+        (folder / file).is_file() for file in ("all_results.json", STATE_FILE)
+    ):
+        return "has no config.json; give a checkpoint folder"
+    newest, _ = last_complete(folder)
+    instead = "it has no complete checkpoint yet" if newest is None else f"its newest complete checkpoint is {newest}"
+    return f"holds a run that has not come to its end, and has no config.json yet; {instead}"
+
+
+@contextmanager
+def opening(name: str) -> Iterator[None]:
+    """Report in one line that a checkpoint cannot be opened, whatever the library raises for it."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise InputError(f"model_name_or_path: {name} cannot be opened: {reason}") from error
+
+
+def warn_once(message: str, *values: object) -> None:
+    """Warn in the main process only: the others have the same settings."""
+    logger.log(logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.DEBUG, message, *values)
+
+
+TASK_FILE, SWEEP_FILE = "task.yaml", "sweep.json"

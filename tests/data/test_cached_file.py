@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from bert_recipes.data.cached_file import build_once, remove_cached, usable_cache_dir
+from bert_recipes.files import build_once, remove_cached, usable_cache_dir
 
 
 def build_slowly(path):

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bert_recipes.data.corpus import CorpusCounts, iter_documents, iter_hub_documents
-from bert_recipes.data.files import describe_files, find_files
+from bert_recipes.data.corpus import CorpusCounts, describe_files, find_files, iter_documents, iter_hub_documents
 from bert_recipes.errors import InputError
 
 
@@ -98,14 +97,6 @@ def test_every_row_is_a_document(tmp_path, suffix):
     assert counts.dropped == {"rows_without_text": 2}
     assert counts.documents == 2
     assert counts.source_bytes == path.stat().st_size
-
-
-def test_a_json_array_is_read_element_by_element(tmp_path, monkeypatch):
-    monkeypatch.setattr("bert_recipes.data.json_rows._CHUNK_BYTES", 7)
-    rows = [{"text": f"t\u00e9xt {number}" + "x" * number} for number in range(40)]
-    path = write(tmp_path / "a.json", "\ufeff" + json.dumps(rows, indent=1, ensure_ascii=False))
-
-    assert read(path) == [[row["text"]] for row in rows]
 
 
 def test_gzip_text_is_read(tmp_path):
@@ -242,9 +233,8 @@ def test_a_value_that_is_no_text_names_file_and_row(tmp_path):
     ("name", "content", "line"),
     [
         ("a.jsonl", '{"text": "a"}\n{"text": \n', 2),
-        ("a.json", '[{"text": "a"},\n\n {"text": }]', 3),
-        ("b.json", '[{"text": "a"},\n {"text": "b"}', 2),
-        ("c.jsonl", "[" * 100_000, 1),
+        ("a.json", '{"text": "a"}\n\n {"text": }', 3),
+        ("b.jsonl", '{"text":' + "[" * 100_000, 1),
     ],
 )
 def test_broken_json_names_file_and_line(tmp_path, name, content, line):
@@ -253,35 +243,14 @@ def test_broken_json_names_file_and_line(tmp_path, name, content, line):
     assert f"{path}:{line}: broken JSON" in error_of(path)
 
 
-@pytest.mark.parametrize("tail", ['{"text": "b"}', '\n\n[{"text": "b"}]', "]"])
-def test_what_follows_a_json_array_is_refused_and_not_passed_over(tmp_path, monkeypatch, tail):
-    monkeypatch.setattr("bert_recipes.data.json_rows._CHUNK_BYTES", 7)
-    path = write(tmp_path / "a.json", '[{"text": "a"}]\n' + tail)
-
-    assert f"a.json:{2 + tail.count(chr(10))}: something follows the end of the JSON array" in error_of(path)
-    assert read(write(tmp_path / "b.json", '[{"text": "a"}]\n' + " " * 20)) == [["a"]]
-
-
-def test_a_json_array_is_known_by_any_spelling_of_its_suffix(tmp_path):
-    assert read(write(tmp_path / "a.JSON", '[{"text": "a"}]')) == [["a"]]
-
-
-def test_repairs_in_a_json_array_are_counted_as_in_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr("bert_recipes.data.json_rows._CHUNK_BYTES", 7)
-    row = b'{"text": "a\xffb\xef\xbf\xbd\xc3\xa9"}'
-    found = []
-    for name, content in (("a.json", b"\xef\xbb\xbf[" + row + b"]"), ("a.jsonl", b"\xef\xbb\xbf" + row)):
-        counts, path = CorpusCounts(), write(tmp_path / name, content)
-        assert read(path, encoding_errors="replace", counts=counts) == [["a\ufffdb\ufffd\u00e9"]]
-        assert counts.text_bytes == len(content)
-        found.append(counts.repaired)
-
-    assert found[0] == found[1] == {"byte_order_marks_removed": 1, "characters_replaced": 1}
+def test_a_json_array_is_refused_with_what_to_do(tmp_path):
+    for content in ('\ufeff\n [{"text": "a"}]', '[\n{"text": "a"}\n]'):
+        assert "a JSON array; one object a line is read: convert it" in error_of(write(tmp_path / "a.json", content))
 
 
 def test_a_column_that_stands_there_twice_is_refused_and_half_of_it_not_dropped(tmp_path):
     write(tmp_path / "a.jsonl", '{"id": 1, "id": 2, "text": "a"}\n{"text": "a", "text": "b"}\n')
-    write(tmp_path / "a.json", '[{"text": "a", "text": "b"}]')
+    write(tmp_path / "a.json", '{"text": "a", "text": "b"}')
     pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]), tmp_path / "a.parquet")
 
     for name, where in (("a.jsonl", ":2"), ("a.json", ":1"), ("a.parquet", "")):

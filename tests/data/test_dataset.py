@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from bert_recipes.data import epoch_index
+from bert_recipes.data import dataset as epoch_index
 from bert_recipes.data.dataset import PreTrainingDataset
-from bert_recipes.data.splits import TokenStore
-from bert_recipes.data.store_writer import StoreWriter
+from bert_recipes.data.store import StoreWriter, TokenStore
 from bert_recipes.errors import InputError
 
 

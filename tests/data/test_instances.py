@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
-from bert_recipes.data.instance_files import FEATURE_NAMES, Instance, write_instances
-from bert_recipes.data.instances import InstanceDataset
-from bert_recipes.data.tfrecord import decode_example, encode_example, encode_int64_feature, write_record
+from bert_recipes.data.instances import FEATURE_NAMES, Instance, InstanceDataset, write_instances
 from bert_recipes.errors import InputError
+from bert_recipes.tensorflow_files import decode_example, encode_example, encode_int64_feature, write_record
 
 
 SUFFIXES = [".jsonl", ".parquet", ".tfrecord"]

@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.data.instance_files import FEATURE_NAMES, write_instances
-from bert_recipes.data.instances import InstanceDataset
-from bert_recipes.data.original_instances import OriginalPairs, create_training_instances, read_documents
-from bert_recipes.data.original_masking import OriginalMasking, mask_in_original_order, shuffle
+from bert_recipes.data.instances import FEATURE_NAMES, InstanceDataset, write_instances
+from bert_recipes.data.original import (
+    OriginalMasking,
+    OriginalPairs,
+    create_training_instances,
+    mask_in_original_order,
+    read_documents,
+    shuffle,
+)
 from bert_recipes.errors import InputError
 
 
@@ -151,7 +156,7 @@ def test_bad_text_is_named(tmp_path, content, message):
 
 
 def test_a_line_that_is_no_sentence_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("bert_recipes.data.original_instances.MAX_LINE_BYTES", 20)
+    monkeypatch.setattr("bert_recipes.data.original.MAX_LINE_BYTES", 20)
     file = tmp_path / "a.txt"
     file.write_bytes(b"the house runs over\n" + b"the\n" + b"x" * 30)
     with pytest.raises(InputError, match=r"a\.txt, line 3: this line is longer than 20 bytes"):

@@ -15,14 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bert_recipes.data import columns
-from bert_recipes.data.splits import COLUMN_OF_FILE, TokenStore
-from bert_recipes.data.store import open_store
-from bert_recipes.data.store_writer import StoreWriter
+from bert_recipes.data import store as columns
+from bert_recipes.data.store import COLUMN_OF_FILE, StoreWriter, open_store
 from bert_recipes.errors import InputError
 
 
 SPECIAL_IDS = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
+DAMAGED = "damaged or incomplete: prepare the store again"
 DOCUMENTS = [[[5, 6, 7], [8]], [[9]], [[5, 5], [6], [99, 7, 5]]]
 
 
@@ -242,59 +241,73 @@ def test_missing_and_foreign_folders_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "part"),
+    "change",
     [
-        ({"format_version": 3}, "update bert-recipes"),
-        ({"format_version": 2}, "damaged: 'shards' missing"),
-        ({"vocab_size": 101}, "changed by hand or damaged"),
-        ({"splits": {}}, "changed by hand or damaged"),
-        ({"special_ids": {**SPECIAL_IDS, "cls": None}}, "'special_ids' must name"),
-        ({"special_ids": {**SPECIAL_IDS, "cls": 100}}, "outside the vocabulary"),
-        ({"splits": {"training": {}}}, "no split is called 'training'"),
-        ({"splits": {"train": {"files": {}}}}, "damaged"),
-        ({"splits": {"train": None}}, "damaged"),
-        ({"fingerprint": None}, "changed by hand or damaged"),
+        {"format_version": 2},
+        {"vocab_size": 101},
+        {"vocab_size": None},
+        {"splits": {}},
+        {"splits": {"training": {}}},
+        {"splits": {"train": {"files": {}}}},
+        {"splits": {"train": None}},
+        {"special_ids": {**SPECIAL_IDS, "cls": None}},
+        {"special_ids": {**SPECIAL_IDS, "cls": 100}},
+        {"special_ids": {}},
+        {"fingerprint": None},
+        {"tokenizer_fingerprint": "other"},
     ],
 )
-def test_changed_metadata_is_refused(tmp_path, change, part):
+def test_changed_metadata_is_refused(tmp_path, change):
     path = write_store(tmp_path / "store")
     metadata = json.loads((path / "store.json").read_text())
     (path / "store.json").write_text(json.dumps({**metadata, **change}))
+    assert DAMAGED in error_of(path)
 
-    assert part in error_of(path)
+    for name in change:
+        del metadata[name]
+    (path / "store.json").write_text(json.dumps(metadata))
+    assert ("format version None" if "format_version" in change else DAMAGED) in error_of(path)
 
 
-@pytest.mark.parametrize(
-    "key", ["fingerprint", "tokenizer_fingerprint", "vocab_size", "special_ids", "dtype", "splits"]
-)
-def test_metadata_that_lacks_a_key_is_refused(tmp_path, key):
+def test_a_store_of_a_later_release_is_refused(tmp_path):
     path = write_store(tmp_path / "store")
     metadata = json.loads((path / "store.json").read_text())
-    del metadata[key]
-    (path / "store.json").write_text(json.dumps(metadata))
+    (path / "store.json").write_text(json.dumps({**metadata, "format_version": 3}))
 
-    assert key in error_of(path)
+    assert "update bert-recipes" in error_of(path)
 
 
 @pytest.mark.parametrize("file", ["tokens.arrow", "sentences.arrow", "documents.arrow", "unigram.arrow"])
-def test_files_that_are_cut_short_missing_or_overwritten_are_named(tmp_path, file):
+def test_files_that_are_cut_short_missing_or_overwritten_are_refused(tmp_path, file):
     path = write_store(tmp_path / "store")
     part = path / "train" / file
     whole = part.read_bytes()
 
     part.write_bytes(whole[:-10])
-    assert f"{part}: cut short" in error_of(path)
+    assert f"{part}: {DAMAGED}" in error_of(path)
     part.write_bytes(b"\0" * len(whole))
-    assert f"{part}: damaged" in error_of(path)
+    assert f"{part}: {DAMAGED}" in error_of(path)
     part.unlink()
-    assert f"{part}: this file of the store is missing" in error_of(path)
+    assert f"{path}: {DAMAGED}" in error_of(path)
+
+
+def test_values_of_another_type_are_refused(tmp_path):
+    """The hash is of the bytes: it is that of int64."""
+    path = write_store(tmp_path / "store")
+    file = path / "train" / "sentences.arrow"
+    values = np.array(columns.Column(file, "token_offset").slice(0, 7)).view(np.uint64)
+    writer = columns.ColumnWriter(file, "token_offset", np.uint64)
+    writer.append(values)
+    writer.close()
+
+    assert f"{file}: {DAMAGED}" in error_of(path)
 
 
 def test_metadata_nested_without_end_is_refused(tmp_path):
     path = write_store(tmp_path / "store")
     (path / "store.json").write_text("[" * 100_000)
 
-    assert "store.json: damaged" in error_of(path)
+    assert DAMAGED in error_of(path)
 
 
 def test_counts_that_the_files_do_not_hold_are_refused(tmp_path):
@@ -303,32 +316,7 @@ def test_counts_that_the_files_do_not_hold_are_refused(tmp_path):
     metadata["splits"]["validation"]["num_documents"] = 2
     (path / "store.json").write_text(json.dumps(metadata))
 
-    assert "num_documents of validation is not what its files hold" in error_of(path)
-
-
-def change_number(path, place, value):
-    """Change one int64 in the values of a column; its checksum and its length stay what they are."""
-    data = path.read_bytes()
-    values = columns.Column(path, columns_of(path)).slice(0, 4).tobytes()
-    begin = data.index(values) + 8 * place
-    path.write_bytes(data[:begin] + value.to_bytes(8, "little", signed=True) + data[begin + 8 :])
-
-
-def columns_of(path):
-    return {"sentences.arrow": "token_offset", "documents.arrow": "sentence_offset"}[path.name]
-
-
-@pytest.mark.parametrize("value", [-5, 0, 10**6])
-def test_offsets_that_lead_elsewhere_are_an_error_and_no_wrong_tokens(tmp_path, value):
-    for name in ("documents.arrow", "sentences.arrow"):
-        path = write_store(tmp_path / name)
-        change_number(path / "train" / name, 2, value)
-        assert f"{name}: damaged: other values than were written" in error_of(path)
-        split = TokenStore(path / "train")
-        with pytest.raises(InputError, match=f"{name}: damaged: its offsets do not grow"):
-            split.sentence_offsets(0, 3) if name == "documents.arrow" else split.sentence_lengths(0, 6)
-    with pytest.raises(InputError, match=r"sentences\.arrow: damaged"):
-        split.tokens(1, 2)
+    assert DAMAGED in error_of(path)
 
 
 @pytest.mark.parametrize("name", [b"token_offset", b"token_id"])
@@ -337,7 +325,7 @@ def test_a_column_name_that_is_no_text_is_damage(tmp_path, name):
     file = path / "train" / {b"token_offset": "sentences.arrow", b"token_id": "tokens.arrow"}[name]
     file.write_bytes(file.read_bytes().replace(name, b"\xff" + name[1:]))
 
-    assert f"{file}: damaged" in error_of(path)
+    assert f"{file}: {DAMAGED}" in error_of(path)
 
 
 def test_a_file_that_claims_more_rows_than_it_has_bytes_for_is_refused(tmp_path):
@@ -361,7 +349,7 @@ def test_files_of_different_stores_do_not_mix(tmp_path):
     other = write_store(tmp_path / "b", [[[5, 6, 7], [8]], [[9]], [[5, 5], [6], [99, 7]]])
     shutil.copy(other / "train" / "sentences.arrow", path / "train" / "sentences.arrow")
 
-    assert "does not fit the other files" in error_of(path)
+    assert DAMAGED in error_of(path)
 
 
 def test_another_tokenizer_is_refused(tmp_path):
@@ -382,7 +370,7 @@ def test_other_values_in_a_file_of_the_same_size_are_refused(tmp_path):
         values = columns.Column(file, COLUMN_OF_FILE[file.name]).slice(0, 4).tobytes()
         place = before.index(values)
         file.write_bytes(before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :])
-        assert "prepare the store again" in error_of(path), file.name
+        assert DAMAGED in error_of(path), file.name
         file.write_bytes(before)
     assert documents_of(open_store(path).train) == DOCUMENTS
 

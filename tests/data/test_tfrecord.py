@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bert_recipes.data.tfrecord import (
+from bert_recipes.tensorflow_files import (
     check_record,
     decode_example,
     encode_example,

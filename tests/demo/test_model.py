@@ -1,24 +1,16 @@
-"""What a checkpoint can do follows from the heads it has; what is no BERT is one line."""
+"""What a checkpoint can do follows from its heads; attention is that of stock transformers; what is no BERT is one line."""
 
 import json
 import shutil
 
+import numpy as np
 import pytest
+import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from bert_recipes.demo.model import open_demo_model
-from bert_recipes.demo.tabs import answer, tabs_of
+from bert_recipes.demo.model import compute_attention, open_demo_model
 from bert_recipes.errors import InputError
-
-
-def copy_as(checkpoint, folder, class_name):
-    """The checkpoint as another stock class, with its tokenizer."""
-    model = getattr(transformers, class_name).from_pretrained(checkpoint)
-    model.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
-        shutil.copy(checkpoint / name, folder)
-    return folder
 
 
 def change_config(folder, **values):
@@ -27,7 +19,7 @@ def change_config(folder, **values):
 
 
 @pytest.mark.parametrize(
-    ("class_name", "abilities", "lacking"),
+    ("class_name", "abilities", "num_lacking"),
     [
         ("BertForPreTraining", ("fill_mask", "next_sentence"), 0),
         ("BertForMaskedLM", ("fill_mask",), 1),
@@ -35,73 +27,64 @@ def change_config(folder, **values):
         ("BertModel", (), 2),
     ],
 )
-def test_the_tabs_of_a_stock_folder_follow_from_its_heads(tiny_checkpoint, tmp_path, class_name, abilities, lacking):
-    folder = copy_as(tiny_checkpoint, tmp_path / "model", class_name)
-    model = open_demo_model(str(folder), tmp_path, use_cpu=True)
-    assert model.abilities == abilities
-    assert len(model.lacks) == lacking
-    assert [tab.name for tab in tabs_of(model)] == [*abilities, "attention", "pieces"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "tab", "num_fields"),
-    [
-        ("sequence_classification", "classify", 2),
-        ("token_classification", "tag", 1),
-        ("question_answering", "answer", 2),
-        ("multiple_choice", "choose", 2),
-    ],
-)
-def test_a_fine_tuned_run_has_the_tab_of_its_task(fine_tuned, kind, tab, num_fields):
-    model = fine_tuned(kind)
-    first, *others = tabs_of(model)
-    assert (first.name, len(first.fields)) == (tab, num_fields)
-    assert [other.name for other in others] == ["attention", "pieces"]
-    assert "fine-tuned" in model.lacks[0]
-
-
-def test_a_classifier_that_says_nothing_of_pairs_takes_one_text_or_two(tiny_runs, tmp_path):
+def test_abilities_of_a_stock_folder_follow_from_its_heads(
+    tiny_checkpoint, tmp_path, class_name, abilities, num_lacking
+):
     folder = tmp_path / "model"
-    shutil.copytree(tiny_runs("sequence_classification"), folder)
-    (folder / "task.yaml").unlink()
+    getattr(transformers, class_name).from_pretrained(tiny_checkpoint).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        shutil.copy(tiny_checkpoint / name, folder)
     model = open_demo_model(str(folder), tmp_path, use_cpu=True)
-    assert [field.needs_text for field in tabs_of(model)[0].fields] == [True, False]
+    assert (model.abilities, len(model.lacks)) == (abilities, num_lacking)
 
 
-def of_one_segment(folder):
+def test_the_oldest_folders_do_not_name_their_model_type(tiny_checkpoint, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
+    values = json.loads((folder / "config.json").read_text())
+    del values["model_type"], values["architectures"]
+    (folder / "config.json").write_text(json.dumps(values))
+    assert open_demo_model(str(folder), tmp_path, use_cpu=True).abilities == ("fill_mask", "next_sentence")
+
+
+def test_a_model_of_one_segment_is_asked_for_no_pairs(tiny_checkpoint, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     name = "bert.embeddings.token_type_embeddings.weight"
-    weights[name] = weights[name][:1].clone()
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights | {name: weights[name][:1].clone()}, folder / "model.safetensors", metadata={"format": "pt"})
     change_config(folder, type_vocab_size=1)
-    return folder
-
-
-def test_a_model_of_one_segment_is_asked_for_no_pairs(tiny_checkpoint, tiny_runs, tmp_path, words_of):
-    model = open_demo_model(
-        str(of_one_segment(shutil.copytree(tiny_checkpoint, tmp_path / "a"))), tmp_path, use_cpu=True
-    )
+    model = open_demo_model(str(folder), tmp_path, use_cpu=True)
     assert model.abilities == ("fill_mask",)
     assert "knows no second segment" in model.lacks[0]
-    attention = tabs_of(model)[1]
-    assert "the model knows no second segment" in words_of(answer(model, attention, "the a", "b", 1, 1))
-    assert "bd-lines" in answer(model, attention, "the a", "", 1, 1)
-    folder = of_one_segment(shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "b"))
-    (folder / "task.yaml").unlink()
-    classify, *_ = tabs_of(open_demo_model(str(folder), tmp_path, use_cpu=True))
-    assert len(classify.fields) == 1
+    assert compute_attention(model, "the a")[1].shape == (2, 2, 4, 4)
+    with pytest.raises(InputError, match="knows no second segment"):
+        compute_attention(model, "the a", "b")
 
 
-def break_weights(folder):
-    weights = load_file(folder / "model.safetensors")
-    weights.pop("bert.encoder.layer.1.output.dense.weight")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+@pytest.mark.parametrize("kind", [None, "sequence_classification", "question_answering"])
+@pytest.mark.parametrize("texts", [("the a b c",), ("the cat, of 7", "dog and 9!")])
+def test_attention_is_that_of_stock_transformers(demo_model, fine_tuned, tiny_checkpoint, tiny_runs, kind, texts):
+    folder, model = (tiny_runs(kind), fine_tuned(kind)) if kind else (tiny_checkpoint, demo_model)
+    stock = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(*texts, return_tensors="pt")
+    with torch.no_grad():
+        expected = torch.cat(stock(**inputs, output_attentions=True).attentions).numpy()
+    tokens, weights, num_positions = compute_attention(model, *texts)
+    assert tokens == tokenizer.convert_ids_to_tokens(inputs["input_ids"][0].tolist())
+    assert num_positions == len(tokens)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    assert expected.std() > 5e-4, "the heads must differ, or any picture would do"
+
+
+def test_a_long_text_is_cut_to_the_positions_and_only_the_first_are_kept(demo_model):
+    tokens, weights, num_positions = compute_attention(demo_model, "a " * 300, limit=10)
+    _, complete, _ = compute_attention(demo_model, "a " * 126)
+    assert (len(tokens), num_positions) == (10, 302)
+    np.testing.assert_allclose(weights, complete[:, :, :10, :10], atol=1e-7)
 
 
 BROKEN = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "has no model.safetensors"),
-    "a weight lost": (break_weights, "no weights for bert.encoder.layer.1.output.dense.weight"),
     "another model": (lambda folder: change_config(folder, model_type="roberta"), "is no BERT.*'roberta'"),
     "no tokenizer": (
         lambda folder: [(folder / name).unlink() for name in ("vocab.txt", "tokenizer.json")],
@@ -109,10 +92,7 @@ BROKEN = {
     ),
     "another tokenizer": (lambda folder: change_config(folder, vocab_size=50), "do not belong together"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot be opened"),
-    "a list": (
-        lambda folder: (folder / "config.json").write_text("[]"),
-        "holds no mapping|cannot be opened|no BERT.*list",
-    ),
+    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "no mapping|cannot be opened|no BERT.*list"),
 }
 
 
@@ -123,17 +103,3 @@ def test_what_is_no_bert_is_one_line(tiny_checkpoint, tmp_path, name):
     change(folder)
     with pytest.raises(InputError, match=message):
         open_demo_model(str(folder), tmp_path, use_cpu=True)
-
-
-def test_a_folder_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(InputError, match="no folder"):
-        open_demo_model(str(tmp_path / "nothing"), tmp_path)
-
-
-def test_the_oldest_folders_do_not_name_their_kind(tiny_checkpoint, tmp_path):
-    folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
-    values = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps({key: value for key, value in values.items() if key not in ("model_type", "architectures")})
-    )
-    assert open_demo_model(str(folder), tmp_path, use_cpu=True).abilities == ("fill_mask", "next_sentence")

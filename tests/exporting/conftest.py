@@ -13,7 +13,7 @@ def pretrained_run(small_store, tmp_path_factory):
 
     from bert_recipes.models.bert import BertForPreTraining
     from bert_recipes.models.sizes import pretraining_config
-    from bert_recipes.tokenization import load_tokenizer
+    from bert_recipes.tokenization.loading import load_tokenizer
 
     folder = tmp_path_factory.mktemp("pretrained") / "run"
     tokenizer = load_tokenizer(small_store / "tokenizer")

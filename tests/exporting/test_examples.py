@@ -86,9 +86,9 @@ def test_choices(exported, runs, tmp_path):
 
 
 def test_masks_and_pairs(exported, pretrained_run, tmp_path):
-    from bert_recipes.inspection import fill_every_mask, judge_next_sentences
     from bert_recipes.models.bert import BertForPreTraining
-    from bert_recipes.tokenization import load_tokenizer
+    from bert_recipes.models.inspection import fill_every_mask, judge_next_sentences
+    from bert_recipes.tokenization.loading import load_tokenizer
 
     model, tokenizer = BertForPreTraining.from_pretrained(pretrained_run), load_tokenizer(pretrained_run)
     lines = run_example(exported("pretraining")[0], "w1 w2 [MASK] w4\nw1 w2\tw3 w4 w5\n", tmp_path)
@@ -107,7 +107,7 @@ def test_masks_and_pairs(exported, pretrained_run, tmp_path):
 def test_several_labels_numbers_and_names_left_out(tiny_checkpoint, export, tmp_path):
     from transformers import BertForSequenceClassification
 
-    from bert_recipes.tokenization import load_tokenizer
+    from bert_recipes.tokenization.loading import load_tokenizer
 
     (tmp_path / "in.txt").write_text("ab cd\nef\n")
     # The last's config.json names no labels: they are the library's default.

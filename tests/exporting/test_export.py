@@ -1,16 +1,15 @@
 """The whole way: what lies in the folder, and on what it was compared."""
 
-import functools
 import json
 import math
-import os
+import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
-from bert_recipes.exporting.arguments import ExportArguments
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import InputError
+from bert_recipes.exporting.arguments import ExportArguments, check_request
 
 
 HEADS = (
@@ -55,8 +54,8 @@ def test_the_score_before_is_that_of_the_run(exported, runs, head):
 
 def check_scores(report, run, length, **settings):
     """They are those of the Trainer's own evaluation at that length."""
-    from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
-    from bert_recipes.pretraining import load_data, load_model, make_trainer
+    from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
+    from bert_recipes.training.pretraining import load_data, load_model, make_trainer
 
     data = load_data(DataArguments(max_seq_length=length, **settings), seed=1)
     model = load_model(ModelArguments(model_name_or_path=str(run)), data.tokenizer, length, seed=0)
@@ -100,20 +99,20 @@ def test_int8_is_smaller_and_says_what_it_is(exported, head):
     assert 0 < int8["mean_difference"] < int8["largest_difference"]
     made = report["int8"]
     assert made["int8_weights"] > made["float_weights"]
-    assert len(made["tried"]) == 4
+    assert len(made["tried"]) == 2
     assert made["tried"][0]["bytes"] == int8["bytes"]
     assert (made["tried"][0]["settings"].startswith("a scale a column")) == made["per_channel"]
     text = (folder / "export.md").read_text()
     assert "onnxruntime, int8" in text
     assert all(each["settings"] in text for each in made["tried"])
     assert f"on {made['tried_on']} {report['compared_on']['unit']}:" in text
-    assert made["tried_on"] == min(256, report["compared_on"]["number"])
+    assert made["tried_on"] == report["compared_on"]["number"]
     # Each layer multiplies queries by keys and scores by values.
     assert made["float_products"] == 2 * json.loads((folder / "config.json").read_text())["num_hidden_layers"]
     assert "MatMul" not in made["float_operators"]
     # Both tables are straight: as many cells in a row as in its header.
     for table in (part.splitlines() for part in text.split("\n\n") if part.startswith("|")):
-        assert len(table) >= 5
+        assert len(table) >= 4
         assert {line.count("|") for line in table} == {table[0].count("|")}
     assert sum(line.startswith("| ---") for line in text.splitlines()) == 2
     import onnx
@@ -123,29 +122,18 @@ def test_int8_is_smaller_and_says_what_it_is(exported, head):
     assert {"MatMulInteger", "DynamicQuantizeLinear"} <= {node.op_type for node in nodes}
 
 
-def test_the_best_int8_is_small_as_long_as_that_costs_nothing(tmp_path):
-    from types import SimpleNamespace
+def test_the_best_int8_is_small_as_long_as_that_costs_nothing():
+    from bert_recipes.exporting.export import rank_int8
 
-    from bert_recipes.exporting.comparison import Comparison
-    from bert_recipes.exporting.export import Candidate, _by_merit
-    from bert_recipes.exporting.quantization import list_candidates
+    def best(*rows, margin=0.005):
+        tried = [{"score": score, "bytes": size} for score, size in rows]
+        return tried.index(rank_int8(tried, margin)[0])
 
-    def best(*rows, score="f1", points=0.01):
-        tried = []
-        for settings, (value, size, mean) in zip(list_candidates(None, None, reduce_range=False), rows, strict=True):
-            file = tmp_path / settings.name
-            file.write_bytes(bytes(size))
-            tried.append(Candidate(settings, file, Comparison({"f1": value} if score else {}, 1.0, mean, 1.0)))
-        ranked = _by_merit(tried, SimpleNamespace(score=score, points=points))
-        assert len(ranked) == 4
-        return tried.index(ranked[0])
-
-    assert best((0.8, 100, 0.2), (0.8, 101, 0.1), (0.8, 200, 0.01), (0.8, 202, 0.01)) == 1
-    assert best((0.8, 100, 0.1), (0.7, 101, 0.05), (0.802, 200, 0.01), (0.8, 202, 0.01)) == 0
-    assert best((0.7, 100, 0.1), (0.7, 101, 0.05), (0.8, 200, 0.02), (0.8, 202, 0.01)) == 3
-    assert best((0.7, 100, 0.1), (math.nan, 101, 0.05), (math.nan, 200, 0.02), (0.1, 202, 0.01)) == 0
-    assert best((79.8, 100, 0.2), (79.4, 101, 0.1), (80.0, 200, 0.02), (80.1, 202, 0.01), points=1.0) == 0
-    assert best((0.1, 100, 0.2), (0.1, 101, 0.1), (0.9, 200, 0.02), (0.9, 202, 0.01), score=None) == 1
+    assert best((0.8, 100), (0.8, 200)) == 0
+    assert best((0.796, 100), (0.8, 200)) == 0
+    assert best((0.79, 100), (0.8, 200)) == 1
+    assert best((-math.inf, 100), (0.1, 200)) == 1
+    assert best((79.6, 100), (80.0, 200), margin=0.5) == 0
 
 
 def test_choices_of_int8_can_be_made_by_hand(export, runs, known_graphs):
@@ -199,39 +187,235 @@ def test_a_moved_task_file_is_found_beside_the_weights(export, runs, tmp_path, k
     assert report["compared_on"]["number"] == 23
 
 
-@pytest.mark.slow
-def test_the_recipe_is_quiet_and_prints_the_table(repository, runs, tmp_path):
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed (the extra `export`)")
-    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (the extra `export`)")
-    run = shutil.copytree(runs("sequence_classification"), tmp_path / "mine")
-    command = [sys.executable, repository / "recipes" / "export.py", "--model_name_or_path", "mine"]
-    command += ["--format", "int8", "--rounds", "1", "--max_score_drop", "100"]
-    environment = {
-        name: value for name, value in os.environ.items() if name != "WANDB_MODE"
-    }  # stock prints a line for it
-    start = functools.partial(
-        subprocess.run,
-        command,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env=environment,
-    )
-    done = start()
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "model.onnx, export.md, example.py: mine_int8"
-    table = [line for line in (tmp_path / "mine_int8" / "export.md").read_text().splitlines() if line[:1] == "|"]
-    assert done.stdout.splitlines()[:-1] == table[: len(done.stdout.splitlines()) - 1]
-    # Lines of our own only, each with its time, and transformers' progress bars.
-    lines = [line.rpartition("\r")[2] for line in done.stderr.splitlines()]
-    others = [line for line in lines if line and not line.startswith("Loading weights")]
-    assert all(line[2:3] == ":" and " bert_recipes." in line for line in others), done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "mine_int8"]
-    assert sorted(path.name for path in run.iterdir()) == sorted(
-        path.name for path in runs("sequence_classification").iterdir()
-    )
-    done = start()
-    assert done.returncode == 1
-    assert done.stderr == "error: output_dir: mine_int8 is not empty; give a new folder\n"
+def test_the_page_shows_the_committed_reports_and_no_other_figures(repository):
+    from bert_recipes.exporting.export import format_report, format_table
+
+    page = (repository / "docs" / "export.md").read_text(encoding="utf-8")
+    files = sorted((repository / "docs" / "results").glob("export_*.json"))
+    assert set(re.findall(r"\(results/(export_\w+\.json)\)", page)) == {file.name for file in files}
+    # A row of a table that no report stands behind.
+    assert page.count("| onnxruntime, fp32 |") == len(files)
+    for file in files:
+        report = json.loads(file.read_text(encoding="utf-8"))
+        assert format_table(report) in page, f"{file.name}: the page shows other figures"
+        assert file.with_suffix(".md").read_text(encoding="utf-8") == format_report(report)
+
+
+TAGS = ("token_classification", "AutoModelForTokenClassification", {"logits": ("sequence", "classes")})
+CLASSES = ("sequence_classification", "AutoModelForSequenceClassification", {"logits": ("classes",)})
+
+
+def side(head, reference=None, shift=0.0):
+    """A model whose logits follow from the ids, as `Side` runs it."""
+    import torch
+
+    from bert_recipes.exporting.export import Side
+    from bert_recipes.exporting.onnx import Head
+
+    class Model(torch.nn.Module):
+        calls = None
+
+        def forward(self, input_ids, attention_mask):
+            if self.calls is not None:
+                self.calls.append((shift, tuple(input_ids.shape)))
+            return {"logits": input_ids[..., None].float() + torch.tensor([0.5, -3.5]) + shift}
+
+    return Side(Model(), Head(*head), reference)
+
+
+def test_differences_are_those_of_real_tokens():
+    import torch
+
+    one = side(TAGS)
+    expected, output = torch.zeros(2, 3, 2), torch.zeros(2, 3, 2)
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
+    output[1, 2] += 100  # a pad
+    output[0, 2, 0] += 0.25
+    one.compare({"logits": expected}, {"logits": output}, mask)
+    assert (one.largest, one.mean) == (0.25, pytest.approx(0.25 / 10))
+    # As many classes as positions: nothing of them is a pad.
+    two = side(CLASSES)
+    output = torch.tensor([[0, 0, 0.5], [0, -1.0, 0]])
+    two.compare({"logits": torch.zeros(2, 3)}, {"logits": output}, torch.tensor([[1, 1, 0], [1, 0, 0]]).bool())
+    assert (two.largest, two.mean) == (1.0, 0.25)
+    for wrong in (math.nan, math.inf):
+        three = side(CLASSES)
+        for value in (wrong, 0.0):  # and stays so
+            three.compare({"logits": torch.zeros(1, 1)}, {"logits": torch.tensor([[value]])}, mask)
+        assert three.largest == math.inf
+
+
+def test_sides_take_turns_on_the_same_inputs():
+    import torch
+
+    from bert_recipes.exporting.export import measure_speed
+
+    def batches():
+        for length in (4, 3):
+            ids = torch.arange(3 * length).view(3, length)
+            mask = torch.ones_like(ids)
+            mask[1:, -1] = 0
+            yield {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids), "labels": ids}
+
+    sides = {"one": side(TAGS), "two": side(TAGS, shift=1.0)}
+    calls = []
+    for each in sides.values():
+        each.model.calls = calls
+    args = ExportArguments("m", batch_size=3, speed_examples=6, rounds=2)
+    speed = measure_speed(sides, batches(), args)
+    of_one = [shape for shift, shape in calls if shift == 0]
+    assert of_one == [shape for shift, shape in calls if shift == 1]
+    # A batch that is not counted, both batches, and the same with one input at a time, without its pads.
+    singles = [(1, 4), (1, 3), (1, 3), (1, 2), (1, 3), (1, 2)]
+    assert of_one == 2 * [(3, 4), (3, 4), (3, 3), (1, 4), *singles]
+    order = [shift for number, (shift, _) in enumerate(calls) if number == 0 or calls[number - 1][0] != shift]
+    assert order == [0, 1, 0]  # the second round begins with the other one
+    assert (speed["examples"], speed["tokens"]) == (6, 10 + 7)
+    assert all(len(found["rounds"]["examples_per_second"]) == 2 for found in speed["sides"].values())
+
+
+# What is refused, in one line and without a trace of a folder
+
+
+def arguments(*argv):
+    return parse_arguments(ExportArguments, argv=list(map(str, argv)), check_first=check_request)[0]
+
+
+def refused(export, run, *flags, folder):
+    with pytest.raises(InputError) as caught:
+        export(run, *flags, folder=folder)
+    assert not folder.exists() or not any(folder.iterdir())
+    assert not list(folder.parent.glob(".*"))
+    return str(caught.value)
+
+
+def test_a_model_that_is_not_the_checkpoint_is_not_written(export, runs, tmp_path, known_graphs):
+    from safetensors.torch import load_file, save_file
+
+    run = shutil.copytree(runs("sequence_classification"), tmp_path / "run")
+    weights = load_file(run / "model.safetensors")
+    weights["classifier.bias"] = weights["classifier.bias"] + 2e-4
+    save_file(weights, run / "model.safetensors", metadata={"format": "pt"})
+    message = refused(export, run, folder=tmp_path / "out")
+    assert "outputs differ by up to 0.0002, allowed: 0.0001 (--tolerance); nothing was written" in message
+    _, report = export(run, "--tolerance", "1e-3", folder=tmp_path / "out")
+    assert report["rows"][-1]["largest_difference"] == pytest.approx(2e-4, abs=2e-5)
+
+
+def test_int8_that_loses_too_much_is_not_written(export, runs, tmp_path, monkeypatch, known_graphs):
+    from bert_recipes.exporting import export as way
+
+    def with_a_loss(*arguments):
+        tried = try_int8(*arguments)
+        tried[0]["row"]["scores"]["f1"] -= 3
+        return tried
+
+    try_int8 = way._try_int8
+    monkeypatch.setattr(way, "_try_int8", with_a_loss)
+    message = refused(export, runs("question_answering"), "--format", "int8", folder=tmp_path / "out")
+    assert "int8 loses too much: f1 is" in message
+    assert "2 points less (--max_score_drop); nothing was written" in message
+
+
+def test_a_diverged_checkpoint_is_not_exported(export, runs, tmp_path, known_graphs):
+    from safetensors.torch import load_file, save_file
+
+    run = shutil.copytree(runs("sequence_classification"), tmp_path / "run")
+    weights = load_file(run / "model.safetensors")
+    weights["classifier.bias"] = weights["classifier.bias"] * math.nan
+    save_file(weights, run / "model.safetensors", metadata={"format": "pt"})
+    assert "outputs are not finite" in refused(export, run, folder=tmp_path / "out")
+
+
+def test_an_interrupted_export_leaves_nothing(export, runs, tmp_path, monkeypatch, known_graphs):
+    from bert_recipes.exporting import export as way
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(way, "measure_speed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export(runs("sequence_classification"), folder=tmp_path / "deep" / "out")
+    assert not list((tmp_path / "deep").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--format", "tflite"], "format is 'tflite'; allowed: onnx, int8"),
+        (["--batch_size", "0"], "batch_size is 0; allowed: 1 or more"),
+        (["--rounds", "-1"], "rounds is -1"),
+        (["--threads", "0"], "threads is 0"),
+        (["--tolerance", "-1"], "tolerance is -1.0; allowed: 0 or more"),
+        (["--tolerance", ".nan"], "tolerance is nan"),
+        (["--opset", "17"], "opset is 17; allowed: 18 to 23"),
+        (["--store", "s", "--input_file", "t.txt"], "--store and --input_file both name inputs"),
+        (["--reduce_range", "true"], "reduce_range is for --format int8"),
+        (["--per_channel", "false"], "per_channel is for --format int8"),
+        (["--task", "mrpc", "--task_file", "m.yaml"], "--task and --task_file both name"),
+    ],
+)
+def test_settings_out_of_range_are_named(tmp_path, flags, words):
+    with pytest.raises(InputError) as caught:
+        arguments("--model_name_or_path", tmp_path, *flags)
+    assert words in str(caught.value)
+
+
+def test_what_is_not_there_is_said_at_once(tmp_path, tiny_checkpoint, monkeypatch):
+    with pytest.raises(InputError, match=r"no folder .*nothing"):
+        arguments("--model_name_or_path", tmp_path / "nothing" / "here" / "deep")
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        arguments("--model_name_or_path", tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty; give a new folder"):
+        arguments("--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "out")
+    with pytest.raises(InputError, match="is a file; give a folder"):
+        arguments("--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "out" / "thesis.txt")
+    from bert_recipes.exporting import arguments as module
+
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "onnxscript" else object())
+    with pytest.raises(InputError, match=r"an export needs onnxscript; pip install 'bert-recipes\[export\]'"):
+        arguments("--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "new")
+
+
+def test_a_checkpoint_that_says_nothing_of_its_data_is_asked_for_it(export, runs, tmp_path):
+    for head, words in (
+        ("pretraining", "give --store FOLDER"),
+        ("multiple_choice", "give --task NAME or --task_file"),
+    ):
+        run = shutil.copytree(runs(head), tmp_path / head)
+        (run / "run.yaml").unlink()
+        assert words in refused(export, run, folder=tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("head", "flags", "words"),
+    [
+        ("pretraining", ["--task", "mrpc"], "--task is not for a pre-trained model"),
+        ("sequence_classification", ["--store", "x"], "--store is not for a fine-tuned model"),
+        ("pretraining", ["--store", "nowhere"], "nowhere"),
+        ("pretraining", ["--input_file", "nowhere.txt"], "nowhere.txt: no such file"),
+        ("sequence_classification", ["--input_file", "nowhere.txt"], "nowhere.txt: no such file"),
+        ("sequence_classification", ["--data_dir", "nowhere"], "nowhere"),
+        ("sequence_classification", ["--task", "mrpc", "--data_dir", "nowhere"], "nowhere"),
+        ("sequence_classification", ["--task", "unknown"], "unknown"),
+    ],
+)
+def test_inputs_that_cannot_be_are_refused(export, runs, tmp_path, head, flags, words):
+    assert words in refused(export, runs(head), *flags, folder=tmp_path / "out")
+
+
+def test_a_checkpoint_of_another_kind_or_with_missing_weights_is_refused(export, runs, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    run = shutil.copytree(runs("pretraining"), tmp_path / "run")
+    weights = load_file(run / "model.safetensors")
+    (run / "run.yaml").write_text("store: nowhere\n")  # no data is looked at before
+    kept = {name: weight for name, weight in weights.items() if not name.startswith("cls.seq_relationship")}
+    save_file(kept, run / "model.safetensors", metadata={"format": "pt"})
+    message = refused(export, run, folder=tmp_path / "out")
+    assert "has no weights for cls.seq_relationship.bias" in message
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"architectures": ["BertModel"]}))
+    assert "is BertModel; allowed: BertForPreTraining" in refused(export, run, folder=tmp_path / "out")

@@ -13,7 +13,7 @@ def checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     """A BERT of six layers with weights that matter, and its tokenizer; its pieces are letters."""
     from transformers import BertConfig
 
-    from bert_recipes.tokenization import load_tokenizer
+    from bert_recipes.tokenization.loading import load_tokenizer
 
     folder = tmp_path_factory.mktemp("six-layers")
     tokenizer = load_tokenizer(tiny_checkpoint)

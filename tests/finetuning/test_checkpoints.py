@@ -7,20 +7,19 @@ import pytest
 import torch
 import transformers
 
-from bert_recipes.checkpoint_access import check_checkpoint
+from bert_recipes.checkpointing import check_checkpoint
 from bert_recipes.errors import InputError
-from bert_recipes.exporting.heads import head_of, open_stock
-from bert_recipes.features.frozen_encoder import open_encoder
-from bert_recipes.finetuning.access import choose_checkpoint
-from bert_recipes.finetuning.arguments import TaskArguments
+from bert_recipes.exporting.onnx import head_of, open_stock
+from bert_recipes.features.extract import open_encoder
+from bert_recipes.finetuning.arguments import TaskArguments, choose_checkpoint
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.multiple_choice import MultipleChoice
 from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
 from bert_recipes.finetuning.token_classification import TokenClassification
-from bert_recipes.layer_choice import choose_layers
 from bert_recipes.models.bert import open_checkpoint
-from bert_recipes.tasks.registry import get_task
+from bert_recipes.models.bert_model import choose_layers
+from bert_recipes.tasks.rows import get_task
 
 
 def open_for(folder, task, kind=SequenceClassification, seed=1, needs_head=False, **settings):
@@ -153,7 +152,7 @@ def test_a_head_for_several_labels_a_text_is_another_head(mnli_run, caplog):
     assert model.config.problem_type == "single_label_classification"
 
 
-def test_a_pooler_that_starts_anew_is_not_frozen(copy, caplog):
+def test_a_new_pooler_is_not_frozen(copy, caplog):
     from safetensors.torch import load_file, save_file
 
     def trained(model):
@@ -166,7 +165,7 @@ def test_a_pooler_that_starts_anew_is_not_frozen(copy, caplog):
     with caplog.at_level(logging.INFO):
         model = open_for(copy, "mrpc", freeze_encoder=True)
     assert trained(model) == head | {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}
-    assert "frozen but for what starts anew: bert.pooler.dense.bias, bert.pooler.dense.weight" in caplog.text
+    assert "frozen but for what is new: bert.pooler.dense.bias, bert.pooler.dense.weight" in caplog.text
 
 
 def test_dropout_of_encoder_and_head_can_be_set(tiny_checkpoint):

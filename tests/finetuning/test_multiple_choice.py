@@ -10,10 +10,9 @@ from transformers import BertForMultipleChoice
 
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.multiple_choice import MultipleChoice
-from bert_recipes.tasks.examples import ChoiceExample, Split
-from bert_recipes.tasks.loading import load_split
-from bert_recipes.tasks.registry import get_task
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.tasks.rows import ChoiceExample, Split, get_task
+from bert_recipes.tasks.sources import load_split
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 LETTERS = "abcdefghij"
@@ -118,26 +117,9 @@ def test_logits_and_loss_are_those_of_the_stock_head(tokenizer, model, choices):
                 assert model.classifier(pooled).item() == pytest.approx(logit, abs=1e-5)
 
 
-def test_loss_and_gradient_do_not_depend_on_how_a_batch_is_split(tokenizer, model):
+def test_loss_and_gradient_do_not_depend_on_how_a_batch_is_split(tokenizer, model, assert_split_changes_nothing):
     kind = kind_for(tokenizer)
-    features = list(kind.encode(random_split(2, number=7)))
-    results = []
-    for size in (1, 3, 7):
-        model.zero_grad()
-        total = 0.0
-        for start in range(0, 7, size):
-            batch = kind.collate(features[start : start + size])
-            inputs = {key: value for key, value in batch.items() if key != "labels"}
-            loss = kind.loss_sum(model(**inputs), batch) / 7
-            loss.backward()
-            total += loss.item()
-        results.append(
-            (total, model.classifier.weight.grad.clone(), model.bert.embeddings.word_embeddings.weight.grad)
-        )
-    for total, *gradients in results[1:]:
-        assert total == pytest.approx(results[0][0], rel=1e-5)
-        for gradient, expected in zip(gradients, results[0][1:], strict=True):
-            torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+    assert_split_changes_nothing(kind, model, list(kind.encode(random_split(2, number=7))), 1, 3)
 
 
 def test_prediction_is_the_number_of_the_choice_with_a_softmax_over_all(tokenizer, tmp_path):

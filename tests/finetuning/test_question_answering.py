@@ -1,7 +1,6 @@
 """Question answering as a kind of task: loss, batches, files and figures."""
 
 import json
-import math
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from transformers import BertForQuestionAnswering
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.question_answering import AnswerPrediction, QuestionAnswering
-from bert_recipes.tasks.examples import Answer, QuestionExample, Split
+from bert_recipes.tasks.rows import Answer, QuestionExample, Split
 from bert_recipes.tasks.task import Task
 
 
@@ -108,29 +107,9 @@ def test_loss_is_that_of_the_stock_model_on_the_same_padded_batch(tokenizer, mod
     assert ours.item() == pytest.approx(stock.item(), rel=1e-6)
 
 
-def test_loss_and_gradient_of_micro_batches_padded_alike_add_up(tokenizer, model):
+def test_loss_and_gradient_of_micro_batches_padded_alike_add_up(tokenizer, model, assert_split_changes_nothing):
     kind = make_kind(tokenizer, pad_to_max_length=True)
-    encoded = kind.encode(make_split(20), for_training=True)
-    features = encoded.features[:16]
-
-    def loss_and_gradients(sizes):
-        model.zero_grad()
-        start, total = 0, 0.0
-        for size in sizes:
-            batch = kind.collate(features[start : start + size])
-            loss = kind.loss_sum(run(model, batch), batch) / len(features)
-            loss.backward()
-            total, start = total + loss.item(), start + size
-        assert start == len(features)
-        return total, [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
-
-    whole, gradients = loss_and_gradients([16])
-    for sizes in ([8, 8], [1] * 16, [3, 5, 7, 1]):
-        loss, parts = loss_and_gradients(sizes)
-        assert loss == pytest.approx(whole, rel=1e-6)
-        assert len(parts) == len(gradients)
-        for part, gradient in zip(parts, gradients, strict=True):
-            torch.testing.assert_close(part, gradient, rtol=1e-4, atol=1e-6)
+    assert_split_changes_nothing(kind, model, kind.encode(make_split(20), for_training=True).features[:16], 8, 1, 3)
 
 
 def test_padding_counts_in_the_loss_which_is_why_micro_batches_are_padded_alike(tokenizer, model):
@@ -349,6 +328,13 @@ def test_files_of_other_splits_bear_their_names(tokenizer, model, tmp_path):
 # Mistakes
 
 
+def test_a_question_that_leaves_no_room_is_refused(tokenizer):
+    """Source: run_squad.py `validate_flags_or_throw`."""
+    with pytest.raises(InputError, match=r"max_seq_length is 67 and max_query_length 64; allowed"):
+        make_kind(tokenizer, max_seq_length=67, max_query_length=64)
+    assert make_kind(tokenizer, max_seq_length=68, max_query_length=64)
+
+
 def test_ids_that_occur_twice_are_refused_for_predictions(tokenizer):
     split = make_split(3)
     twice = Split(name="v", examples=[*split.examples, split.examples[1]], source="dev.json", num_rows=4)
@@ -366,15 +352,6 @@ def test_a_row_without_a_squad_metric_is_refused(tokenizer):
         InputError, match="task mine: its metrics are accuracy; question answering takes squad, or squad_v2"
     ):
         QuestionAnswering(task, tokenizer, TaskArguments(task="squad"), {})
-
-
-def test_outputs_that_are_not_finite_are_refused_with_the_question(tokenizer):
-    kind = make_kind(tokenizer)
-    encoded = kind.encode(make_split(3))
-    outputs = [np.zeros((2, length), np.float32) for length in encoded.lengths]
-    outputs[-1][1, 3] = math.nan
-    with pytest.raises(InputError, match="question id2: the model's outputs are not finite"):
-        kind.decode(encoded, outputs)
 
 
 def test_messages_about_answers_name_the_file(tokenizer):

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from bert_recipes.data.order import FixedOrder, num_training_steps, training_order
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.sampler import FixedOrder, num_training_steps, training_order
 
 
 LENGTHS = np.random.default_rng(0).integers(5, 120, 1000)

@@ -8,9 +8,8 @@ import transformers
 
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
-from bert_recipes.tasks.examples import Split, TextExample
-from bert_recipes.tasks.registry import get_task
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.tasks.rows import Split, TextExample, get_task
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 def make_kind(folder, task, label2id, **settings):

@@ -164,22 +164,10 @@ def row_texts(draw: st.DrawFn) -> list[str]:
 
 
 @st.composite
-def json_bytes(draw: st.DrawFn, is_array: bool) -> bytes:
-    """JSON Lines or an array, whole or not."""
-    rows = draw(row_texts())
-    if is_array:
-        end = draw(
-            mostly(
-                st.sampled_from(["]", "]\n", " ] \n"]), st.sampled_from(["", "]]", '] {"text": "blue"}', "]\n[]"]), 6
-            )
-        )
-        text = (
-            draw(st.sampled_from(["[", " [", "\ufeff["])) + draw(st.sampled_from([",", ",\n", " , "])).join(rows) + end
-        )
-    else:
-        text = draw(st.sampled_from(["", "", "\ufeff", "\n"])) + draw(st.sampled_from(["\n", "\r\n", "\n\n"])).join(
-            rows
-        )
+def json_bytes(draw: st.DrawFn) -> bytes:
+    """JSON Lines, complete or not."""
+    line_end = draw(st.sampled_from(["\n", "\r\n", "\n\n"]))
+    text = draw(st.sampled_from(["", "", "\ufeff", "\n"])) + line_end.join(draw(row_texts()))
     data = text.encode("utf-8", "surrogatepass")
     return draw(mostly(st.just(data), damaged(data), 6))
 
@@ -233,10 +221,8 @@ def contents(draw: st.DrawFn, suffix: str) -> bytes:
     unpacked = suffix.lower().removesuffix(".gz")
     if unpacked.endswith(".parquet"):
         data = draw(parquet_bytes())
-    elif unpacked.endswith(".jsonl"):
-        data = draw(json_bytes(is_array=False))
-    elif unpacked.endswith(".json"):
-        data = draw(json_bytes(is_array=draw(st.booleans())))
+    elif unpacked.endswith((".json", ".jsonl")):
+        data = draw(json_bytes())
     else:
         data = draw(text_bytes())
     if not suffix.lower().endswith(".gz"):

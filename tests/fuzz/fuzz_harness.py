@@ -39,14 +39,15 @@ class Outcomes:
         else:
             self.refused[kind_of(message)] += 1
 
-    def check(self, num_examples: int, share: float = 0.15) -> None:
+    def check(self, num_examples: int, share: float = 0.15, kinds: int = 10) -> None:
         """Tell what was met; a fuzz that meets only one side of it tests nothing.
 
         Args:
             num_examples: How many inputs there were to be; of a few, few kinds are expected.
             share: Of many, at least so large a part is accepted, and refused.
+            kinds: Of many, at least so many kinds of refusal are met.
         """
-        least_share, least_kinds = (share, 10) if num_examples >= 200 else (0.05, 3)
+        least_share, least_kinds = (share, kinds) if num_examples >= 200 else (0.05, min(3, kinds))
         num_refused = self.refused.total()
         print(f"\n{self.num_accepted + num_refused} inputs: {self.num_accepted} accepted, {num_refused} refused:")  # noqa: T201
         for kind, number in self.refused.most_common():

@@ -11,13 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from bert_recipes.data.columns import Column
-from bert_recipes.data.corpus_arguments import CorpusArguments
-from bert_recipes.data.corpus_sources import find_sources
-from bert_recipes.data.preparation_report import PreparationReport, format_report
-from bert_recipes.data.splits import COLUMN_OF_FILE
-from bert_recipes.data.store import Store, open_store
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.data.prepare import CorpusArguments, PreparationReport, find_sources, format_report
+from bert_recipes.data.store import COLUMN_OF_FILE, Column, Store, open_store
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 def check_prepared(arguments: CorpusArguments, report: PreparationReport) -> None:
@@ -86,10 +82,7 @@ def reading_of(path: Path, arguments: CorpusArguments) -> Counter[str] | None:
         if name.endswith(".txt"):
             return count(documents_of(text.replace("\0", ""), arguments), 0)
         try:
-            if name.endswith(".json") and text.lstrip().startswith("["):
-                values = json.loads(text)
-            else:
-                values = [json.loads(line) for line in text.replace("\0", "").split("\n") if line.strip()]
+            values = [json.loads(line) for line in text.replace("\0", "").split("\n") if line.strip()]
         except ValueError:
             return None
         rows = [value[arguments.text_column] for value in values]

@@ -20,9 +20,8 @@ from small_corpora import contents_of, write_vocabulary
 from store_checks import check_prepared
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.data.corpus_arguments import CorpusArguments
-from bert_recipes.data.preparation import prepare_store
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.data.prepare import CorpusArguments, prepare_store
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 GOOD_TEXT = "The red apple falls. A green tree grows!\nMr. Blue\n\nthe pear falls\n\na tree\n"

@@ -16,13 +16,16 @@ from fuzz_harness import Outcomes, empty_folder, fuzz, numbers, refusal_of
 from hypothesis import strategies as st
 from original_model import draw_variables, write_original
 
-from bert_recipes.crc32c import masked_crc32c
-from bert_recipes.google_checkpoints.location import find_files
-from bert_recipes.google_checkpoints.to_hub import convert_to_hub
-from bert_recipes.google_checkpoints.to_tensorflow import convert_to_tensorflow
-from bert_recipes.protobuf_wire import encode_bytes, encode_fixed32, encode_varint
-from bert_recipes.tensor_bundle import BundleReader
-from bert_recipes.tensor_bundle.table import read_table, write_table
+from bert_recipes.google_checkpoints import convert_to_hub, convert_to_tensorflow, find_files
+from bert_recipes.tensorflow_files import (
+    BundleReader,
+    encode_bytes,
+    encode_fixed32,
+    encode_varint,
+    masked_crc32c,
+    read_table,
+    write_table,
+)
 
 
 NAME = "bert_model.ckpt"

@@ -12,7 +12,7 @@ from broken_inputs import corpora, mostly
 from fuzz_harness import Outcomes, empty_folder, fuzz, numbers, refusal_of
 from hypothesis import strategies as st
 
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 VALUES = {

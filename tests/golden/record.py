@@ -105,7 +105,8 @@ class Workspace:
         done = subprocess.run(
             self.command(script, *flags, processes=processes),
             cwd=self.folder,
-            env={**os.environ, **ENVIRONMENT},
+            # With WANDB_MODE transformers speaks on stdout.
+            env={name: value for name, value in {**os.environ, **ENVIRONMENT}.items() if name != "WANDB_MODE"},
             capture_output=True,
             text=True,
             timeout=600,
@@ -277,13 +278,13 @@ def store(work: Workspace) -> dict[str, Any]:
         shown[" ".join(extra)] = sha(
             work.run("recipes/show_data.py", "--store", work.store().name, "--num_pairs", 20, *extra)
         )
-    return {"shown": shown, "ids": sorted(sha(file) for file in work.store().rglob("*.bin"))}
+    return {"shown": shown, "ids": sorted(sha(file) for file in work.store().rglob("*.arrow"))}
 
 
 def batches(work: Workspace) -> dict[str, Any]:
     """Pairs, masks and order of three epochs, as the trainer gets them."""
-    from bert_recipes.arguments import DataArguments
-    from bert_recipes.pretraining import load_data
+    from bert_recipes.training.arguments import DataArguments
+    from bert_recipes.training.pretraining import load_data
 
     found = {}
     for extra in ({}, {"whole_word": True}, {"selection": "bernoulli"}):
@@ -448,6 +449,13 @@ def folders(work: Workspace) -> dict[str, Any]:
     return found
 
 
+def reports(work: Workspace) -> dict[str, Any]:
+    """The facts of finished runs that their reports are made of; the remark is prose."""
+    runs = [work.pretrained(), *map(work.finetuned, ("pairs", "score", "tags", "questions", "choices"))]
+    facts = {folder.name: json.loads((folder / "report.json").read_text()) for folder in runs}
+    return {name: sha({key: value for key, value in each.items() if key != "remark"}) for name, each in facts.items()}
+
+
 SECTIONS: dict[str, Callable[[Workspace], dict[str, Any]]] = {
     "tokenizer": tokenizer,
     "instances": instances,
@@ -466,6 +474,7 @@ SECTIONS: dict[str, Callable[[Workspace], dict[str, Any]]] = {
     "features": features,
     "onnx": onnx,
     "folders": folders,
+    "reports": reports,
 }
 # What is the same on every machine; the others hold floats.
 EXACT_EVERYWHERE = ("tokenizer", "instances", "store", "batches", "conversion", "folders")

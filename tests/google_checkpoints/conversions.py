@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from fixture_parts import INPUTS
 
-from bert_recipes.google_checkpoints.location import find_files
-from bert_recipes.google_checkpoints.to_hub import Converted, convert_to_hub
-from bert_recipes.tensor_bundle import BundleReader
+from bert_recipes.google_checkpoints import Converted, convert_to_hub, find_files
+from bert_recipes.tensorflow_files import BundleReader
 
 
 def to_hub(folder: Path, output: Path, **settings: Any) -> Converted:

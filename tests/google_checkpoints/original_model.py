@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from fixture_parts import CONFIG, PIECES
 
-from bert_recipes.tensor_bundle import BundleWriter
+from bert_recipes.tensorflow_files import BundleWriter
 
 
 PRETRAINING = ("masked_lm", "next_sentence")

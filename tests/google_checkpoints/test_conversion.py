@@ -12,9 +12,8 @@ from original_model import draw_variables, outputs, write_original
 from safetensors.torch import load_file, save_file
 
 from bert_recipes.errors import InputError
-from bert_recipes.google_checkpoints.to_tensorflow import convert_to_tensorflow
-from bert_recipes.google_checkpoints.weights_file import write_weights
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.google_checkpoints import convert_to_tensorflow, write_weights
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 HEADS = [(), ("masked_lm", "next_sentence"), ("masked_lm",), ("next_sentence",), ("classifier",), ("squad",)]

@@ -12,10 +12,8 @@ from fixture_parts import CONFIG, INPUTS
 from original_model import draw_variables, outputs, shapes
 
 from bert_recipes.errors import InputError
-from bert_recipes.google_checkpoints.location import find_files
-from bert_recipes.google_checkpoints.to_tensorflow import convert_to_tensorflow
-from bert_recipes.tensor_bundle import BundleReader, BundleWriter
-from bert_recipes.tensor_bundle.table import read_table
+from bert_recipes.google_checkpoints import convert_to_tensorflow, find_files
+from bert_recipes.tensorflow_files import BundleReader, BundleWriter, read_table
 
 
 HEADS = {"pretraining": ("masked_lm", "next_sentence"), "classifier": ("classifier",), "squad": ("squad",)}

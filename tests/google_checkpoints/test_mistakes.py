@@ -13,8 +13,7 @@ from original_model import draw_variables, write_original
 from safetensors.torch import load_file, save_file
 
 from bert_recipes.errors import InputError
-from bert_recipes.google_checkpoints.location import find_files
-from bert_recipes.google_checkpoints.to_tensorflow import convert_to_tensorflow
+from bert_recipes.google_checkpoints import convert_to_tensorflow, find_files
 
 
 def without(variables, *names):

@@ -9,7 +9,7 @@ from fixture_parts import CONFIG
 from original_model import shapes
 
 from bert_recipes.errors import InputError
-from bert_recipes.google_checkpoints.names import (
+from bert_recipes.google_checkpoints import (
     ARCHITECTURES,
     architecture_of,
     is_chosen,

@@ -19,11 +19,15 @@ from conversions import check_outputs, read_all, to_hub
 from fixture_parts import CONFIG, INPUTS
 from original_model import draw_variables, write_original
 
-from bert_recipes.crc32c import masked_crc32c
-from bert_recipes.google_checkpoints.to_tensorflow import convert_to_tensorflow
-from bert_recipes.protobuf_wire import encode_varint
-from bert_recipes.tensor_bundle import BundleReader, BundleWriter
-from bert_recipes.tensor_bundle.table import read_table, write_table
+from bert_recipes.google_checkpoints import convert_to_tensorflow
+from bert_recipes.tensorflow_files import (
+    BundleReader,
+    BundleWriter,
+    encode_varint,
+    masked_crc32c,
+    read_table,
+    write_table,
+)
 
 
 pytestmark = pytest.mark.slow

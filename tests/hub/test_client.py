@@ -5,7 +5,7 @@ import time
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.hub.client import (
+from bert_recipes.hub import (
     describe,
     hub_errors,
     make_client,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.hub.identity import IDENTITY_FILE, keep_run_id, parse_run_id, read_run_id, write_run_id
+from bert_recipes.checkpointing import IDENTITY_FILE, keep_run_id, parse_run_id, read_run_id, write_run_id
 
 
 def test_a_new_run_has_a_new_number_and_keeps_it(tmp_path: Path):

@@ -10,7 +10,7 @@ from transformers import BertForPreTraining
 
 from bert_recipes.checkpointing import seal
 from bert_recipes.errors import InputError
-from bert_recipes.hub.model_files import collect_files, list_files, warn_of_what_is_seen
+from bert_recipes.hub import collect_files, list_files, warn_of_what_is_seen
 
 
 STATES = ("optimizer.pt", "scheduler.pt", "progress.json", "rng_state.pth")

@@ -1,17 +1,14 @@
 """A run that goes on pushes over its model: what the earlier push said of the older weights does not stay."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 from transformers import BertForPreTraining
 
-from bert_recipes.hub.model_files import DESCRIPTIONS, collect_files, list_files
-from bert_recipes.hub.target import PushTarget, open_target
-from bert_recipes.hub.upload import push
-from bert_recipes.own_card import HASH_KEY, TRACE_FILE, hash_of_card
-from bert_recipes.reports.common import PLOT_FILE
+from bert_recipes.checkpointing import CARD_FILE, seal_card
+from bert_recipes.hub import DESCRIPTIONS, PushTarget, collect_files, list_files, open_target, push
+from bert_recipes.reports.page import PLOT_FILE
 
 
 def target() -> PushTarget:
@@ -20,7 +17,6 @@ def target() -> PushTarget:
 
 DESCRIBED = {
     "README.md",
-    "card_facts.json",
     "bias_probe.json",
     "all_results.json",
     "report.md",
@@ -32,7 +28,7 @@ DESCRIBED = {
 @pytest.fixture
 def finished(hub, run_folder: Path) -> Path:
     """The run is pushed with an own card; beside it lie files of the user's."""
-    (run_folder / TRACE_FILE).write_text(json.dumps({HASH_KEY: hash_of_card(run_folder), "facts": []}))
+    (run_folder / CARD_FILE).write_text(seal_card((run_folder / CARD_FILE).read_text()))
     for name in ("bias_probe.json", "card.yaml", "task.yaml", "LICENSE"):
         (run_folder / name).write_text("{}")
     push(target(), collect_files(run_folder), "Step 4")
@@ -74,11 +70,10 @@ def test_what_tells_of_the_same_weights_stays(hub, finished: Path):
     assert set(hub.repositories["me/my-bert"].branches["main"].files) == before
 
 
-@pytest.mark.parametrize("has_trace", [True, False], ids=["edited", "foreign"])
-def test_a_card_of_the_users_stays_beside_newer_weights(hub, finished: Path, has_trace: bool):
+def test_a_card_of_the_users_stays_beside_newer_weights(hub, finished: Path):
     repository = hub.repositories["me/my-bert"]
     files = repository.branches["main"].files | {"README.md": hub.file("README.md", b"# Mine\n")}
-    repository.commit("main", "my card", {name: files[name] for name in files if has_trace or name != TRACE_FILE})
+    repository.commit("main", "my card", files)
     push(target(), list_files(checkpoint_of(finished)), "Step 6")
     assert repository.read("README.md") == b"# Mine\n"
     assert set(repository.branches["main"].files) == set(files) - DESCRIBED | {"README.md"}

@@ -7,8 +7,7 @@ import time
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.hub.model_files import collect_files
-from bert_recipes.hub.target import PushTarget, check_full_name, check_names, open_target
+from bert_recipes.hub import PushTarget, check_full_name, check_names, collect_files, open_target
 
 
 OTHER = {

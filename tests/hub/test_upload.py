@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 from transformers import BertForPreTraining
 
+from bert_recipes.checkpointing import CARD_FILE, is_generated_card, seal_card
 from bert_recipes.errors import InputError, PushError
-from bert_recipes.hub.background import BackgroundPushes
-from bert_recipes.hub.model_files import ModelFiles, collect_files
-from bert_recipes.hub.target import PushTarget, open_target
-from bert_recipes.hub.upload import push, push_command
-from bert_recipes.own_card import CARD_FILE, HASH_KEY, TRACE_FILE, hash_of_card, is_own_card
+from bert_recipes.hub import BackgroundPushes, ModelFiles, PushTarget, collect_files, open_target, push, push_command
 
 
 def target(**values: object) -> PushTarget:
@@ -189,24 +186,18 @@ def test_weights_of_an_earlier_push_in_another_form_do_not_stay(hub, run_folder:
     assert {"export.onnx", "model.safetensors.index.json", *shards.weights} <= there
 
 
-def test_a_card_with_more_tags_is_still_an_own_one_there(hub, run_folder: Path, tmp_path: Path):
-    facts = {HASH_KEY: hash_of_card(run_folder), "facts": [{"name": "a"}]}
-    (run_folder / TRACE_FILE).write_text(json.dumps(facts, indent=2) + "\n")
+def test_a_card_with_more_tags_is_still_a_generated_one_there(hub, run_folder: Path, tmp_path: Path):
+    (run_folder / CARD_FILE).write_text(seal_card((run_folder / CARD_FILE).read_text()))
     push(target(), collect_files(run_folder), "Step 4", tags=("tiny",))
-    assert is_own_card(run_folder)
-    there = tmp_path / "there"
-    there.mkdir()
-    for name in (CARD_FILE, TRACE_FILE):
-        (there / name).write_bytes(hub.repositories["me/my-bert"].read(name))
-    assert "- own\n- tiny\n" in (there / CARD_FILE).read_text()
-    assert is_own_card(there)
-    assert json.loads((there / TRACE_FILE).read_text()) == facts | {HASH_KEY: hash_of_card(there)}
-    # A card that somebody has edited does not become an own one.
-    (run_folder / CARD_FILE).write_text((run_folder / CARD_FILE).read_text() + "Mine.\n")
+    assert is_generated_card(run_folder)
+    (tmp_path / CARD_FILE).write_bytes(hub.repositories["me/my-bert"].read(CARD_FILE))
+    assert "- own\n- tiny\n" in (tmp_path / CARD_FILE).read_text()
+    assert is_generated_card(tmp_path)
+    # A card that somebody has edited does not become a generated one.
+    (run_folder / CARD_FILE).write_text("Mine.\n" + (run_folder / CARD_FILE).read_text())
     push(target(), collect_files(run_folder), "Edited", tags=("tiny",))
-    for name in (CARD_FILE, TRACE_FILE):
-        (there / name).write_bytes(hub.repositories["me/my-bert"].read(name))
-    assert not is_own_card(there)
+    (tmp_path / CARD_FILE).write_bytes(hub.repositories["me/my-bert"].read(CARD_FILE))
+    assert not is_generated_card(tmp_path)
 
 
 def test_the_same_bytes_under_two_names_are_sent_once(hub, run_folder: Path):

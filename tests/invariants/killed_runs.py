@@ -23,14 +23,13 @@ import accelerate  # noqa: F401
 import torch  # noqa: F401
 import transformers.trainer  # noqa: F401
 
-import bert_recipes.model_card
-import bert_recipes.pretraining
-import bert_recipes.pushing
-import bert_recipes.reports.pretraining_facts
-import bert_recipes.reports.writing
-import bert_recipes.training  # noqa: F401
+import bert_recipes.hub
+import bert_recipes.reports.facts
+import bert_recipes.reports.finish
+import bert_recipes.training.pretraining
+import bert_recipes.training.run  # noqa: F401
 from bert_recipes.checkpointing import last_complete, list_checkpoints, why_incomplete
-from bert_recipes.run_folder import RESULTS_FILE, UNFINISHED_FILE
+from bert_recipes.training.resume import RESULTS_FILE, UNFINISHED_FILE
 
 
 WRITING = "writing a checkpoint"
@@ -100,8 +99,8 @@ def is_enough(lives: list[dict[str, Any]], told: dict[str, Any]) -> bool:
 
 
 def check_where_it_began(said: str, before: Path | None, after: list[Path]) -> None:
-    """A life goes on from the newest checkpoint that was whole, and from nothing else."""
-    begun = re.search(r"goes on from (checkpoint-\d+)", said)
+    """A life is resumed from the newest checkpoint that was whole, and from nothing else."""
+    begun = re.search(r"is resumed from (checkpoint-\d+)", said)
     if begun:
         assert before is not None, said[-2000:]
         assert begun[1] == before.name, (begun[1], before.name)

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from bert_recipes.arguments import DataArguments, ModelArguments, PreTrainingArguments
-from bert_recipes.pretraining import load_data, load_model
-from bert_recipes.trainer import BertTrainer
-from bert_recipes.training import check_launch
+from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
+from bert_recipes.training.bert_trainer import BertTrainer
+from bert_recipes.training.pretraining import load_data, load_model
+from bert_recipes.training.run import check_launch
 
 
 DDP_SETTINGS = ("find_unused_parameters", "gradient_as_bucket_view", "broadcast_buffers")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_recipes.kernels import load_kernels
+from bert_recipes.models.kernels.loading import load_kernels
 
 
 ROOT = Path(__file__).parents[2]

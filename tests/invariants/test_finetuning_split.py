@@ -155,7 +155,7 @@ def test_a_model_that_has_diverged_has_no_figures_and_predicts_nothing(kind, who
     assert metrics.keys() >= usual - {"eval_seconds"}
     assert all(math.isnan(value) for name, value in metrics.items() if name != "eval_seconds")
     assert [record.message for record in caplog.records if "not finite" in record.message] == [
-        f"validation: {NOT_FINITE}; figures are undefined, nothing is predicted"
+        f"validation: {NOT_FINITE}; metrics are undefined, nothing is predicted"
     ]
     assert not trainer.predictions
     with pytest.raises(InputError, match="made up: the model's outputs are not finite"):

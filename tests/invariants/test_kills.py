@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from compare_launches import history_of
 from ended_run import HERE, STEPS, flags_for, pretrain, wait_for
 
 from bert_recipes.checkpointing import last_complete
-from bert_recipes.launch_comparison import history_of
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(
     assert f"stopped by {number.name} after step {checkpoint.name.rpartition('-')[2]} of {STEPS}" in said
     done = pretrain(repository, argv)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert f"goes on from {checkpoint.name}" in done.stderr
+    assert f"is resumed from {checkpoint.name}" in done.stderr
     assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
 
 

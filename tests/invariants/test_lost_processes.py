@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from compare_launches import history_of
 from ended_run import flags_for, wait_for
 
 from bert_recipes.checkpointing import last_complete
-from bert_recipes.launch_comparison import history_of
 
 
 def launched(

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from compare_launches import without_times
 from safetensors.torch import load_file
 from small_run import small_run
 
-from bert_recipes.arguments import DataArguments, PreTrainingArguments
 from bert_recipes.errors import InputError
-from bert_recipes.launch_comparison import without_times
-from bert_recipes.pretraining import load_data
-from bert_recipes.trainer import BertTrainer
-from bert_recipes.training import check_launch
+from bert_recipes.training.arguments import DataArguments, PreTrainingArguments
+from bert_recipes.training.bert_trainer import BertTrainer
+from bert_recipes.training.pretraining import load_data
+from bert_recipes.training.run import check_launch
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +199,7 @@ def test_another_precision_or_store_is_refused_unless_it_is_wanted(small_store, 
     with pytest.raises(InputError, match=r"precision is bf16, .*checkpoint-2 was made with fp32"):
         resumed_run(small_store, tmp_path / "other", state, precision="bf16", max_steps=3)
     resumed_run(small_store, tmp_path / "other", state, precision="bf16", max_steps=3, allow_changes=True)
-    assert "the run goes on with it, as allow_changes is true" in caplog.text
+    assert "the run is resumed with it, as allow_changes is true" in caplog.text
 
 
 def test_pairs_of_another_seed_are_counted_anew(small_store, tmp_path):

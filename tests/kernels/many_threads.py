@@ -6,7 +6,7 @@ python tests/kernels/many_threads.py
 import torch
 from test_kernels import SEED, both, randn
 
-from bert_recipes.kernels import load_kernels
+from bert_recipes.models.kernels.loading import load_kernels
 
 
 THREADS = 4

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bert_recipes.kernels import load_kernels, loading, plain
+from bert_recipes.models.kernels import loading, plain
+from bert_recipes.models.kernels.loading import load_kernels
 
 
 OFFSETS = {"ragged": [0, 5, 45, 173, 174, 251], "alike": [0, 64, 128], "single": [0, 1], "odd": [0, 33, 65, 96]}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bert_recipes.metrics import compute
 from bert_recipes.metrics.certainty import jackknife_intervals, wilson_interval
+from bert_recipes.metrics.classification import compute
 
 
 @pytest.mark.parametrize(("right", "rows"), [(0, 5), (5, 5), (1, 408), (279, 408), (830, 1000), (17269, 17269)])

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.metrics import METRIC_NAMES, compute
+from bert_recipes.metrics.classification import METRIC_NAMES, compute
 
 
 def test_figures_stand_under_their_names_in_the_order_asked_for():
     scores = compute(("f1", "accuracy", "matthews_correlation"), [1, 1, 0, 0], [1, 0, 0, 0])
     assert list(scores) == ["f1", "accuracy", "matthews_correlation"]
     assert scores == pytest.approx({"f1": 2 / 3, "accuracy": 0.75, "matthews_correlation": 1 / math.sqrt(3)})
-    assert compute(["spearmanr", "pearson"], [1.0, 2.0], [1.0, 2.0]) == {"spearmanr": 1.0, "pearson": 1.0}
+    assert compute(["spearmanr", "pearson"], [1.0, 2.0], [1.0, 2.0]) == pytest.approx(
+        {"spearmanr": 1.0, "pearson": 1.0}
+    )
 
 
 def test_metrics_of_several_figures_give_them_under_their_own_names():
@@ -43,30 +45,25 @@ def test_an_unknown_metric_is_refused_with_the_nearest_name(name, hint):
     assert hint in str(error.value)
 
 
-def test_no_metric_is_refused():
-    with pytest.raises(InputError, match="no metric is named"):
-        compute([], [1], [1])
-
-
 @pytest.mark.parametrize("name", METRIC_NAMES)
 def test_every_metric_refuses_empty_input_and_different_lengths(name):
-    with pytest.raises(InputError, match=r"at least one row|no question|no word"):
+    with pytest.raises(InputError, match=r"shape|none of the|no word"):
         compute([name], {} if "squad" in name else [], {} if "squad" in name else [])
     if "squad" not in name:
         one, two = {"multi_label": ([[1]], [[1], [0]]), "entities": ([["O"]], [["O"], ["O"]])}.get(name, ([1], [1, 0]))
-        with pytest.raises(InputError, match=r"differ in shape|1 predict.* but 2 references"):
+        with pytest.raises(InputError, match=r"shape|differ in the number"):
             compute([name], one, two)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"])
 def test_hidden_labels_are_refused(name):
     """GLUE's test files have the label -1 in every row."""
-    with pytest.raises(InputError, match="references, row 1: label -1, so the labels are hidden"):
+    with pytest.raises(InputError, match="a label is -1: the labels are hidden"):
         compute([name], [0, 1], [0, -1])
 
 
 def test_negative_scores_are_no_hidden_labels():
-    assert compute(["pearson"], [-1.0, 2.0], [-1.0, 2.0]) == {"pearson": 1.0}
+    assert compute(["pearson"], [-1.0, 2.0], [-1.0, 2.0]) == pytest.approx({"pearson": 1.0})
 
 
 def test_metrics_need_no_heavy_package():
@@ -76,3 +73,9 @@ def test_metrics_need_no_heavy_package():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("values", [[1.0, math.nan], [math.inf, 2.0]])
+def test_what_is_not_finite_is_refused(values):
+    with pytest.raises(InputError, match="not finite"):
+        compute(["pearson"], values, [1.0, 2.0])

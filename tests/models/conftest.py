@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bert_recipes.kernels import load_kernels
+from bert_recipes.models.kernels.loading import load_kernels
 
 
 @pytest.fixture(params=["auto", "plain"])

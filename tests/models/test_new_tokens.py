@@ -4,8 +4,7 @@ import pytest
 import torch
 import transformers
 
-from bert_recipes.models.bert import BertForPreTraining
-from bert_recipes.models.new_tokens import add_tokens
+from bert_recipes.models.bert import BertForPreTraining, add_tokens
 from bert_recipes.models.sizes import pretraining_config
 
 

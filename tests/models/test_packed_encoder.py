@@ -5,11 +5,12 @@ import torch
 import transformers
 from packed_models import LENGTHS, assert_gradients_alike, make_batch, make_model, run
 
-from bert_recipes.kernels import load_kernels, plain
 from bert_recipes.models import packed_encoder as packed_encoder_module
 from bert_recipes.models import padding_free
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.bert_model import BertModel
+from bert_recipes.models.kernels import plain
+from bert_recipes.models.kernels.loading import load_kernels
 
 
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new"])

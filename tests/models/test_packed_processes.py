@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bert_recipes.kernels import load_kernels
+from bert_recipes.models.kernels.loading import load_kernels
 
 
 SCRIPT = Path(__file__).parents[1] / "invariants" / "small_run.py"

@@ -5,7 +5,7 @@ import torch
 from packed_models import LENGTHS, VOCAB, assert_gradients_alike, make_batch, make_model, run
 from torch.nn import functional as F
 
-from bert_recipes.models.tied_embedding import SharedGradient, look_up
+from bert_recipes.models.vocabulary_loss import SharedGradient, look_up
 
 
 PAD = 0

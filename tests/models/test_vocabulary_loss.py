@@ -4,7 +4,7 @@ import pytest
 import torch
 from packed_models import LENGTHS, make_batch, make_model
 
-from bert_recipes.kernels import load_kernels
+from bert_recipes.models.kernels.loading import load_kernels
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
 

@@ -9,22 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.data.documentation_corpus import (
+from bert_recipes.data.quickstart_corpus import (
     Document,
-    choose_held_out,
-    find_sources,
-    make_documents,
-    write_corpus,
-)
-from bert_recipes.data.installed_documentation import (
     Documentation,
     Source,
     builtin_modules,
+    choose_held_out,
     dependencies,
+    find_sources,
     help_topics,
+    make_documents,
     package_documentation,
     read_documentation,
     standard_library,
+    write_corpus,
 )
 from bert_recipes.errors import InputError
 

@@ -8,7 +8,7 @@ import pytest
 from fixture_parts import CONFIG, PIECES
 from original_model import draw_variables, write_original
 
-from bert_recipes.tensor_bundle import BundleReader
+from bert_recipes.tensorflow_files import BundleReader
 
 
 FLAGS = ["--max_seq_length", "32", "--per_device_train_batch_size", "4", "--global_train_batch_size", "4"]

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.data.instance_files import FEATURE_NAMES
-from bert_recipes.data.instances import InstanceDataset
+from bert_recipes.data.instances import FEATURE_NAMES, InstanceDataset
 
 
 ORIGINAL = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "original_rules.py"))

@@ -14,18 +14,16 @@ import pytest
 from small_corpora import SPECIAL
 
 from bert_recipes.data.corpus import iter_documents
-from bert_recipes.data.corpus_arguments import CorpusArguments
-from bert_recipes.data.deduplication_arguments import DeduplicationArguments
-from bert_recipes.data.preparation import prepare_store
+from bert_recipes.data.deduplicate import DeduplicationArguments
+from bert_recipes.data.prepare import CorpusArguments, prepare_store
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 pytest.importorskip("datatrove", reason="datatrove is an extra")
 pytest.importorskip("orjson", reason="orjson is an extra")
-from bert_recipes.data.deduplication import deduplicate
-from bert_recipes.data.deduplication_steps import WordsOfAnyLanguage
+from bert_recipes.data.deduplicate import WordsOfAnyLanguage, deduplicate
 
 
 def make_document(seed):
@@ -71,7 +69,10 @@ def corpus(tmp_path_factory):
     table = [DOCUMENTS[3], chain[1], DOCUMENTS[6], reworded(DOCUMENTS[5], 20), chain[2]]
     pq.write_table(pa.table({"text": ["\n".join(row) for row in table]}), folder / "c.parquet")
     (folder / "d.json").write_text(
-        json.dumps([{"text": "\n".join(row)} for row in (*DOCUMENTS[7:], DOCUMENTS[0], reworded(DOCUMENTS[8], 1))])
+        "".join(
+            json.dumps({"text": "\n".join(row)}) + "\n"
+            for row in (*DOCUMENTS[7:], DOCUMENTS[0], reworded(DOCUMENTS[8], 1))
+        )
     )
     return folder
 

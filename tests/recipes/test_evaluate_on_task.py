@@ -10,8 +10,8 @@ import pytest
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import FineTuningArguments
-from bert_recipes.finetuning.scoring import ScoringArguments, names_a_task, score_checkpoint
+from bert_recipes.finetuning.arguments import FineTuningArguments, ScoringArguments, names_a_task
+from bert_recipes.finetuning.run import score_checkpoint
 
 
 TINY = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
@@ -65,8 +65,8 @@ def test_the_recipe_prints_the_figures_and_leaves_no_folder(start_recipe, tiny_r
 
 def test_results_go_into_a_new_folder_and_are_json(tiny_checkpoint, tmp_path, monkeypatch, capsys):
     recipe = runpy.run_path(str(Path(__file__).parents[2] / "recipes" / "evaluate_checkpoint.py"))
-    names = recipe["main"].__globals__
-    monkeypatch.setitem(names, "score_checkpoint", lambda *settings: {"eval_f1": float("nan"), "steps": 3})
+    score = "bert_recipes.finetuning.run.score_checkpoint"
+    monkeypatch.setattr(score, lambda *settings: {"eval_f1": float("nan"), "steps": 3})
     argv = ["evaluate", "--task", "mrpc", "--model_name_or_path", str(tiny_checkpoint), "--use_cpu", "true"]
     argv += ["--results_file"]
     monkeypatch.setattr(sys, "argv", [*argv, str(tmp_path / "new" / "out.json")])
@@ -75,12 +75,12 @@ def test_results_go_into_a_new_folder_and_are_json(tiny_checkpoint, tmp_path, mo
     assert json.loads(text, parse_constant=pytest.fail) == {"eval_f1": None, "steps": 3}
     assert capsys.readouterr().out == text
 
-    monkeypatch.setitem(names, "score_checkpoint", pytest.fail)  # nothing is measured for a place that cannot be
-    for place, words in (
+    monkeypatch.setattr(score, pytest.fail)  # nothing is measured for a path that cannot be
+    for path, words in (
         (tmp_path / "new", "is a folder"),
         (tmp_path / "new" / "out.json" / "x", "cannot be written"),
     ):
-        monkeypatch.setattr(sys, "argv", [*argv, str(place)])
+        monkeypatch.setattr(sys, "argv", [*argv, str(path)])
         with pytest.raises(InputError, match=words):
             recipe["main"]()
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,8 @@ def test_bert_base(tmp_path):
     import transformers
 
     from bert_recipes.models.sizes import pretraining_config
-    from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
+    from bert_recipes.tokenization.loading import load_tokenizer
+    from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
     pieces = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(30_517))]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
@@ -102,3 +104,38 @@ def test_a_polite_end_leaves_nothing(tiny_runs, tmp_path):
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(60) == 143
     assert [path.name for path in run.parent.iterdir()] == ["mine"]
+
+
+def test_the_recipe_is_quiet_and_prints_the_table(repository, tiny_runs, tmp_path):
+    run = shutil.copytree(tiny_runs("sequence_classification"), tmp_path / "mine")
+    command = [sys.executable, repository / "recipes" / "export.py", "--model_name_or_path", "mine"]
+    command += ["--format", "int8", "--rounds", "1", "--max_score_drop", "100"]
+    environment = {
+        name: value for name, value in os.environ.items() if name != "WANDB_MODE"
+    }  # stock prints a line for it
+    start = partial(
+        subprocess.run,
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=environment,
+    )
+    done = start()
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "model.onnx, export.md, example.py: mine_int8"
+    table = [line for line in (tmp_path / "mine_int8" / "export.md").read_text().splitlines() if line[:1] == "|"]
+    assert done.stdout.splitlines()[:-1] == table[: len(done.stdout.splitlines()) - 1]
+    # Lines of our own only, each with its time, and transformers' progress bars.
+    lines = [line.rpartition("\r")[2] for line in done.stderr.splitlines()]
+    others = [line for line in lines if line and not line.startswith("Loading weights")]
+    assert all(line[2:3] == ":" and " bert_recipes." in line for line in others), done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "mine_int8"]
+    assert sorted(path.name for path in run.iterdir()) == sorted(
+        path.name for path in tiny_runs("sequence_classification").iterdir()
+    )
+    done = start()
+    assert done.returncode == 1
+    assert done.stderr == "error: output_dir: mine_int8 is not empty; give a new folder\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.finetuning.feature_tagger import LAYER_CHOICES
+from bert_recipes.features.arguments import LAYER_CHOICES
 
 
 MAKE_FOLDER = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "ner_folder.py"))["make_folder"]

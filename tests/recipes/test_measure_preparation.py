@@ -1,4 +1,4 @@
-"""recipes/measure_preparation.py on a small corpus: all documents arrive, killed or not."""
+"""benchmarks/measure_preparation.py on a small corpus: all documents arrive, killed or not."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.mark.slow
 def test_a_kill_in_the_middle_changes_nothing(repository, tmp_path):
-    command = [sys.executable, "recipes/measure_preparation.py", "--documents", "4000", "--files", "20"]
+    command = [sys.executable, "benchmarks/measure_preparation.py", "--documents", "4000", "--files", "20"]
     command += ["--shard_gigabytes", "2e-4", "--num_processes", "1", "--work_dir", str(tmp_path / "work")]
     done = subprocess.run(
         [*command, "--results_file", str(tmp_path / "results.json")],

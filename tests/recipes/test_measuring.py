@@ -1,4 +1,4 @@
-"""recipes/evaluate_checkpoint.py on pre-training data, and recipes/measure_data.py."""
+"""recipes/evaluate_checkpoint.py on pre-training data, and benchmarks/measure_data.py."""
 
 import json
 
@@ -8,7 +8,7 @@ import transformers
 from bert_recipes.data.store import open_store
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.models.sizes import pretraining_config
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 def test_measuring_a_checkpoint_leaves_nothing_in_the_working_folder(
@@ -46,7 +46,7 @@ def test_measure_data_says_how_many_processes_built_the_index(call_recipe, small
     text.write_text("\n\n".join("w1 w2 w3.\nw4 w5.\nw6 w7 w8." for _ in range(30)) + "\n")
     sources = ["--files", text, "--validation_fraction", "0.3", "--tokenizer", small_store / "tokenizer"]
     call_recipe("prepare_corpus", *sources, "--output_dir", store)
-    call_recipe("measure_data", "--store", store, "--num_pairs", "20", "--results_file", file)
+    call_recipe("../benchmarks/measure_data", "--store", store, "--num_pairs", "20", "--results_file", file)
     results = json.loads(file.read_text())
     opened = open_store(store)
     share = opened.train.num_tokens / (opened.train.num_tokens + opened.validation.num_tokens)
@@ -58,6 +58,6 @@ def test_measure_data_says_how_many_processes_built_the_index(call_recipe, small
 
 
 def test_measure_data_needs_a_store(call_recipe):
-    said = call_recipe("measure_data", "--train_file", "x.jsonl", code=1)
+    said = call_recipe("../benchmarks/measure_data", "--train_file", "x.jsonl", code=1)
     assert said.count("error: ") == 1
     assert "give --store FOLDER instead of --train_file" in said

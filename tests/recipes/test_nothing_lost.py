@@ -12,13 +12,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from compare_launches import history_of
 
 from bert_recipes.checkpointing import list_checkpoints
-from bert_recipes.evaluation import PreTrainingSums
 from bert_recipes.finetuning import question_answering
 from bert_recipes.finetuning.question_answering import QuestionAnswering
-from bert_recipes.launch_comparison import history_of
-from bert_recipes.run_folder import UNFINISHED_FILE
+from bert_recipes.training.bert_trainer import PreTrainingSums
+from bert_recipes.training.resume import UNFINISHED_FILE
 
 
 CPU = ["--use_cpu", "true", "--disable_tqdm", "true", "--precision", "fp32", "--logging_steps", "1"]
@@ -271,8 +271,8 @@ FINETUNE_KILLS = {
     # The third evaluation is the last one.
     "last evaluation": ("bert_recipes.finetuning.trainer:FineTuningTrainer.evaluate", 3, False),
     "predictions": ("bert_recipes.finetuning.run:write_task_file", 1, True),
-    "report": ("bert_recipes.reports.writing:write_report", 1, True),
-    "card": ("bert_recipes.model_card.writing:write_card", 1, True),
+    "report": ("bert_recipes.reports.finish:write_report", 1, True),
+    "card": ("bert_recipes.reports.card:write_card", 1, True),
 }
 
 
@@ -296,9 +296,9 @@ def test_a_kill_after_the_last_step_of_fine_tuning_loses_nothing(
 @pytest.mark.parametrize(
     ("place", "call"),
     [
-        pytest.param("bert_recipes.trainer:BertTrainer.evaluation_loop", 2, marks=pytest.mark.slow),
-        ("bert_recipes.trainer:BertTrainer.evaluation_loop", 3),
-        pytest.param("bert_recipes.reports.writing:write_report", 1, marks=pytest.mark.slow),
+        pytest.param("bert_recipes.training.bert_trainer:BertTrainer.evaluation_loop", 2, marks=pytest.mark.slow),
+        ("bert_recipes.training.bert_trainer:BertTrainer.evaluation_loop", 3),
+        pytest.param("bert_recipes.reports.finish:write_report", 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_kill_after_the_last_step_of_pre_training_loses_nothing(

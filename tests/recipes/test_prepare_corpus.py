@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 from small_corpora import WORDS, contents_of, write_vocabulary
 
-from bert_recipes.data.corpus_arguments import CorpusArguments
-from bert_recipes.data.encoding import DocumentEncoder, TextBatch, batch_documents, encode_in_order
-from bert_recipes.data.preparation import prepare_store
+from bert_recipes.data.prepare import (
+    CorpusArguments,
+    DocumentEncoder,
+    TextBatch,
+    batch_documents,
+    encode_in_order,
+    prepare_store,
+)
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 @pytest.fixture(scope="module")

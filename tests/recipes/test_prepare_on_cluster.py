@@ -13,16 +13,14 @@ import psutil
 import pytest
 from small_corpora import WORDS, contents_of, write_vocabulary
 
-from bert_recipes.data.corpus_arguments import CorpusArguments
-from bert_recipes.data.executor_arguments import ExecutorArguments
-from bert_recipes.data.preparation import Preparation, prepare_store
+from bert_recipes.data.cluster import ExecutorArguments
+from bert_recipes.data.prepare import CorpusArguments, Preparation, prepare_store
 from bert_recipes.errors import InputError
-from bert_recipes.tokenization import load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 pytest.importorskip("datatrove", reason="datatrove is an extra")
-from bert_recipes.data.cluster_preparation import WriteShards, prepare_on_cluster
-from bert_recipes.data.executors import LocalExecutor
+from bert_recipes.data.cluster import LocalExecutor, WriteShards, prepare_on_cluster
 
 
 # Bytes of text; a file has about a hundred.

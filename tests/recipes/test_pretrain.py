@@ -110,7 +110,6 @@ def test_count_parameters_prints_the_components(call_recipe):
         (["--model_name_or_path", "/nonexistent/model"], "no folder /nonexistent/model"),
         (["--global_train_batch_size", "0"], "cannot be shared"),
         (["--learning_rate", "-1"], "learning_rate is -1"),
-        (["--lr_scheduler_type", "cosine"], "--schedule trainer"),
         (["--eval_strategy", "epoch"], "give steps or no"),
         (["--precision", "fp32", "--bf16", "true"], "give one of them"),
         (["--resume", "last"], "holds no complete checkpoint"),

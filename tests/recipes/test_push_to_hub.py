@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from bert_recipes.checkpointing import seal_card
+
 
 SMALL = ["--max_seq_length", "32", "--max_steps", "4", "--warmup_steps", "1", "--per_device_train_batch_size", "4"]
 SMALL += ["--global_train_batch_size", "4", "--max_eval_pairs", "10", "--eval_strategy", "no", "--logging_steps", "2"]
@@ -75,8 +77,9 @@ def test_a_run_is_pushed_while_it_trains_and_whole_at_its_end(
     assert f"on the Hub: {hub_server.url}/me/my-bert" in done.stdout
     own = files_of(folder)
     remote = {name: file.content for name, file in hub.branches["main"].files.items()}
-    card, _, _ = remote.pop("README.md"), remote.pop("card_facts.json"), remote.pop(".gitattributes")
-    assert card.decode() == own["README.md"].decode().replace("\n- bert-recipes\n", "\n- bert-recipes\n- tiny\n", 1)
+    card, _ = remote.pop("README.md"), remote.pop(".gitattributes")
+    tagged = own["README.md"].decode().replace("\n- bert-recipes\n", "\n- bert-recipes\n- tiny\n", 1)
+    assert card.decode() == seal_card(tagged)
     assert {name: own[name] for name in remote} == remote
     wanted = {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "run.yaml", "all_results.json"}
     assert wanted | {"trainer_state.json", "report.md", "losses.png", "run_identity.json"} <= set(remote)
@@ -217,7 +220,7 @@ def test_a_finished_run_that_trains_on_leaves_no_older_card_and_each_repository_
     flags = ["--save_steps", 2, "--hub_always_push", "true"]
     pretrain(repository, hub_server, small_store, folder, *flags)
     hub = hub_server.repositories["me/run"]
-    told = {"README.md", "card_facts.json", "all_results.json", "report.md", "report.html", "losses.png"}
+    told = {"README.md", "all_results.json", "report.md", "report.html", "losses.png"}
     assert told <= set(hub.branches["main"].files)
     assert b'model="me/run"' in hub.read("README.md")
     public = ["--repo", "me/final", "--private", "false"]

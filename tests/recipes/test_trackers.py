@@ -34,7 +34,7 @@ def runs(repository, small_store, tmp_path_factory):
     shutil.rmtree(folder / "checkpoint-6")
     unreachable = {"WANDB_API_KEY": SECRETS["WANDB_API_KEY"], "WANDB_BASE_URL": "http://127.0.0.1:9"}
     second, _ = train(repository, small_store, folder, environment(home, **unreachable), *ALL)
-    assert "goes on from checkpoint-4" in second.stderr
+    assert "is resumed from checkpoint-4" in second.stderr
     return folder, home, first, second
 
 

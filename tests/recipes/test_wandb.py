@@ -68,7 +68,7 @@ def test_a_run_that_was_begun_offline_and_goes_on_online_is_there_as_a_whole(rep
     with SERVER["serving"]() as server:
         env = environment(tmp_path, WANDB_API_KEY=SECRETS["WANDB_API_KEY"], WANDB_BASE_URL=server.url)
         done, _ = train(repository, small_store, folder, env, "--report_to", "wandb")
-    assert "goes on from checkpoint-4" in done.stderr
+    assert "is resumed from checkpoint-4" in done.stderr
     assert server.buckets[-1]["name"] == offline["id"]
     assert history_of(server) == pytest.approx(dict(expected(folder, "train", "mlm_loss")), rel=1e-6)
 

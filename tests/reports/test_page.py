@@ -1,14 +1,17 @@
-"""The page is one file that loads nothing, runs nothing and shows every text as it is."""
+"""The page is one file that loads nothing, runs nothing and shows every text as it is; reports say what a run's files say."""
 
+import json
 import re
-from html import escape
 from html.parser import HTMLParser
 
 import pytest
 
-from bert_recipes.reports import markdown
-from bert_recipes.reports.palette import COLORS
-from bert_recipes.reports.writing import write_report
+from bert_recipes.reports.page import escape as escape_markdown
+from bert_recipes.reports.page import format_number, pretraining_table, write_report
+from bert_recipes.reports.plots import COLORS
+
+
+# The page
 
 
 class Seen(HTMLParser):
@@ -39,7 +42,7 @@ class Seen(HTMLParser):
         self.texts.append(data)
 
 
-HISTORY = [{"step": step, "mlm_loss": 9 - step / 10, "loss": 1.0, "eval_mlm_loss": 8.0} for step in range(1, 20)]
+LONG_HISTORY = [{"step": step, "mlm_loss": 9 - step / 10, "loss": 1.0, "eval_mlm_loss": 8.0} for step in range(1, 20)]
 
 
 @pytest.fixture(scope="module", params=["pretraining", "finetuning"])
@@ -49,7 +52,7 @@ def page(request, make_lasting_run_folder, pretraining_facts, finetuning_facts, 
     results |= {"splits": {evil: {"examples": 16, "features": 16}}, "train_steps": 20}
     # As a folder may be called.
     name = f"<script>alert(2)<script>$x_{{ &{request.param}"
-    folder = make_lasting_run_folder(name, results=results, history=HISTORY, facts=facts)
+    folder = make_lasting_run_folder(name, results=results, history=LONG_HISTORY, facts=facts)
     write_report(folder)
     return folder
 
@@ -62,7 +65,6 @@ def test_evil_texts_stay_texts(page, evil):
     assert not [name for _, name, _ in seen.attributes if name.startswith("on")]
     assert evil in "".join(seen.texts)
     assert page.name in seen.texts
-    assert escape(evil) in (page / "report.html").read_text()
 
 
 def test_evil_texts_stay_in_their_cells_of_markdown(page):
@@ -77,7 +79,7 @@ def test_evil_texts_stay_in_their_cells_of_markdown(page):
 @pytest.mark.parametrize("mark", ["<b>", "|"])
 @pytest.mark.parametrize("before", ["", "\\", "\\\\"])
 def test_a_backslash_of_a_text_takes_none_away(mark, before):
-    shown = markdown.escape(before + mark)
+    shown = escape_markdown(before + mark)
     backslashes = shown.index(mark)
     assert backslashes == 2 * len(before) + 1  # an odd number: the last one is the mark's
 
@@ -111,10 +113,338 @@ def test_every_colour_of_a_plot_is_one_of_the_page(page):
     assert not re.findall(r"#[0-9a-f]{6}", drawn)
     used = set(re.findall(r"var\(--(\w+)\)", drawn))
     assert {"ink", "muted", "line", "blue"} - {"ink"} <= used <= COLORS.keys()
-    for name, color in COLORS.items():
-        assert text.count(f"--{name}:{color.light};") == text.count(f"--{name}:{color.dark};") == 1
+    for name, (light, dark) in COLORS.items():
+        assert text.count(f"--{name}:{light};") == text.count(f"--{name}:{dark};") == 1
 
 
 def test_a_report_is_the_same_every_time(page):
     first = {path.name: path.read_bytes() for path in write_report(page)}
     assert {path.name: path.read_bytes() for path in write_report(page)} == first
+
+
+# Pre-training
+
+
+RESULTS = {
+    "eval_mlm_loss": 5.4321,
+    "eval_unigram_loss": 6.5,
+    "eval_perplexity": 228.6,
+    "eval_mlm_accuracy": 0.123,
+    "eval_unigram_accuracy": 0.045,
+    "eval_nsp_loss": 0.61,
+    "eval_nsp_accuracy": 0.75,
+    "eval_majority_accuracy": 0.55,
+    "eval_pairs": 100.0,
+    "train_steps": 4000,
+    "machine": {"processor": "a processor", "gpu": None},
+}
+HISTORY = [
+    {"step": 1, "mlm_loss": 7.0, "nsp_loss": 0.7, "learning_rate": 0.0, "tokens_per_second": 800.0, "mfu": 0.2},
+    {"step": 2, "eval_mlm_loss": 6.0, "eval_unigram_loss": 6.5, "eval_majority_accuracy": 0.55},
+    {"step": 3, "mlm_loss": 6.5, "nsp_loss": 0.69, "learning_rate": 1e-4, "tokens_per_second": 900.0, "mfu": 0.3},
+]
+
+
+@pytest.fixture
+def lines_of(make_run_folder):
+    def lines(**parts):
+        folder = make_run_folder(**parts)
+        assert {path.name for path in write_report(folder)} == {"report.md", "report.html", "losses.png"}
+        return (folder / "report.md").read_text().splitlines(), folder
+
+    return lines
+
+
+def test_held_out_figures_stand_beside_their_baselines(lines_of):
+    facts = {"kind": "pretraining", "run": {"global_batch": 32}, "remark": "it stalls"}
+    lines, folder = lines_of(results=RESULTS, history=HISTORY, facts=facts)
+    assert "| masked-LM loss, nats (baseline: word frequencies) | 5.432 | 6.500 |" in lines
+    assert "| masked-LM accuracy (baseline: most frequent piece) | 12.3% | 4.5% |" in lines
+    # Wilson 1927: of 75 in 100, as statsmodels.stats.proportion.proportion_confint(75, 100, method="wilson") has it.
+    interval = "95% interval 65.7% to 82.5%"
+    assert f"| next-sentence accuracy (baseline: larger class) | 75.0% ({interval}) | 55.0% |" in lines
+    assert "| train steps | 4,000 |" in lines
+    assert "| global batch | 32 |" in lines
+    assert "| processor | a processor |" in lines
+    assert "**Attention:** it stalls." in lines
+    assert not [line for line in lines if "gpu" in line]
+    assert (folder / "losses.png").read_bytes().startswith(b"\x89PNG")
+    page = (folder / "report.html").read_text()
+    assert "word frequencies alone: 6.50" in page  # the tile, and the dashed line's legend
+    assert "always the most frequent piece: 4.5%" in page
+    assert f"{interval}; always the larger class: 55.0%" in page.replace("(", "").replace(")", "")
+    for title in ("Masked-LM loss", "Next-sentence loss", "Learning rate", "Throughput", "Model FLOPs utilisation"):
+        assert f'aria-label="{title}"' in page
+
+
+def test_a_run_without_evaluation_and_log_still_gives_a_report(lines_of):
+    lines, folder = lines_of()
+    assert lines[0] == "# Pre-training report"
+    assert not [line for line in lines if "masked-LM loss" in line]
+    assert not [line for line in lines if line.startswith("## Held-out")]
+    assert "The run left no report.json" in lines[-1]
+    assert (folder / "losses.png").is_file()
+
+
+def test_one_point_is_no_curve(lines_of):
+    once = {"mlm_loss": 7.0, "learning_rate": 0.1, "eval_mlm_loss": 6.0, "eval_mlm_accuracy": 0.1}
+    results = {"train_seconds": 0.5, "train_steps": 1}
+    lines, folder = lines_of(results=results, history=[{"step": 6} | once, {"step": 6, "mlm_loss": 7.0}])
+    assert "Nothing was logged twice: no curves." in lines
+    page = (folder / "report.html").read_text()
+    assert "<svg" not in page
+    assert "1 step, evaluations included" in page
+    assert "| train seconds | 0.5 |" in lines
+    more = [{"step": 6} | once, {"step": 7, "mlm_loss": 6.9, "learning_rate": float("nan")}]
+    _, folder = lines_of(name="more", history=more)
+    assert re.findall(r'aria-label="([^"]+)"', (folder / "report.html").read_text()) == ["Masked-LM loss"]
+
+
+def test_a_bar_in_a_text_does_not_break_the_table(lines_of):
+    mask = {"before": "a |", "after": "", "truth": "b", "guesses": [("|", 0.5), ("b", 0.25)]}
+    verdict = {"first": "c | d", "second": "e", "is_next": 0.987, "truth": True}
+    facts = {"kind": "pretraining", "held_out": {"pairs": 2, "masks": [mask], "verdicts": [verdict]}}
+    lines, _ = lines_of(facts=facts)
+    assert "| a \\| [MASK] | b | \\| 0.50, **b** 0.25 |" in lines
+    assert "| c \\| d | e | 0.99 | it follows |" in lines
+
+
+def test_undefined_figures_are_said_to_be(lines_of):
+    broken = dict.fromkeys(RESULTS, None) | {"machine": {}}
+    history = [{"step": 1, "mlm_loss": float("nan")}, {"step": 2, "mlm_loss": float("inf")}]
+    lines, _ = lines_of(results=broken, history=history)
+    assert "| masked-LM loss, nats (baseline: word frequencies) | n/a |  |" in lines
+
+
+def test_a_model_whose_outputs_are_not_finite_still_has_its_report(lines_of, pretraining_facts):
+    nan = float("nan")
+    mask = pretraining_facts["held_out"]["masks"][0] | {"probability": nan, "guesses": [["a", nan]]}
+    verdict = {"first": "a", "second": "b", "is_next": nan}
+    held_out = {"pairs": 16, "masks": [mask], "verdicts": [verdict | {"truth": True}]}
+    said = (
+        "**Attention:** Outputs of the model are not finite: where they are not, there is no example of what it says."
+    )
+    results = dict.fromkeys(RESULTS, nan) | {"machine": {}}
+    lines, folder = lines_of(results=results, facts=pretraining_facts | {"held_out": held_out})
+    assert said in lines
+    assert not [line for line in lines if line.startswith("## Held-out")]
+    assert not re.search(r"\bnan\b", (folder / "report.html").read_text())
+    held_out["masks"] = [mask, pretraining_facts["held_out"]["masks"][0]]
+    lines, _ = lines_of(name="in_part", facts=pretraining_facts | {"held_out": held_out})
+    assert said in lines
+    assert "## Held-out sentences" in lines
+    assert (
+        "| masked-LM accuracy (baseline: most frequent piece) | n/a |  |"
+        in pretraining_table(dict.fromkeys(RESULTS, nan)).splitlines()
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0.0000"), (0.25, "0.2500"), (1e-5, "1.00e-05"), (12.34, "12.3"), (4000, "4,000"), (float("nan"), "n/a")],
+)
+def test_numbers_are_shown_as_people_read_them(value, shown):
+    assert format_number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("is_whole", "shown"),
+    [
+        (None, "since it resumed at step 80 of 100"),
+        (False, "since it resumed at step 80 of 100"),
+        (True, "100 steps, evaluations"),
+    ],
+)
+def test_a_run_that_went_on_says_what_its_time_counts(lines_of, is_whole, shown):
+    """Without the key: an older run, which kept the time of its last part alone."""
+    results = {"train_seconds": 50.0, "train_steps": 100, "resumed_at_step": 80}
+    _, folder = lines_of(results=results | ({} if is_whole is None else {"train_seconds_is_whole": is_whole}))
+    page = (folder / "report.html").read_text()
+    assert shown in page
+    assert ("since it resumed" in page) != (is_whole is True)
+
+
+def test_the_data_is_described_by_what_was_counted(lines_of, pretraining_facts):
+    lines, folder = lines_of(results=RESULTS, facts=pretraining_facts)
+    assert "| second sentence follows | 62.5% | 20 of 32 pairs |" in lines
+    assert "| pads | 25.0% | fraction of the positions of the batches |" in lines
+    assert "| of these [MASK] / left as it is / another | 80.0% / 10.0% / 10.0% |  |" in lines
+    assert "| documents | 1,000 | 10 |" in lines
+    said = next(line for line in lines if line.startswith("Counted over 32 of 3,200 pairs"))
+    assert "4 micro-batches of 8" in said
+    assert 'aria-label="Lengths of the pairs"' in (folder / "report.html").read_text()
+
+
+def test_it_is_said_how_many_pairs_were_looked_at_and_how_many_are_shown(lines_of, pretraining_facts):
+    mask = pretraining_facts["held_out"]["masks"][0]
+    facts = pretraining_facts | {"held_out": {"pairs": 16, "masks": [mask] * 3}}
+    lines, folder = lines_of(facts=facts)
+    assert (folder / "report.html").read_text().count("\N{CHECK MARK} c") == 3
+    (said,) = [line for line in lines if "held-out order" in line]
+    assert said.startswith("Of the first 16 pairs of the held-out order")
+    assert "the first 3 with a [MASK]: the middle one of each" in said
+
+
+def test_the_right_piece_is_marked_and_its_place_given_where_it_is_not_among_the_first(lines_of, pretraining_facts):
+    lines, folder = lines_of(facts=pretraining_facts)
+    assert any("**c** 0.01 (rank 37) |" in line for line in lines)
+    assert '<li class="true"><b>\N{CHECK MARK} c</b>' in (folder / "report.html").read_text()
+    masks = [pretraining_facts["held_out"]["masks"][0] | {"truth": "b"}]
+    facts = pretraining_facts | {"held_out": {"pairs": 16, "masks": masks}, "phases": []}
+    lines, _ = lines_of(name="other", facts=facts)
+    assert any("| b |" in line and "**b** 0.25 |" in line and "rank" not in line for line in lines)
+
+
+# Fine-tuning
+
+
+TASK = "name: mine\nkind: sequence_classification\ntext_columns: [text]\nlabels: [a, b]\nfiles: {train: a.jsonl}\n"
+TASK_HISTORY = [
+    {"step": step, "loss": 1.0 / step, "eval_loss": 0.5, "eval_accuracy": 0.7, "learning_rate": 1e-5}
+    for step in (1, 2)
+]
+
+
+@pytest.fixture
+def report_of(make_run_folder):
+    def texts(**parts):
+        folder = make_run_folder(**parts)
+        write_report(folder)
+        return (folder / "report.md").read_text(), (folder / "report.html").read_text()
+
+    return texts
+
+
+CERTAINTY = {"intervals": {"accuracy": [0.58, 0.92]}, "baselines": {"accuracy": 0.75}}
+
+
+def test_a_figure_stands_beside_its_interval_and_the_best_constant_answer(report_of, finetuning_facts):
+    results = {"task": "mine", "eval_accuracy": 0.8, **CERTAINTY}
+    text, page = report_of(results=results, facts=finetuning_facts, task=TASK)
+    assert "| metric | value | 95% interval | constant answer |" in text
+    assert "| accuracy | 0.8000 | 0.5800 to 0.9200 | 0.7500 |" in text
+    assert "95% interval 58.0% to 92.0%; constant answer: 75.0%" in page
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "interval", "baseline", "is_said"),
+    [
+        (0.8, [0.58, 0.92], 0.75, True),  # few rows
+        (0.8, [0.76, 0.84], 0.75, False),
+        (0.7, [0.66, 0.74], 0.75, True),  # below
+        (0.75, [0.75, 0.75], 0.75, True),  # one class only
+        (0.1, [0.0, 0.22], 0.0, False),  # "no answer" is never right here
+        (0.0, None, 0.0, True),
+        (0.1, [-0.1, 0.3], 0.0, True),  # a correlation
+        (0.8, None, 0.75, False),  # no interval
+        (0.75, None, 0.75, True),
+        (0.8, [0.58, 0.92], None, False),  # an older run
+        (None, None, 0.75, False),  # it diverged
+    ],
+)
+def test_what_is_no_better_than_a_constant_answer_is_said(report_of, accuracy, interval, baseline, is_said):
+    certainty = {"intervals": {"accuracy": interval} if interval else {}}
+    certainty |= {"baselines": {"accuracy": baseline} if baseline is not None else {}}
+    text, page = report_of(results={"task": "mine", "eval_accuracy": accuracy, **certainty}, task=TASK)
+    said = "accuracy: nothing shows that the model does better than one constant answer."
+    assert (f"**Attention:** {said}" in text) is is_said
+    assert (said in page) is is_said
+
+
+def test_curves_classes_confusion_reliability_and_errors_are_there(report_of, finetuning_facts):
+    results = {"task": "mine", "eval_loss": 0.5, "eval_accuracy": 0.7, "train_steps": 2}
+    text, page = report_of(results=results, history=TASK_HISTORY, facts=finetuning_facts)
+    for title in (
+        "Loss",
+        "Metrics on the validation data",
+        "Learning rate",
+        "Reliability: expected calibration error 0.138",
+    ):
+        assert f'aria-label="{title}"' in page
+    assert "| no | 0.500 | 0.750 | 0.600 | 8 | 12 |" in text
+    assert "| no | 4 | 4 |" in text
+    assert "| 0.50 to 1.00 | 12 | 0.900 | 0.750 |" in text
+    assert re.search(r"\| c \| .* \(0\.980\) \| no \|", text)
+
+
+def test_a_split_without_predictions_is_said_to_be(report_of, finetuning_facts):
+    split = {"name": "validation", "suffix": "", "examples": 16, "looked_at": 0}
+    text, _ = report_of(results={"task": "mine"}, facts=finetuning_facts | {"splits": [split]})
+    assert "**Attention:** validation: the model's outputs are not finite, nothing was predicted." in text
+    assert "## By class" not in text
+
+
+def test_a_run_without_facts_has_its_figures(report_of):
+    text, page = report_of(results={"task": "mine", "eval_f1": 0.5}, history=TASK_HISTORY[:1])
+    assert "| f1 | 0.5000 |  |  |" in text
+    assert "The run left no report.json" in page
+
+
+# Sweeps
+
+
+def combination(rate, values):
+    median = sorted(value for value in values if value is not None)[0] if any(values) else None
+    runs = [{"seed": seed, "folder": f"{rate}/seed-{seed}", "value": value} for seed, value in enumerate(values)]
+    return {
+        "name": f"learning_rate-{rate}",
+        "settings": {"learning_rate": rate, "num_train_epochs": "3"},
+        "median": median,
+        "min": median,
+        "max": median,
+        "std": None,
+        "runs": runs,
+    }
+
+
+@pytest.fixture
+def sweep(tmp_path, evil):
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    content = {
+        "metric": "f1",
+        "best": "learning_rate-3e-5",
+        "best_run": "learning_rate-3e-5/seed-0",
+        "combinations": [combination("5e-5", [None, 0.5]), combination("3e-5", [0.8, 0.9]), combination(evil, [None])],
+        "settings": {"flags": ["--task", evil], "sweep": {"learning_rate": ["5e-5", "3e-5"]}},
+        "machine": {"processor": "a processor"},
+    }
+    (folder / "sweep.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_a_sweep_has_a_page_with_its_plot_and_marks_the_best(sweep, evil):
+    names = {path.name for path in write_report(sweep)}
+    assert names == {"report.md", "report.html", "sweep.png"}
+    text, page = (sweep / "report.md").read_text(), (sweep / "report.html").read_text()
+    assert "| 3e-5 | **0.8000** | 0.8000 | 0.8000 |  | 2 |" in text
+    assert "| diverged | diverged | diverged |" in text
+    assert "![sweep](sweep.png)" in text
+    assert page.count("<svg") == 1
+    assert "<script" not in page
+    assert "<b>3e-5</b>" in page
+
+
+def test_a_damaged_sweep_is_one_line(sweep):
+    from bert_recipes.errors import InputError
+
+    (sweep / "sweep.json").write_text('{"metric": "f1"}')
+    with pytest.raises(InputError, match="cannot be read as a report"):
+        write_report(sweep)
+
+
+@pytest.mark.parametrize("lead", ["Not resolved: a and b are 0.0025 apart.", "a and b are 0.1 apart.", None])
+def test_a_lead_that_is_not_resolved_must_not_be_overlooked(sweep, lead):
+    content = json.loads((sweep / "sweep.json").read_text()) | {
+        "lead": lead,
+        "how_chosen": "It has the greatest median.",
+    }
+    (sweep / "sweep.json").write_text(json.dumps(content))
+    write_report(sweep)
+    lines = (sweep / "report.md").read_text().splitlines()
+    assert (f"**Attention:** {lead}" in lines) is (lead is not None and lead.startswith("Not"))
+    assert (lead in lines) is (lead is not None and not lead.startswith("Not"))
+    assert "It has the greatest median. `best` is learning_rate-3e-5/seed-0, with a report of its own." in lines
+    page = (sweep / "report.html").read_text()
+    assert "2 runs, 0.8000 to 0.8000" in page
+    assert "Best" not in page

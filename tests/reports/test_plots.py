@@ -9,11 +9,11 @@ from bert_recipes.reports.plots import (
     Dots,
     Line,
     Panel,
-    draw_dots,
-    draw_dots_png,
-    draw_panel,
-    draw_panels_png,
-    draw_reliability,
+    dots_png,
+    dots_svg,
+    panel_plot,
+    panels_png,
+    reliability,
     thin,
 )
 
@@ -29,36 +29,36 @@ def test_a_long_log_is_thinned_to_means_of_neighbours():
 def test_a_plot_of_a_million_lines_stays_small():
     steps = range(1_000_000)
     panel = Panel("loss", "nats", (Line("training", steps, [5 + math.sin(step) for step in steps]),))
-    assert len(draw_panel(panel)) < 60_000
+    assert len(panel_plot(panel)["svg"]) < 60_000
 
 
 @pytest.mark.parametrize("name", ["$x_{$", "_hidden", "a $5 bill and $6", "\\frac", "<b>", "日本語", "$$"])
 def test_names_are_drawn_as_they_are(name):
     lines = (Line(name, [1, 2], [1.0, 2.0]),)
-    assert draw_panels_png([Panel("t", "u", lines)]).startswith(b"\x89PNG")
+    assert panels_png([Panel("t", "u", lines)]).startswith(b"\x89PNG")
     rows = [Dots(name, (0.5, math.nan), math.nan, is_best=True), Dots("b", (0.6,), 0.6, is_best=False)]
-    assert "<svg" in draw_dots(rows, name)
-    assert draw_dots_png(rows, name, name).startswith(b"\x89PNG")
+    assert "<svg" in dots_svg(rows, name)
+    assert dots_png(rows, name, name).startswith(b"\x89PNG")
 
 
 def test_nothing_finite_is_an_empty_plot():
-    panel = Panel("t", "u", (Line("a", [1, 2], [math.nan, math.inf]),), (("yardstick", math.nan),))
-    assert "<svg" in draw_panel(panel)
-    assert "<svg" in draw_reliability([0.5], [0.0], [0])
+    panel = Panel("t", "u", (Line("a", [1, 2], [math.nan, math.inf]),), (("baseline", math.nan),))
+    assert "<svg" in panel_plot(panel)["svg"]
+    assert "<svg" in reliability([{"confidence": 0.5, "accuracy": 0.0, "count": 0}])
 
 
 def test_no_two_marks_of_an_axis_are_alike():
     for steps in ([6, 6.4], [1, 2], [3, 4_000]):
-        svg = draw_panel(Panel("t", "u", (Line("a", steps, [0.1, 0.2]),)))
+        svg = panel_plot(Panel("t", "u", (Line("a", steps, [0.1, 0.2]),)))["svg"]
         marks = re.findall(r"<text[^>]*>([\d,.]+)</text>", svg)
         whole = [mark for mark in marks if "." not in mark]
         assert len(whole) == len(set(whole)) >= 1, steps
-    svg = draw_reliability([0.1, 0.9], [0.2, 0.8], [3, 4])
+    svg = reliability([{"confidence": c, "accuracy": a, "count": 3} for c, a in ((0.1, 0.2), (0.9, 0.8))])
     assert re.findall(r"<text[^>]*>(0\.0)</text>", svg) == ["0.0"]
 
 
 def test_the_page_gives_fonts_and_size():
-    svg = draw_panel(Panel("t", "u", (Line("a", [1, 2], [1.0, 2.0]),)))
+    svg = panel_plot(Panel("t", "u", (Line("a", [1, 2], [1.0, 2.0]),)))["svg"]
     head = svg[: svg.index(">")]
     assert "viewBox" in head
     assert not re.search(r'\b(width|height)="', head)

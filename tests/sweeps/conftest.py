@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from bert_recipes.config import write_task_file
-from bert_recipes.tasks.registry import get_task, list_tasks
+from bert_recipes.finetuning.arguments import write_task_file
+from bert_recipes.tasks.rows import get_task, list_tasks
 
 
 class Bench:

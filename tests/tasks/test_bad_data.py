@@ -8,8 +8,8 @@ import pytest
 
 from bert_recipes.errors import InputError
 from bert_recipes.metrics.entities import find_entities
-from bert_recipes.tasks.loading import load_split
-from bert_recipes.tasks.registry import get_task
+from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.sources import load_split
 
 
 def load(task: str, split: str, folder: Path, **options):

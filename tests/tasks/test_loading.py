@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.tasks.loading import load_split
-from bert_recipes.tasks.registry import get_task, list_tasks
+from bert_recipes.tasks.rows import get_task, list_tasks
+from bert_recipes.tasks.sources import load_split
 
 
 @pytest.mark.parametrize("folder", [".", "mrpc", "glue/mrpc", "MRPC", "glue/MRPC"])
@@ -171,7 +171,7 @@ def test_importing_the_tasks_imports_nothing_heavy():
     import sys
 
     code = (
-        "import sys, bert_recipes.tasks.loading, bert_recipes.tasks.registry, bert_recipes.tasks.definition; "
+        "import sys, bert_recipes.tasks.sources, bert_recipes.tasks.task, bert_recipes.tasks.task; "
         "print([m for m in ('torch', 'transformers', 'datasets', 'yaml', 'pyarrow', 'numpy') if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

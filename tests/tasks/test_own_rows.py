@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.config import read_task_file
 from bert_recipes.errors import InputError
-from bert_recipes.tasks.loading import load_split
+from bert_recipes.finetuning.arguments import read_task_file
+from bert_recipes.tasks.sources import load_split
 
 
 @pytest.fixture
@@ -75,11 +75,11 @@ def test_multi_label_text_is_split_at_the_separator(read):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ('{"t": "a", "y": "x"}', r"line 1: a list of labels is expected, text found \('x'\); .*label_separator"),
-        ('{"t": "a", "y": 3}', "line 1: a list of labels is expected, int found"),
+        ('{"t": "a", "y": "x"}', r"line 1: a list of labels is expected, 'x' found; .*label_separator"),
+        ('{"t": "a", "y": 3}', "line 1: a list of labels is expected, 3 found"),
         ('{"t": "a", "y": ["x", "w"]}', "line 1: label 'w' is not one"),
-        ('{"t": "a", "y": ["x", "x"]}', "line 1: a label stands twice"),
-        ('{"t": "a", "y": ["x", null]}', "line 1: label None within a list"),
+        ('{"t": "a", "y": ["x", "x"]}', "line 1: a label is empty, or stands twice, in"),
+        ('{"t": "a", "y": ["x", null]}', "line 1: a label is empty, or stands twice, in"),
         ('{"t": "a", "y": ["x"]}\n{"t": "a", "y": null}', "line 2: the label is hidden"),
     ],
 )

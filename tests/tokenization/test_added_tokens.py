@@ -11,8 +11,9 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer, BertTokenizer
 
 from bert_recipes.errors import InputError
-from bert_recipes.tokenization import SPECIAL_TOKENS, OriginalBertTokenizer, load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.new_words import NewWord, extend_tokenizer
+from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS, OriginalBertTokenizer
 
 
 PIECES = [*SPECIAL_TOKENS, "[unused1]", *string.ascii_letters, *(f"##{letter}" for letter in string.ascii_letters)]

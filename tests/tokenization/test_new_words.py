@@ -3,7 +3,7 @@
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.tokenization import SPECIAL_TOKENS, load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.new_words import (
     NewWord,
     choose_words,
@@ -12,6 +12,7 @@ from bert_recipes.tokenization.new_words import (
     extend_tokenizer,
     read_words,
 )
+from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
 
 PIECES = [*SPECIAL_TOKENS, "the", "heart", "in", "##farct", "my", "##o", "##card", "##ial", "##s", "2", "##1", "."]

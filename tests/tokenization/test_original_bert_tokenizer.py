@@ -13,8 +13,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertTokenizerFast, pipeline
 
-from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
 from bert_recipes.tokenization import wordpiece as wordpiece_module
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 LONG_WORD = "a" * 150
@@ -270,7 +271,7 @@ def test_a_process_that_only_encodes_starts_without_the_libraries(tokenizer, tmp
     file = tmp_path / "encoder.pickle"
     file.write_bytes(pickle.dumps(tokenizer.text_encoder))
     program = (
-        "import pickle, sys, bert_recipes.data.encoding; from pathlib import Path\n"
+        "import pickle, sys, bert_recipes.data.prepare; from pathlib import Path\n"
         f"print(pickle.loads(Path({str(file)!r}).read_bytes())({TEXT!r}))\n"
         "print([name for name in ('torch', 'transformers', 'tokenizers') if name in sys.modules])"
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bert_recipes.tokenization import OriginalBertTokenizer, normalize_text
-from bert_recipes.tokenization.normalization import align_normalized_text, is_punctuation
+from bert_recipes.tokenization.normalization import align_normalized_text, is_punctuation, normalize_text
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 NUM_RANDOM_STRINGS = 10_000

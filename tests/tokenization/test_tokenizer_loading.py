@@ -16,7 +16,8 @@ from transformers import BertTokenizerFast
 
 from bert_recipes import hub_access
 from bert_recipes.errors import InputError
-from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -173,12 +174,9 @@ def test_hub_name_fails_at_once_when_the_hub_cannot_be_reached(monkeypatch: pyte
 
 
 def test_hub_name_in_the_local_cache_opens_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import huggingface_hub
-
     file = write_vocabulary(tmp_path / "vocab.txt", "hello")
     monkeypatch.setattr(
-        huggingface_hub,
-        "try_to_load_from_cache",
+        "bert_recipes.tokenization.loading.try_to_load_from_cache",
         lambda name, name_of_file: str(file) if name_of_file == "vocab.txt" else None,
     )
     assert load_tokenizer("owner/model").tokenize("Hello") == ["hello"]
@@ -222,7 +220,7 @@ def hub_endpoint() -> Iterator[str]:
 
 def test_hub_name_is_downloaded_and_then_found_in_the_cache(hub_endpoint: str, tmp_path: Path) -> None:
     script = (
-        "import sys; from bert_recipes.tokenization import load_tokenizer\n"
+        "import sys; from bert_recipes import load_tokenizer\n"
         "tokenizer = load_tokenizer(sys.argv[1]); print(tokenizer.tokenize('Hellos'), tokenizer.model_max_length)"
     )
 

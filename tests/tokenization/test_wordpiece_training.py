@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.tokenization import OriginalBertTokenizer, train_wordpiece, vocabulary_training, word_counts
+from bert_recipes.tokenization import training as vocabulary_training
+from bert_recipes.tokenization import training as word_counts
 from bert_recipes.tokenization.normalization import normalize_text
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+from bert_recipes.tokenization.training import train_wordpiece
 
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "text"
@@ -77,7 +80,7 @@ def test_order_of_the_texts_does_not_matter() -> None:
 def test_same_input_gives_the_same_bytes_in_any_process(tmp_path: Path) -> None:
     # The library's own trainer fails this: it numbers ##x pieces in the order of a hash map.
     script = (
-        "import sys; from bert_recipes.tokenization import train_wordpiece\n"
+        "import sys; from bert_recipes import train_wordpiece\n"
         "lines = open(sys.argv[1], encoding='utf-8').read().splitlines()\n"
         "train_wordpiece(lines * 3, vocab_size=350, show_progress=False).save_pretrained(sys.argv[2])\n"
     )

@@ -12,8 +12,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.tokenization import load_tokenizer
-from bert_recipes.tokenization.arguments import TokenizerArguments
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.training import TokenizerArguments
 
 
 TEXT = "The quick brown fox jumps over the lazy dog.\nThe dog sleeps.\n\nThe fox runs.\n"

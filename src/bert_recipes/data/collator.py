@@ -6,32 +6,16 @@ import logging
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from bert_recipes.data.keyed_random import hash_keys
-from bert_recipes.data.masking import IGNORE_INDEX, MaskingRates, mask_tokens
+from bert_recipes.data.masking import IGNORE_INDEX, MaskingRates, hash_keys, mask_tokens
 from bert_recipes.errors import InputError
 
 
 logger = logging.getLogger(__name__)
-
-
-class PreTrainingTokenizer(Protocol):
-    """What the collator asks of a tokenizer: any Hugging Face BERT tokenizer has it."""
-
-    pad_token_id: int
-    cls_token_id: int
-    sep_token_id: int
-    mask_token_id: int
-
-    def __len__(self) -> int:
-        """Vocabulary size."""
-
-    def get_vocab(self) -> dict[str, int]:
-        """Piece -> id."""
 
 
 @dataclass
@@ -41,7 +25,7 @@ class DataCollatorForPreTraining:
     The same pair gets the same mask in any batch, worker, process and resumed run, and a new one in every epoch.
 
     Attributes:
-        tokenizer: Gives the special ids and the vocabulary.
+        tokenizer: Any BERT tokenizer of transformers; gives the special ids and the vocabulary.
         mlm_probability, max_predictions_per_seq, mask_rate, keep_rate, random_rate, whole_word, selection: The masking
             rule, see `MaskingRates`.
         seed: Seed of the masks.
@@ -58,16 +42,12 @@ class DataCollatorForPreTraining:
     Output: int64 tensors `input_ids`, `token_type_ids`, `attention_mask`, `labels` (B, S) with -100 where nothing is
         predicted, and `next_sentence_label` (B,).
 
-    Raises:
-        InputError: Masking rates out of range, a tokenizer without [MASK], [CLS], [SEP] or [PAD], a row longer than
-            pad_to_length.
-
     Example:
         >>> collator = DataCollatorForPreTraining(tokenizer)
         >>> batch = collator([dataset[(0, 0)], dataset[(0, 1)]])
     """
 
-    tokenizer: PreTrainingTokenizer
+    tokenizer: Any
     mlm_probability: float = 0.15
     max_predictions_per_seq: int | None = None
     mask_rate: float = 0.8

@@ -1,7 +1,8 @@
-"""Which tokens are predicted, and what stands in their place: the masked-LM rule of BERT, vectorised.
+"""Random numbers that are functions of a key, so that masks do not depend on workers, processes or resumes.
 
-Source: Devlin et al. 2019, section 3.1 (Task #1) and appendix A.1; google-research/bert create_pretraining_data.py,
-`create_masked_lm_predictions`. Legend: B rows, S positions.
+A generator with a state gives other numbers when one more batch is fetched before a checkpoint; a counter-based one
+gives number i of key k without any history. The mixing function is SplitMix64's finaliser (Steele, Lea and Flood 2014,
+"Fast splittable pseudorandom number generators"), the constants are David Stafford's variant 13.
 """
 
 from __future__ import annotations
@@ -11,8 +12,67 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bert_recipes.data.keyed_random import keyed_uniforms, keyed_uniforms_at
 from bert_recipes.errors import InputError
+
+
+_GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_TO_UNIT = 2.0**-53
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    """SplitMix64's finaliser on a uint64 array (wraps modulo 2**64)."""
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+def hash_keys(seed: int, *parts: np.ndarray) -> np.ndarray:
+    """One 64-bit key a row from a seed and any number of integer columns.
+
+    Args:
+        seed: Any integer; taken modulo 2**64.
+        parts: Integer arrays (B,), for instance epochs and indices.
+
+    Returns:
+        uint64 (B,).
+    """
+    rows = len(parts[0])
+    key = _mix(np.full(rows, seed % 2**64, dtype=np.uint64) + _GOLDEN_GAMMA)
+    for part in parts:
+        key = _mix((key ^ np.asarray(part).astype(np.uint64)) + _GOLDEN_GAMMA)
+    return key
+
+
+def keyed_uniforms(keys: np.ndarray, stream: int, count: int) -> np.ndarray:
+    """`count` uniform numbers for each key.
+
+    Args:
+        keys: uint64 (B,).
+        stream: Which of the independent streams of a key to read, 0 or more.
+        count: Numbers a key.
+
+    Returns:
+        float64 (B, count) in [0, 1); number i of a key does not depend on `count` or on the other keys.
+    """
+    return keyed_uniforms_at(keys[:, None], stream, np.arange(count)[None, :])
+
+
+def keyed_uniforms_at(keys: np.ndarray, stream: int, places: np.ndarray) -> np.ndarray:
+    """Single numbers of `keyed_uniforms`.
+
+    Args:
+        keys: uint64, of any shape.
+        stream: As there.
+        places: int, which number of its key, from 0; of a shape that goes with that of the keys.
+
+    Returns:
+        float64, in [0, 1), of the shape of both together.
+    """
+    base = _mix(keys ^ _mix(np.array([stream + 1], dtype=np.uint64) * _GOLDEN_GAMMA))
+    counters = (places.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
+    return (_mix(base + counters) >> np.uint64(11)).astype(np.float64) * _TO_UNIT
 
 
 IGNORE_INDEX = -100
@@ -33,9 +93,6 @@ class MaskingRates:
         whole_word: Predict all pieces of a word or none (the original's --do_whole_word_mask).
         selection: "count": exactly min(max_predictions_per_seq, max(1, round(mlm_probability * length))) tokens, as the
             original; "bernoulli": each word independently with probability mlm_probability, at least none.
-
-    Raises:
-        InputError: A rate outside [0, 1], three rates that do not sum to 1, an unknown selection.
     """
 
     mlm_probability: float = 0.15
@@ -99,9 +156,6 @@ def mask_tokens(
     Returns:
         masked: int64 (B, S), a new array.
         labels: int64 (B, S), the original id where the model predicts, -100 elsewhere.
-
-    Raises:
-        ValueError: whole_word without is_continuation.
     """
     if rates.whole_word:
         if is_continuation is None:
@@ -119,7 +173,7 @@ def mask_tokens(
 def _choose(
     starts: np.ndarray, candidates: np.ndarray, lengths: np.ndarray, keys: np.ndarray, rates: MaskingRates
 ) -> np.ndarray:
-    """bool (B, S): the tokens to predict. A unit (a token, or a word's pieces) is taken whole or not at all."""
+    """Bool (B, S): the tokens to predict. A unit (a token, or a word's pieces) is taken whole or not at all."""
     size = starts.shape[1]
     unit = np.cumsum(starts, axis=1)  # (B, S), number of each candidate's unit, from 1
     num_units = unit[:, -1:].copy()
@@ -145,7 +199,7 @@ def _choose(
 
 
 def _take_lowest(scores: np.ndarray, real: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """bool (B, S): the `wanted` lowest scores of each row among the real ones: units of one token, the usual case."""
+    """Bool (B, S): the `wanted` lowest scores of each row among the real ones: units of one token, the usual case."""
     among = np.where(real, scores, 2.0)
     highest = np.take_along_axis(np.sort(among, axis=1), np.minimum(wanted, scores.shape[1])[:, None] - 1, axis=1)
     return real & (among <= highest)
@@ -159,7 +213,7 @@ def _unit_sizes(unit: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarr
 
 
 def _take_in_order(scores: np.ndarray, real: np.ndarray, sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """bool (B, S): units in the random order of their scores until `wanted` tokens are full.
+    """Bool (B, S): units in the random order of their scores until `wanted` tokens are full.
 
     A unit that would exceed the count is skipped and smaller ones after it may still fit, as in the original.
     """
@@ -172,7 +226,7 @@ def _take_in_order(scores: np.ndarray, real: np.ndarray, sizes: np.ndarray, want
 
 
 def _fill(ordered_sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """bool (B, S): which units of these sizes, 0 for none, are taken from the left until `wanted` tokens are full."""
+    """Bool (B, S): which units of these sizes, 0 for none, are taken from the left until `wanted` tokens are full."""
     picked = np.zeros(ordered_sizes.shape, dtype=bool)
     total = np.zeros(len(wanted), dtype=np.int64)
     for column in range(ordered_sizes.shape[1]):

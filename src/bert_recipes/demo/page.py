@@ -1,142 +1,440 @@
-"""The page itself: the only place that knows Gradio."""
-
-from __future__ import annotations
+"""The page: a tab for each thing that the checkpoint can do. Views give what Gradio's components take; Gradio shows texts as texts."""
 
 import functools
+import logging
+import math
 import os
-from collections.abc import Callable
-from importlib.resources import files
-from typing import Any
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any, NamedTuple, cast
 
-from bert_recipes.demo.model import DemoModel
-from bert_recipes.demo.tabs import Field, Tab, answer, first_answer, tabs_of
-from bert_recipes.demo.views import show_header
+import numpy as np
+
+from bert_recipes.demo.model import CHOICES, FILL_MASK, NEXT_SENTENCE, DemoModel, compute_attention
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.kind import NOT_FINITE
+from bert_recipes.finetuning.prediction import chunk_of_rows
+from bert_recipes.metrics.entities import find_entities
+from bert_recipes.models.inspection import fill_every_mask, judge_next_sentences, knows_words
+from bert_recipes.tasks.task import check_characters
+from bert_recipes.tokenization.normalization import is_punctuation
 
 
-# Fonts that the machine has: Gradio's own themes bring theirs along or fetch them.
-_FONTS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
-_MONOSPACE = ("ui-monospace", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
-# FastAPI's pages of documentation load their scripts from elsewhere.
-_NO_DOCUMENTATION = {"docs_url": None, "redoc_url": None, "openapi_url": None}
+logger = logging.getLogger(__name__)
+
+# A page of a book has some 3,000 characters; longer texts are for recipes/predict.py, which reads files.
+MAX_CHARACTERS = 20_000
+MAX_MASKS = MAX_GUESSES = MAX_CHOICES = 20
+MAX_LISTED, MAX_DRAWN = 1_000, 48
+# Parts of a text, each with what it is marked with.
+Marked = list[tuple[str, str | None]]
 
 
-def _load_gradio() -> Any:
-    """Import Gradio with its analytics off, whatever the environment says."""
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    import gradio
+def check_text(value: str | None, name: str, *, is_optional: bool = False) -> str:
+    """Refuse what cannot be read: nothing but space, too long, half of a surrogate pair."""
+    text = value or ""
+    if len(text) > MAX_CHARACTERS:
+        raise InputError(
+            f"{name} has {len(text):,} characters; allowed: {MAX_CHARACTERS:,} (recipes/predict.py reads files)"
+        )
+    check_characters(text, name, "the page")
+    if not text.strip() and not is_optional:
+        raise InputError(f"{name} is empty; type some text")
+    return text if text.strip() else ""
 
-    return gradio
+
+def _check_finite(numbers: Iterable[float]) -> None:
+    if not all(map(math.isfinite, numbers)):
+        raise InputError(NOT_FINITE)
+
+
+def _cut_note(model: DemoModel, texts: Sequence[str], max_positions: int) -> str:
+    given = [text for text in texts if text]
+    total = sum(len(model.tokenizer.encode_ids(text)) for text in given) + len(given) + 1
+    return (
+        f"{total:,} positions; the model reads {max_positions}: the rest was cut off." if total > max_positions else ""
+    )
+
+
+# Views: values of a tab's fields -> values of its results. The last result is a note.
+
+
+def fill_masks(model: DemoModel, text: str, num_guesses: int) -> tuple[Marked, list[list[Any]], str]:
+    """The text with the best guesses, and rows of (number of the [MASK], token, probability)."""
+    text = check_text(text, "the text")
+    if not 1 <= (num_masks := text.count("[MASK]")) <= MAX_MASKS:
+        raise InputError(
+            f"the text has {num_masks} [MASK]; put 1 to {MAX_MASKS} in the place of words, in capital letters"
+        )
+    network: Any = model.network
+    filled = fill_every_mask(network, model.tokenizer, text, top_k=int(num_guesses))
+    _check_finite(probability for guesses in filled.guesses for _, probability in guesses or [])
+    before, *parts = text.split("[MASK]")
+    marked: Marked = [(before, None)]
+    rows: list[list[Any]] = []
+    for number, (guesses, part) in enumerate(zip(filled.guesses, parts, strict=True), 1):
+        marked += [(guesses[0][0] if guesses else "[MASK]", str(number)), (part, None)]
+        rows += [[number, token, f"{probability:.1%}"] for token, probability in guesses or [("(not read)", 0.0)]]
+    is_cut = filled.num_read < filled.num_pieces
+    note = (
+        f"{filled.num_pieces:,} tokens; the model reads {filled.num_read}, around the first [MASK]." if is_cut else ""
+    )
+    return marked, rows, note
+
+
+def next_sentence(model: DemoModel, first: str, second: str) -> tuple[dict[str, float], str]:
+    """How likely the second text follows the first."""
+    texts = check_text(first, "the first text"), check_text(second, "the second text")
+    network: Any = model.network
+    (verdict,) = judge_next_sentences(network, model.tokenizer, [texts])
+    _check_finite([verdict.is_next])
+    probabilities = {"follows the first": verdict.is_next, "is from somewhere else": 1 - verdict.is_next}
+    return probabilities, _cut_note(model, texts, network.config.max_position_embeddings)
+
+
+def predict(model: DemoModel, row: dict[str, Any]) -> tuple[int, Any]:
+    """Number of windows that were read, and the prediction for one input, made as recipes/predict.py makes it."""
+    assert model.predictor is not None
+    encoded, (prediction,) = model.predictor.predict(chunk_of_rows(model.predictor.task, [row], "the page"))
+    return len(encoded), prediction
+
+
+def _row(model: DemoModel, texts: Sequence[str]) -> dict[str, Any]:
+    assert model.predictor is not None
+    columns = model.predictor.task.text_columns
+    return {
+        name: check_text(text, name, is_optional=model.second_is_optional and number > 0)
+        for number, (name, text) in enumerate(zip(columns, texts, strict=True))
+    }
+
+
+def _max_length(model: DemoModel) -> int:
+    assert model.predictor is not None
+    return model.predictor.trainer.kind.settings.max_seq_length
+
+
+def classify(model: DemoModel, *texts: str) -> tuple[dict[str, float] | str, str]:
+    """The probabilities of the classes, or the number of a regression."""
+    row = _row(model, texts)
+    _, prediction = predict(model, row)
+    note = _cut_note(model, list(row.values()), _max_length(model))
+    if prediction.probabilities is None:
+        return f"{prediction.value:.4g}", note
+    if isinstance(prediction.value, list):
+        note = f"Labels of 50 % and more: {', '.join(prediction.value) or 'none'}. {note}"
+    return prediction.probabilities, note
+
+
+def tag_words(model: DemoModel, text: str) -> tuple[Marked, list[list[str]], str]:
+    """The sentence with what was found in it, and rows of (words, label, least probability of a word)."""
+    assert model.predictor is not None
+    task = model.predictor.task
+    text = check_text(text, "the sentence")
+    spans = split_words(text)
+    num_windows, prediction = predict(model, {task.text_columns[0]: [text[start:end] for start, end in spans]})
+    marked, rows, position = cast(Marked, []), [], 0
+    for label, first, last in group_words(prediction.value, task.labels):
+        start, end = spans[first][0], spans[last][1]
+        marked += [(text[position:start], None), (text[start:end], label)]
+        rows.append([text[start:end], label, f"{min(prediction.probabilities[first : last + 1]):.1%}"])
+        position = end
+    note = f"Longer than the model's input: read in {num_windows} windows." if num_windows > 1 else ""
+    return [*marked, (text[position:], None)], rows, note
+
+
+def split_words(text: str) -> list[tuple[int, int]]:
+    """Spans of the words as tagging tasks have them: punctuation at the ends of a word stands alone, inside it stays.
+
+    "U.N." is "U.N" and ".", "don't" is one word: a model reads a word's label off its first token.
+    """
+    spans = []
+    for match in re.finditer(r"\S+", text):
+        start, end = first, last = match.span()
+        while first < end and is_punctuation(text[first]):
+            first += 1
+        while last > first and is_punctuation(text[last - 1]):
+            last -= 1
+        spans += [(number, number + 1) for number in range(start, first)]
+        spans += [(first, last)] if first < last else []
+        spans += [(number, number + 1) for number in range(last, end)]
+    return spans
+
+
+def group_words(tags: Sequence[str], labels: Sequence[str]) -> list[tuple[str, int, int]]:
+    """(Type, first word, last word) of entities where all labels are O, B-X, I-X; else of every word but those of "O"."""
+    try:
+        find_entities(labels)
+    except InputError:  # parts of speech, types without B and I, and the like
+        return [(tag, number, number) for number, tag in enumerate(tags) if tag != "O"]
+    return find_entities(tags)
+
+
+def find_answer(model: DemoModel, question: str, paragraph: str) -> tuple[Marked, list[list[str]], str]:
+    """The paragraph with the answer, marked wherever its words stand: predictions are texts; and rows of the best answers."""
+    assert model.predictor is not None
+    row = _row(model, (question, paragraph))
+    num_windows, prediction = predict(model, row)
+    answer = str(prediction.value)
+    paragraph = list(row.values())[1]
+    marked: Marked = []
+    for part in paragraph.split(answer) if answer else [paragraph]:
+        marked += [(answer, "answer"), (part, None)] if marked else [(part, None)]
+    rows = [[entry.text or "(no answer)", f"{entry.probability:.1%}"] for entry in prediction.nbest[:5]]
+    notes = [] if answer else ["No answer."]
+    if prediction.null_odds is not None:
+        threshold = model.predictor.trainer.kind.settings.null_score_diff_threshold
+        notes.append(
+            f"Score of no answer minus the best answer's: {prediction.null_odds:.2f}; no answer above {threshold:g}."
+        )
+    if num_windows > 1:
+        notes.append(f"Longer than the model's input: read in {num_windows} windows.")
+    return marked, rows, " ".join(notes)
+
+
+def choose(model: DemoModel, *values: str) -> tuple[dict[str, float], str]:
+    """The probability of each choice; the choices are the lines of the last field."""
+    *texts, lines = values
+    row = _row(model, texts)
+    choices = [line.strip() for line in check_text(lines, "the list of choices").splitlines() if line.strip()]
+    if not 2 <= len(choices) <= MAX_CHOICES:
+        raise InputError(f"the choices are {len(choices)}; give 2 to {MAX_CHOICES}, one per line")
+    _, prediction = predict(model, row | {CHOICES: choices})
+    names = [f"{number}. {choice}" for number, choice in enumerate(choices, 1)]
+    context, *start = row.values()
+    longest = max(choices, key=lambda choice: len(model.tokenizer.encode_ids(choice)))
+    note = _cut_note(model, (context, " ".join([*start, longest])), _max_length(model))
+    return dict(zip(names, prediction.probabilities, strict=True)), note
+
+
+def show_attention(model: DemoModel, first: str, second: str, layer: int, head: int) -> tuple[Any, Any, str]:
+    """Heat maps of one head (0: the layer's mean) and of all heads; layers and heads count from 1."""
+    first, second = check_text(first, "the first text"), check_text(second, "the second text", is_optional=True)
+    tokens, weights, num_positions = compute_attention(model, first, second, MAX_DRAWN)
+    _check_finite([float(weights.sum())])
+    num_layers, num_heads, length, _ = weights.shape
+    if not (1 <= layer <= num_layers and 0 <= head <= num_heads):
+        raise InputError(f"the model has {num_layers} layers of {num_heads} heads; no layer {layer}, head {head}")
+    of_layer = weights[int(layer) - 1]
+    title = f"layer {layer:g}, {f'head {head:g}' if head else 'mean of its heads'}: row looks at column"
+    num_read = min(num_positions, cast(Any, model.network.config).max_position_embeddings)
+    notes = [f"{num_positions:,} positions; the model reads {num_read}."] if num_read < num_positions else []
+    notes += [f"Drawn are the first {len(tokens)} positions."] if len(tokens) < num_read else []
+    one = draw_heat_map(of_layer[int(head) - 1] if head else of_layer.mean(0), title, tokens)
+    tiles = np.pad(weights, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)  # a gap between two heads
+    tiles = tiles.transpose(0, 2, 1, 3).reshape(num_layers * (length + 1), num_heads * (length + 1))
+    # The root lets weak weights be seen.
+    everything = draw_heat_map(
+        np.sqrt(tiles), f"all heads: {num_layers} layers down, {num_heads} heads across (square roots)"
+    )
+    return one, everything, " ".join(notes)
+
+
+def draw_heat_map(weights: np.ndarray, title: str, tokens: Sequence[str] = ()) -> Any:
+    """Draw weights from 0 to 1 as a figure of matplotlib; `tokens` name its rows and columns."""
+    from matplotlib.figure import Figure
+
+    size = 4 + len(tokens) / 6
+    figure = Figure(figsize=(size, size), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(weights, cmap="Purples", vmin=0, vmax=1, interpolation="nearest")
+    # A dollar sign is no formula.
+    names = [token.replace("$", r"\$") for token in tokens]
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_title(title)
+    return figure
+
+
+def tokenize(model: DemoModel, text: str) -> tuple[Marked, list[list[Any]], str]:
+    """The text marked with its tokens; rows of (token, id, characters); counts and the normalised words."""
+    text, tokenizer = check_text(text, "the text"), model.tokenizer
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    tokens = list(
+        zip(
+            tokenizer.convert_ids_to_tokens(encoded["input_ids"]),
+            encoded["input_ids"],
+            encoded["offset_mapping"],
+            strict=True,
+        )
+    )
+    if not tokens:
+        raise InputError("nothing is left of the text: it holds nothing but control characters or space")
+    marked, rows, position = cast(Marked, []), [], 0
+    for token, number, (start, end) in tokens[:MAX_LISTED]:
+        rows.append([token, number, f"{start} to {end}"])
+        if position <= start < end:  # a character that gave several tokens is marked with the first
+            marked += [(text[position:start], None), (text[start:end], f"{token} {number}")]
+            position = end
+    marked.append((text[position:] if len(tokens) <= MAX_LISTED else " ...", None))
+    words = tokenizer.normalize(text).split()
+    num_unknown = sum(number == tokenizer.unk_token_id for _, number, _ in tokens)
+    note = f"{len(text):,} characters, {len(words):,} words, {len(tokens):,} tokens ({len(tokens) / len(words):.2f} per word), {num_unknown:,} unknown."
+    if len(tokens) > MAX_LISTED:
+        note += f" Shown are the first {MAX_LISTED:,} tokens."
+    return marked, rows, f"{note}\nNormalised: {' '.join(words[:MAX_LISTED])}"
+
+
+# The page
+
+
+class Tab(NamedTuple):
+    """One thing to try: `view` takes the values of `fields` and gives those of `results` and a note."""
+
+    name: str
+    title: str
+    hint: str
+    view: Callable[..., tuple[Any, ...]]
+    fields: list[Any]
+    results: list[Any]
+
+
+def make_tabs(model: DemoModel) -> list[Tab]:
+    """The tabs of the checkpoint's heads, then those that every checkpoint has."""
+    import gradio as gr
+
+    def text(label: str, example: str = "", lines: int = 2) -> Any:
+        # No example where the vocabulary is of another language.
+        value = example if knows_words(model.tokenizer, example) else ""
+        return gr.Textbox(value, label=label, lines=lines, max_lines=12, render=False)
+
+    def slider(label: str, least: int, most: int, value: int) -> Any:
+        # A slider of one value cannot be drawn.
+        return gr.Slider(least, max(most, least + 1), value, step=1, precision=0, label=label, render=False)
+
+    def table(*headers: str) -> Any:
+        return gr.Dataframe(headers=list(headers), datatype="str", interactive=False, wrap=True, render=False)
+
+    def columns(*examples: str) -> list[Any]:
+        names = list(model.predictor.task.text_columns) if model.predictor else []
+        if model.second_is_optional:
+            return [text(names[0], examples[0]), text(f"{names[1]} (may be empty)")]
+        return [text(name, example) for name, example in zip(names, examples, strict=False)]
+
+    marked, label = (functools.partial(kind, render=False) for kind in (gr.HighlightedText, gr.Label))
+    config: Any = model.network.config
+    masks = "The function returns a [MASK] of all [MASK] in the file."
+    pair = "The function opens a file and reads it.", "It returns the first line of the file."
+    films = "The film is a quiet triumph and its actors are good.", "The actors of the film are very good."
+    visit = "Angela Merkel visited the offices of Siemens in Munich on Monday."
+    book = "The book was written by Jane Austen and first published in London in 1813. It was read by many people."
+    car = "She opens the door of the car and looks inside.", "She"
+    choices = "takes her bag from the seat.\nreads the whole book in the sea.\nis eaten by the car."
+    key = "The value of the key is returned if it is in the list."
+    words = "Unbelievable: the tokenizer's vocabulary holds pieces of words, na\u00efve ones too!"
+    # fmt: off
+    heads = {
+        FILL_MASK: Tab("fill_mask", "Fill masks", "Which words stand behind the masks?", fill_masks,
+                       [text("Text with one or more [MASK]", masks), slider("Guesses for each [MASK]", 1, MAX_GUESSES, 5)],
+                       [marked(label="Filled"), table("mask", "token", "probability")]),
+        NEXT_SENTENCE: Tab("next_sentence", "Next sentence", "Does the second text follow the first?", next_sentence,
+                           [text("First text", pair[0]), text("Second text", pair[1])], [label(label="The second text ...")]),
+        "sequence_classification": Tab("classify", "Classify", "What does the model make of the text?", classify,
+                                       columns(*films), [label(label="Class")]),
+        "token_classification": Tab("tag", "Label words", "Which words have which label?", tag_words,
+                                    [text("Sentence", visit)],
+                                    [marked(label="Found"), table("words", "label", "least probability")]),
+        "question_answering": Tab("answer", "Answer questions", "Where in the paragraph is the answer?", find_answer,
+                                  [text("Question", "Who wrote the book?"), text("Paragraph", book, 4)],
+                                  [marked(label="Answer"), table("answer", "probability")]),
+        "multiple_choice": Tab("choose", "Choose", "Which of the choices fits?", choose,
+                               [*columns(*car), text("Choices, one per line", choices, 4)], [label(label="Choice")]),
+    }
+    return [
+        *(heads[ability] for ability in model.abilities),
+        Tab("attention", "Attention", "Which token looks at which?", show_attention,
+            [text("Text", key), text("Second text (may be empty)"), slider("Layer", 1, config.num_hidden_layers, 1),
+             slider("Head (0: mean of all)", 0, config.num_attention_heads, 1)],
+            [gr.Plot(label="One head", render=False), gr.Plot(label="All heads", render=False)]),
+        Tab("pieces", "Pieces", "How is a text cut into the tokens that the model reads?", tokenize, [text("Text", words, 3)],
+            [marked(label="Where the tokens are from"), table("token", "id", "characters")]),
+    ]
+    # fmt: on
 
 
 def build_page(model: DemoModel) -> Any:
-    """Build the page of a checkpoint.
+    """Build the page as `gradio.Blocks`; the examples are answered now, so that a page that is opened has something to show."""
+    # Nothing is left to the environment: neither who reaches the page nor what is reported.
+    for name in [name for name in os.environ if name.startswith("GRADIO_")]:
+        del os.environ[name]
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    import gradio as gr
 
-    Args:
-        model: The checkpoint; its examples are answered now, so that a page that is opened has something to show.
+    config: Any = model.network.config
+    facts = (
+        f"{type(model.network).__name__}, {config.num_hidden_layers} layers of {config.num_attention_heads} heads, hidden size "
+        f"{config.hidden_size}, {model.network.num_parameters():,} parameters, {len(model.tokenizer):,} tokens, "
+        f"{'uncased' if model.tokenizer.do_lower_case else 'cased'}."
+    )
+    lacks = f" Not shown: {'; '.join(model.lacks)}." if model.lacks else ""
 
-    Returns:
-        `gradio.Blocks`.
-    """
-    gradio = _load_gradio()
-    with gradio.Blocks(title=f"{model.name} - bert-recipes", analytics_enabled=False) as page:
-        gradio.HTML(show_header(model))
-        with gradio.Tabs():
-            for tab in tabs_of(model):
-                with gradio.Tab(tab.title, id=tab.name, elem_id=f"tab-{tab.name}"):
-                    _fill_tab(gradio, model, tab)
-    # Calls wait for each other anyway (`answer`); beyond this many they are refused instead of kept waiting.
-    page.queue(max_size=64, default_concurrency_limit=1)
+    def answer(tab: Tab, *values: Any) -> tuple[Any, ...]:
+        try:
+            return tab.view(model, *values)
+        except InputError as mistake:
+            raise gr.Error(escape(str(mistake)), print_exception=False) from None
+
+    with gr.Blocks(title=f"{model.name} - bert-recipes", analytics_enabled=False) as page:
+        gr.HTML(f"<h1>{escape(model.name)}</h1><p>{escape(facts + lacks)}</p>")
+        for tab in make_tabs(model):
+            with gr.Tab(tab.title, id=tab.name):
+                gr.Markdown(tab.hint)
+                with gr.Row():
+                    for field in tab.fields:
+                        field.render()
+                button = gr.Button(tab.title, variant="primary")
+                results = [*tab.results, gr.Textbox(show_label=False, max_lines=6, render=False)]
+                for result in results:
+                    result.render()
+                # The checkpoint is asked once at a time: neither tokenizers nor Trainers are made for several threads.
+                events: dict[str, Any] = {
+                    "fn": functools.partial(answer, tab),
+                    "inputs": tab.fields,
+                    "outputs": results,
+                }
+                events |= {"concurrency_limit": 1, "concurrency_id": "model"}
+                button.click(api_name=tab.name, **events)
+                for field in tab.fields:
+                    event = field.release if isinstance(field, gr.Slider) else field.submit
+                    event(api_visibility="private", **events)
+                if tab.fields[0].value:
+                    values = tab.view(model, *(field.value for field in tab.fields))
+                    for result, value in zip(results, values, strict=True):
+                        result.value = result.postprocess(value)
+    page.queue(max_size=64)
     return page
 
 
-def _fill_tab(gradio: Any, model: DemoModel, tab: Tab) -> None:
-    gradio.HTML(f'<p class="bd-hint">{tab.hint}</p>')
-    fields = []
-    # Texts beside each other, and what is set below them.
-    for is_slider in (False, True):
-        row = [(number, field) for number, field in enumerate(tab.fields) if (field.limits is not None) == is_slider]
-        if row:
-            with gradio.Row(equal_height=True):
-                fields += [_field(gradio, tab, number, field) for number, field in row]
-    button = gradio.Button(tab.button, variant="primary", elem_id=f"{tab.name}-button")
-    result = gradio.HTML(first_answer(model, tab), elem_id=f"{tab.name}-result", elem_classes="bd-result")
-    events = {"fn": functools.partial(answer, model, tab), "inputs": fields, "outputs": result}
-    # Values come as the browser sends them: `answer` checks them and says in one line what is wrong.
-    events |= {"show_progress": "minimal", "preprocess": False}
-    button.click(api_name=tab.name, **events)
-    for field, component in zip(tab.fields, fields, strict=True):
-        if field.limits is None:
-            component.submit(api_visibility="private", **events)
-        else:
-            # Only the last of many values that a slider is drawn over.
-            component.change(api_visibility="private", trigger_mode="always_last", **events)
+def launch_page(model: DemoModel, host: str, port: int) -> tuple[Any, str]:
+    """Serve the page in a thread; return the page, whose `close` ends it, and its address."""
+    page = build_page(model)
+    import gradio as gr
 
-
-def _field(gradio: Any, tab: Tab, number: int, field: Field) -> Any:
-    name = f"{tab.name}-{number}"
-    if field.limits is not None:
-        least, most = field.limits
-        # A slider of one value cannot be drawn.
-        return gradio.Slider(
-            least,
-            max(most, least + 1),
-            field.value,
-            step=1,
-            precision=0,
-            label=field.label,
-            elem_id=name,
-            min_width=220,
-        )
-    return gradio.Textbox(
-        field.value,
-        label=field.label,
-        lines=field.lines,
-        max_lines=12,
-        elem_id=name,
-        min_width=320,
-    )
-
-
-def mount_page(app: Any, page: Any, host: str, port: int) -> Callable[[], None]:
-    """Make the page the root of a web application.
-
-    Args:
-        app: `fastapi.FastAPI`.
-        page: Of `build_page`.
-        host: Where it will be served.
-        port: The same.
-
-    Returns:
-        What is to be called when the server stops: it ends the connections of pages that are still open.
-    """
-    gradio = _load_gradio()
-    theme = gradio.themes.Base(
-        primary_hue="indigo",
-        secondary_hue="indigo",
-        neutral_hue="slate",
-        font=list(_FONTS),
-        font_mono=list(_MONOSPACE),
-    )
-    gradio.mount_gradio_app(
-        app,
-        page,
-        path="/",
+    _, address, _ = page.launch(
         server_name=host,
         server_port=port,
-        app_kwargs=dict(_NO_DOCUMENTATION),
+        share=False,
+        prevent_thread_lock=True,
+        quiet=True,
         footer_links=[],
-        # What people type is theirs: nothing of it is kept, in the browser or here.
-        run_history=False,
+        max_file_size=1,
         enable_monitoring=False,
-        max_file_size=1,  # byte: the page takes no files
-        show_error=False,
-        ssr_mode=False,
-        pwa=False,
-        mcp_server=False,
-        # Whatever the environment says: with another root the page would ask that place for its parts.
-        root_path="",
-        theme=theme,
-        css=files("bert_recipes.demo").joinpath("page.css").read_text(encoding="utf-8"),
+        # Pages of FastAPI that load their scripts from elsewhere, and fonts that Gradio's own themes fetch.
+        app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
+        theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
     )
-    mounted = app.routes[-1].app
-    return lambda: mounted.stop_event.set()
+    return page, address.rstrip("/")
+
+
+def serve(model: DemoModel, host: str, port: int) -> None:
+    """Serve the page until Ctrl-C or SIGTERM."""
+    page, address = launch_page(model, host, port)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    logger.info("the page is at %s (Ctrl-C ends it)", address)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        page.close(verbose=False)
+    logger.info("the page is closed")

@@ -1,20 +1,22 @@
-"""The settings of an export, and what can be refused before anything heavy is done."""
-
-from __future__ import annotations
+"""Settings of an export, and what can be refused at once; imports nothing heavy."""
 
 import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from bert_recipes.checkpoint_access import check_checkpoint
+from bert_recipes.checkpointing import check_checkpoint
 from bert_recipes.errors import InputError
-from bert_recipes.model_folder import check_new_folder
+from bert_recipes.files import check_new_folder
 
 
 FORMATS = ("onnx", "int8")
+
+
 # torch.onnx asks for onnxscript.
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
 # torch 2.11 and later translate to 18 and more; 23 is the last one that torch 2.13 writes.
 OPSETS = (18, 23)
 
@@ -41,7 +43,7 @@ class ExportArguments:
     tolerance: float = field(default=1e-4, metadata={"help": "largest difference of the float32 model, absolute"})
     max_score_drop: float = field(default=2.0, metadata={"help": "points of 100 that int8 may lose"})
     opset: int = field(default=20, metadata={"help": f"version of ONNX's operators, {OPSETS[0]} to {OPSETS[1]}"})
-    per_channel: bool | None = field(default=None, metadata={"help": "int8: a scale a column; default: as scores"})
+    per_channel: bool | None = field(default=None, metadata={"help": "int8: a scale per column; default: true"})
     embeddings: bool | None = field(default=None, metadata={"help": "int8: embeddings too; default: as scores"})
     reduce_range: bool = field(default=False, metadata={"help": "int8: 7 bits, for processors without VNNI"})
 

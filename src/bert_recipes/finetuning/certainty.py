@@ -1,6 +1,4 @@
-"""What the figures of a run are to be held against: the constant answer, and the spread over the rows."""
-
-from __future__ import annotations
+"""What the metrics of a run are to be held against: the constant answer, and the spread over the rows."""
 
 import math
 from collections import Counter
@@ -13,40 +11,38 @@ import numpy as np
 
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction, TaskKind
 from bert_recipes.metrics.certainty import jackknife_intervals, wilson_interval
-from bert_recipes.tasks.figures import figure_names, with_suffix
+from bert_recipes.tasks.task import figure_names, with_suffix
 
 
 # Each row is right or wrong by itself, which the words of a sentence are not.
-_SHARES = ("accuracy", "subset_accuracy")
+_FRACTIONS = ("accuracy", "subset_accuracy")
 _SIGNED = ("matthews_correlation", "pearson", "spearmanr")
 
 
 def describe_certainty(
     kind: TaskKind, splits: Mapping[str, EncodedSplit], predictions: Mapping[str, Sequence[Prediction]]
 ) -> dict[str, dict[str, Any]]:
-    """Intervals and baselines of the figures by which a checkpoint could be chosen.
-
-    Args:
-        kind: Scores.
-        splits: Figure prefix -> validation split.
-        predictions: Split -> its predictions; a split without any is left out.
+    """Intervals and baselines of the metrics by which a checkpoint could be chosen; splits are named by metric prefix.
 
     Returns:
-        `intervals`: figure -> [low, high], 95 %; `baselines`: figure -> what one answer to all rows gets (`_answers`).
+        `intervals`: metric -> [low, high], 95 %; `baselines`: metric -> what one answer to all rows gets (`_answers`).
     """
     found: dict[str, dict[str, Any]] = {"intervals": {}, "baselines": {}}
     for suffix, encoded in splits.items():
-        examples, said = encoded.split.examples, predictions.get(encoded.split.name)
-        if not said or not examples:
+        examples, predicted = encoded.split.examples, predictions.get(encoded.split.name)
+        if not predicted or not examples:
             continue
-        constants = [kind.score(examples, [_says(each, value) for each in said]) for value in _answers(kind, examples)]
+        constants = [
+            kind.score(examples, [_with_value(each, value) for each in predicted])
+            for value in _answers(kind, examples)
+        ]
 
-        def score(rows: Sequence[int], examples: Any = examples, said: Any = said) -> Mapping[str, float]:
-            return kind.score([examples[row] for row in rows], [said[row] for row in rows])
+        def score(rows: Sequence[int], examples: Any = examples, predicted: Any = predicted) -> Mapping[str, float]:
+            return kind.score([examples[row] for row in rows], [predicted[row] for row in rows])
 
-        intervals, figures = jackknife_intervals(score, len(examples)), kind.score(examples, said)
+        intervals, scores = jackknife_intervals(score, len(examples)), kind.score(examples, predicted)
         if kind.task.kind != "token_classification":
-            intervals |= {name: wilson_interval(figures[name], len(examples)) for name in _SHARES if name in figures}
+            intervals |= {name: wilson_interval(scores[name], len(examples)) for name in _FRACTIONS if name in scores}
         top = 100.0 if kind.task.kind == "question_answering" else 1.0
         for name in figure_names(kind.task.metrics, [encoded.split.name], kind.task.labels):
             values = [each[name] for each in constants if name in each and math.isfinite(each[name])]
@@ -59,7 +55,7 @@ def describe_certainty(
 
 
 def _answers(kind: TaskKind, examples: Sequence[Any]) -> list[Any]:
-    """What may be said of every row: the most frequent answer, and the last class ("positive" of two) or all labels."""
+    """What may be predicted for every row: the most frequent answer, and the last class ("positive" of two) or all labels."""
     task = kind.task
     if task.kind == "question_answering":
         return [""]
@@ -74,8 +70,7 @@ def _answers(kind: TaskKind, examples: Sequence[Any]) -> list[Any]:
     return [task.labels[most], task.labels[-1]]
 
 
-def _says(prediction: Any, value: Any) -> Any:
-    """A prediction of another value."""
+def _with_value(prediction: Any, value: Any) -> Any:
     if hasattr(prediction, "null_odds"):
         return replace(prediction, value=value, best_text=value, null_odds=0.0)
     is_tags = isinstance(value, str) and isinstance(prediction.value, list)

@@ -1,10 +1,6 @@
-"""From a checkpoint to a model with the head that a task needs."""
-
-from __future__ import annotations
+"""Open a checkpoint for a task or for prediction: its tokenizer, its encoder, a head that is kept or new."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,16 +8,18 @@ import transformers
 from torch import nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, set_seed
 
-from bert_recipes.checkpoint_access import check_checkpoint, opening
+from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import TaskKind
 from bert_recipes.models.sizes import check_layers
 from bert_recipes.tasks.task import Task
-from bert_recipes.tokenization import OriginalBertTokenizer, load_tokenizer
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 logger = logging.getLogger(__name__)
+
 
 # Where configurations of different models keep their dropout.
 _DROPOUTS: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
@@ -48,20 +46,11 @@ def open_model(
     seed: int,
     needs_head: bool = False,
 ) -> PreTrainedModel:
-    """Open an encoder with the task's head.
+    """Open any BERT-like checkpoint with the task's head.
 
-    A head is kept where the checkpoint was trained on the same labels for the same type of problem; otherwise a new one is drawn by the original's rule
-    (google-research/bert run_classifier.py `create_model`: a normal of deviation 0.02 cut off at two deviations, bias 0),
-    which a log line says.
-
-    Args:
-        name: Folder or Hub name of any BERT-like checkpoint.
-        task: Gives the labels.
-        kind: Gives the class of the head.
-        tokenizer: The checkpoint's.
-        settings: Length, dropout, and whether the encoder is frozen; a pooler that starts anew never is.
-        seed: Of new weights.
-        needs_head: The checkpoint is to be measured as it is: a missing or other head is an error.
+    A head is kept where the checkpoint was trained on the same labels for the same type of problem; otherwise a new one is
+    drawn by the original's rule (google-research/bert run_classifier.py `create_model`: a normal of deviation 0.02 cut off
+    at two deviations, bias 0), which a log line says. With needs_head, for a checkpoint that is measured, that is an error.
     """
     cached_only = check_checkpoint(name)
     with opening(name):
@@ -93,28 +82,23 @@ def _load(
     name: str, kind: type[TaskKind], config: PretrainedConfig, *, cached_only: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model, and which of its weights the checkpoint lacks or has in another size."""
-    with opening(name), _library_silenced():
-        model, info = getattr(transformers, kind.auto_class).from_pretrained(
-            name,
-            config=config,
-            use_safetensors=True,
-            output_loading_info=True,
-            dtype=torch.float32,  # whatever the file holds: weights that learn are kept in full precision
-            local_files_only=cached_only,
-            ignore_mismatched_sizes=True,  # looked at by the caller
-        )
-    return model, info
-
-
-@contextmanager
-def _library_silenced() -> Iterator[None]:
-    """Without transformers' report of missing and unexpected weights: what matters in it is said by our own lines."""
     verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # what matters of missing and unexpected weights our own lines report
     try:
-        yield
+        with opening(name):
+            model, info = getattr(transformers, kind.auto_class).from_pretrained(
+                name,
+                config=config,
+                use_safetensors=True,
+                output_loading_info=True,
+                dtype=torch.float32,  # whatever the file holds: weights that learn are kept in full precision
+                local_files_only=cached_only,
+                ignore_mismatched_sizes=True,  # looked at by the caller
+            )
     finally:
         transformers.logging.set_verbosity(verbosity)
+    mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
+    return model, info | {"mismatched_keys": mismatched}
 
 
 def _check_sizes(name: str, config: PretrainedConfig, tokenizer: OriginalBertTokenizer, length: int) -> None:
@@ -188,24 +172,21 @@ def _set_labels(config: PretrainedConfig, task: Task) -> None:
 
 
 def _check_encoder(name: str, model: PreTrainedModel, info: dict[str, Any]) -> set[str]:
-    """Refuse a checkpoint whose encoder would start anew in part.
-
-    Returns:
-        Names of the pooler's parameters where they alone start anew.
-    """
+    """Refuse a checkpoint whose encoder is incomplete, but for its pooler: give the names of its new parameters."""
     check_layers(name, model.config, info["unexpected_keys"])
     inside = f"{model.base_model_prefix}."
-    mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
-    wrong = [key for key in mismatched if key.startswith(inside)]
+    wrong = [key for key in info["mismatched_keys"] if key.startswith(inside)]
     if wrong:
         raise InputError(f"{name}: {min(wrong)} is not of the size that config.json says; they do not belong together")
     # A masked-LM checkpoint has no pooler.
     lost = [key for key in info["missing_keys"] if key.startswith(inside) and ".pooler." not in key]
     if lost:
-        raise InputError(f"{name}: no weights for {min(lost)} ({len(lost)} missing); only the head may start anew")
+        raise InputError(f"{name}: no weights for {min(lost)} ({len(lost)} missing); only the head may be new")
     poolers = [key for key in info["missing_keys"] if ".pooler." in key]
     if poolers:
-        logger.warning("%s has no weights for its pooler (%s); it starts anew", name, ", ".join(sorted(poolers)))
+        logger.warning(
+            "%s has no weights for its pooler (%s); it is drawn at random", name, ", ".join(sorted(poolers))
+        )
     return set(poolers)
 
 
@@ -216,12 +197,12 @@ def _freeze_encoder(model: PreTrainedModel, new: set[str]) -> None:
         if name.startswith(inside):
             parameter.requires_grad_(name in new)
     if new:
-        logger.info("the encoder is frozen but for what starts anew: %s", ", ".join(sorted(new)))
+        logger.info("the encoder is frozen but for what is new: %s", ", ".join(sorted(new)))
 
 
 def _check_head(name: str, info: dict[str, Any]) -> None:
     """Refuse a checkpoint whose head is to be kept but is not there, or not the pooler that it was trained on."""
-    lost = {key if isinstance(key, str) else key[0] for key in (*info["missing_keys"], *info["mismatched_keys"])}
+    lost = [*info["missing_keys"], *info["mismatched_keys"]]
     if lost:
         raise InputError(
             f"{name}: no weights for {min(lost)} of the size that config.json says, which names a head with the task's "

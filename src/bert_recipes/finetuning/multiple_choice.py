@@ -1,129 +1,70 @@
 """The right one of several endings: SWAG."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
-from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.finetuning.collation import pad_batch, truncate_pair
-from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction
-from bert_recipes.finetuning.prediction_files import write_jsonl
-from bert_recipes.metrics import compute
-from bert_recipes.tasks.examples import ChoiceExample, Example, Split
-from bert_recipes.tasks.task import Task
-from bert_recipes.tokenization import OriginalBertTokenizer
+from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction, TaskKind, join_texts, softmax
+from bert_recipes.metrics.classification import compute
+from bert_recipes.tasks.rows import ChoiceExample, Split
 
 
-class MultipleChoice:
+class MultipleChoice(TaskKind):
     """Each choice is read behind the context, [CLS] context [SEP] choice [SEP], and gives one number; a softmax compares them.
 
-    A pair that is too long loses its last tokens, the longer text first (`truncate_pair`). A batch of B examples with C
-    choices is B * C inputs for the model.
-
-    Args:
-        task: Row of kind multiple_choice.
-        tokenizer: The checkpoint's.
-        settings: max_seq_length and pad_to_max_length are read.
-        label2id: Not used: choices have numbers, no names.
+    A batch of B examples with C choices is B * C inputs for the model.
 
     Source: BERT, Devlin et al. 2019, section 4.4; the truncation is that of google-research/bert run_classifier.py.
     """
 
     auto_class: ClassVar[str] = "AutoModelForMultipleChoice"
-    label_keys: ClassVar[tuple[str, ...]] = ("labels",)
-    loss_counts_padding: ClassVar[bool] = False
-
-    def __init__(
-        self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
-    ) -> None:
-        self.task, self.tokenizer, self.settings = task, tokenizer, settings
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """Examples -> features whose input_ids and token_type_ids are lists of C lists.
+        """Examples -> features whose input_ids and token_type_ids are lists of C lists; C, 2 or more, is that of the split.
 
-        Args:
-            split: Examples of class `ChoiceExample`, all with C choices, C at least 2.
-            for_training: Changes nothing here.
-
-        Returns:
-            One feature an example; its length is that of its longest choice.
+        The length of a feature is that of its longest choice.
         """
-        features = [
-            self._feature(example, with_label=split.is_labelled)
-            for example in cast(Sequence[ChoiceExample], split.examples)
-        ]
+        features: list[dict[str, Any]] = []
+        for example in cast(Sequence[ChoiceExample], split.examples):
+            context = self.tokenizer.encode_ids(example.context)
+            texts = [
+                join_texts(self.tokenizer, [*context], self.tokenizer.encode_ids(choice), self.settings.max_seq_length)
+                for choice in example.choices
+            ]
+            features.append({key: [text[key] for text in texts] for key in ("input_ids", "token_type_ids")})
+            if split.is_labelled:
+                features[-1]["labels"] = example.label
         lengths = np.array([max(map(len, feature["input_ids"])) for feature in features], np.int64)
         return EncodedSplit(split=split, features=features, lengths=lengths)
 
-    def _feature(self, example: ChoiceExample, *, with_label: bool) -> dict[str, Any]:
-        cls_id, sep_id = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        context = self.tokenizer.encode_ids(example.context)
-        feature: dict[str, Any] = {"input_ids": [], "token_type_ids": []}
-        for choice in example.choices:
-            first, second = list(context), self.tokenizer.encode_ids(choice)
-            truncate_pair(first, second, self.settings.max_seq_length - 3)
-            feature["input_ids"].append([cls_id, *first, sep_id, *second, sep_id])
-            feature["token_type_ids"].append([0] * (len(first) + 2) + [1] * (len(second) + 1))
-        if with_label:
-            feature["labels"] = example.label
-        return feature
-
     def collate(self, features: Sequence[Feature]) -> Batch:
-        """Pad all choices to the longest of the batch, or to max_seq_length with `pad_to_max_length`.
-
-        Returns:
-            int64 (B, C, S) input_ids, token_type_ids, attention_mask, and (B,) labels where all have them.
-        """
+        """Pad all choices to the longest of the batch: (B, C, S) and, where all have them, int64 (B,) `labels`."""
         choices = [
             {"input_ids": ids, "token_type_ids": types}
             for feature in features
             for ids, types in zip(feature["input_ids"], feature["token_type_ids"], strict=True)
         ]
-        pad_to = self.settings.max_seq_length if self.settings.pad_to_max_length else None
-        flat = pad_batch(choices, self.tokenizer.pad_token_id, pad_to=pad_to)
-        batch = {key: value.unflatten(0, (len(features), -1)) for key, value in flat.items()}
+        batch = {key: value.unflatten(0, (len(features), -1)) for key, value in self.pad(choices).items()}
         if all("labels" in feature for feature in features):
             batch["labels"] = torch.tensor([feature["labels"] for feature in features], dtype=torch.int64)
         return batch
 
-    def count_items(self, batch: Batch) -> torch.Tensor:
-        """int64 (): examples."""
-        return torch.tensor(len(batch["labels"]), device=batch["labels"].device)
-
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """float32 (): cross-entropy over the choices in nats, summed over the examples.
-
-        Args:
-            output: `logits` (B, C).
-            batch: With labels.
-        """
-        return torch.nn.functional.cross_entropy(output.logits.float(), batch["labels"], reduction="sum")
-
-    def split_outputs(self, output: Any, batch: Batch) -> list[np.ndarray]:
-        """float32 (C,) logits of each example."""
-        return list(output.logits.detach().float().cpu().numpy())
+        """Cross-entropy over the choices, of (B, C) logits; summed over the examples."""
+        return F.cross_entropy(output.logits.float(), batch["labels"], reduction="sum")
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
         """Number of the choice with the greatest logit (the first of equals), and the softmax over all choices."""
         predictions = []
         for example, logits in zip(encoded.split.examples, outputs, strict=True):
-            shares = np.exp(logits.astype(np.float64) - logits.max())
-            shares /= shares.sum()
-            predictions.append(Prediction(idx=example.idx, value=int(logits.argmax()), probabilities=shares.tolist()))
+            probabilities = softmax(logits.astype(np.float64)).tolist()
+            predictions.append(Prediction(idx=example.idx, value=int(logits.argmax()), probabilities=probabilities))
         return predictions
 
-    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
+    def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
         """The task's metrics over the numbers of the choices."""
-        gold = [cast(ChoiceExample, example).label for example in examples]
+        gold = [example.label for example in examples]
         return compute(self.task.metrics, [prediction.value for prediction in predictions], gold)
-
-    def write(
-        self, folder: Path, split_name: str, examples: Sequence[Example], predictions: Sequence[Prediction]
-    ) -> list[Path]:
-        """Write predictions_<split>.jsonl."""
-        return [write_jsonl(folder, split_name, predictions)]

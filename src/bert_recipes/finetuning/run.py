@@ -1,32 +1,47 @@
-"""From settings to the parts of a fine-tuning run, and what it leaves behind."""
-
-from __future__ import annotations
+"""A fine-tuning run: what is within reach, its parts, its predictions; measuring a checkpoint on a task."""
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
 from transformers.trainer_utils import SaveStrategy
 
-from bert_recipes.config import write_task_file
 from bert_recipes.errors import InputError, saving
-from bert_recipes.finetuning.access import load_task
-from bert_recipes.finetuning.arguments import TASK_FILE, FineTuningArguments, TaskArguments
+from bert_recipes.finetuning.arguments import (
+    TASK_FILE,
+    FineTuningArguments,
+    ScoringArguments,
+    TaskArguments,
+    check_access,
+    load_task,
+    write_task_file,
+)
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
-from bert_recipes.finetuning.kinds import KIND_CLASSES
+from bert_recipes.finetuning.multiple_choice import MultipleChoice
+from bert_recipes.finetuning.question_answering import QuestionAnswering
+from bert_recipes.finetuning.sequence_classification import SequenceClassification
+from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.run_origin import describe_checkpoint, hash_of_examples, name_of_source
-from bert_recipes.tasks.figures import figure_names, split_suffixes, with_suffix
-from bert_recipes.tasks.loading import load_split
-from bert_recipes.tasks.registry import get_task
-from bert_recipes.tasks.task import Task
+from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
+from bert_recipes.training.run import describe_checkpoint, hash_of_examples, name_of_source
+from bert_recipes.training.speed import describe_machine
 
 
 logger = logging.getLogger(__name__)
+
+KIND_CLASSES: dict[str, type[TaskKind]] = {
+    "sequence_classification": SequenceClassification,
+    "token_classification": TokenClassification,
+    "question_answering": QuestionAnswering,
+    "multiple_choice": MultipleChoice,
+}
+
 
 # GLUE's diagnostic set has no training data: the MNLI model answers it (Wang et al. 2019, section 3.4).
 DIAGNOSTICS = {"mnli": "ax"}
@@ -34,14 +49,7 @@ DIAGNOSTICS = {"mnli": "ax"}
 
 @dataclass(frozen=True)
 class FineTuningRun:
-    """The parts of a run.
-
-    Attributes:
-        task: Its row.
-        checkpoint: Folder or Hub name that the model came from.
-        trainer: Ready to train or to predict, with the task's kind.
-        test_splits: Encoded test splits by name, where they are wanted.
-    """
+    """The parts of a run: the trainer is ready to train or to predict, test splits are encoded where they are wanted."""
 
     task: Task
     checkpoint: str
@@ -52,54 +60,23 @@ class FineTuningRun:
 def prepare_run(settings: TaskArguments, args: FineTuningArguments, *, for_training: bool = True) -> FineTuningRun:
     """Load checkpoint and data and join the parts; mistakes are found before anything is trained.
 
-    Args:
-        settings: Task, data, model; as `check_access` leaves them.
-        args: How it is trained; do_predict also loads the test splits.
-        for_training: False: the checkpoint is measured as it is, and must have the task's head.
+    Settings are as `check_access` leaves them. Not for training, the checkpoint must have the task's head.
     """
-    task = load_task(settings)
-    assert settings.model_name_or_path is not None
+    task, name = load_task(settings), str(settings.model_name_or_path)
     kind_class = KIND_CLASSES[task.kind]
-    tokenizer = open_tokenizer(settings.model_name_or_path)
-    splits = _load_splits(task, settings, args, for_training=for_training)
-    model = open_model(
-        settings.model_name_or_path, task, kind_class, tokenizer, settings, seed=args.seed, needs_head=not for_training
-    )
+    tokenizer = open_tokenizer(name)
+    limits = {task.train_split: settings.max_train_examples} if for_training else {}
+    limits |= dict.fromkeys(task.validation_splits, settings.max_eval_examples)
+    splits = {
+        split: load_split(task, split, data_dir=settings.data_dir, max_examples=limit, need_labels=True)
+        for split, limit in limits.items()
+    }
+    model = open_model(name, task, kind_class, tokenizer, settings, seed=args.seed, needs_head=not for_training)
     kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})
-    trainer = _make_trainer(model, kind, task, settings, args, splits)
-    return FineTuningRun(task, settings.model_name_or_path, trainer, _encode_tests(task, kind, settings, args))
-
-
-def _load_splits(
-    task: Task, settings: TaskArguments, args: FineTuningArguments, *, for_training: bool
-) -> dict[str, Any]:
-    """Training and validation splits; test splits are loaded later, as they may be large."""
-    data_dir = settings.data_dir
-    splits = {}
-    if for_training:
-        splits[task.train_split] = load_split(
-            task, task.train_split, data_dir=data_dir, max_examples=settings.max_train_examples, need_labels=True
-        )
-    for name in task.validation_splits:
-        splits[name] = load_split(
-            task, name, data_dir=data_dir, max_examples=settings.max_eval_examples, need_labels=True
-        )
-    return splits
-
-
-def _make_trainer(
-    model: PreTrainedModel,
-    kind: TaskKind,
-    task: Task,
-    settings: TaskArguments,
-    args: FineTuningArguments,
-    splits: Mapping[str, Any],
-) -> FineTuningTrainer:
-    train = kind.encode(splits[task.train_split], for_training=True) if task.train_split in splits else None
-    names = task.validation_splits
+    train = kind.encode(splits[task.train_split], for_training=True) if for_training else None
+    suffixes = split_suffixes(task.validation_splits)
     validation = {
-        suffix: kind.encode(splits[name], for_training=False)
-        for suffix, name in zip(split_suffixes(names), names, strict=True)
+        suffix: kind.encode(splits[split]) for suffix, split in zip(suffixes, task.validation_splits, strict=True)
     }
     if not validation and args.eval_strategy != "no":
         raise InputError(
@@ -107,19 +84,20 @@ def _make_trainer(
             "--eval_strategy no"
         )
     _choose_best_metric(args, task, kind)
-    return FineTuningTrainer(
+    trainer = FineTuningTrainer(
         model,
         args,
         kind,
         train_dataset=train,
         eval_splits=validation,
         freeze_encoder=settings.freeze_encoder,
-        processing_class=kind.tokenizer,
+        processing_class=tokenizer,
     )
+    return FineTuningRun(task, name, trainer, _encode_tests(task, kind, settings) if args.do_predict else {})
 
 
 def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -> None:
-    """Fill in the figure that chooses the best checkpoint, or see that the one given will be there."""
+    """Fill in the metric that chooses the best checkpoint, or see that the one given will be there."""
     wants_best = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
     if wants_best and args.eval_strategy == "no":
         raise InputError(
@@ -136,12 +114,8 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
         raise InputError(f"metric_for_best_model is '{args.wanted_best_metric}'; allowed: {', '.join(known)}")
 
 
-def _encode_tests(
-    task: Task, kind: TaskKind, settings: TaskArguments, args: FineTuningArguments
-) -> dict[str, EncodedSplit]:
+def _encode_tests(task: Task, kind: TaskKind, settings: TaskArguments) -> dict[str, EncodedSplit]:
     """The splits that --do_predict asks for, the diagnostic set of the task's model among them where it is at hand."""
-    if not args.do_predict:
-        return {}
     limit = settings.max_predict_examples
     tests = {name: load_split(task, name, data_dir=settings.data_dir, max_examples=limit) for name in task.test_splits}
     if task.name in DIAGNOSTICS:
@@ -150,17 +124,14 @@ def _encode_tests(
             tests[other.name] = load_split(other, other.test_splits[0], data_dir=settings.data_dir, max_examples=limit)
         except InputError as error:
             logger.warning("no predictions for %s: %s", other.name, error)
-    return {name: kind.encode(split, for_training=False) for name, split in tests.items()}
+    return {name: kind.encode(split) for name, split in tests.items()}
 
 
 def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
-    """Write the predictions of the last evaluation and of the test splits into a folder.
+    """Write the predictions of the last evaluation and of the test splits into a folder; return the files.
 
     Every process takes part in predicting, the main process writes. A model that has diverged, as the evaluation has
-    said, predicts nothing.
-
-    Returns:
-        The files.
+    reported, predicts nothing.
     """
     files: list[Path] = []
     kind = run.trainer.kind
@@ -211,3 +182,25 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
 def describe_origin(run: FineTuningRun) -> dict[str, Any]:
     """What all_results.json of a training run says of where it comes from: `describe_data`, and the checkpoint."""
     return describe_data(run) | {"base_model": describe_checkpoint(run.checkpoint, run.trainer.model.config)}
+
+
+def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> dict[str, Any]:
+    """Measure a checkpoint on the validation splits of a task; every process takes part.
+
+    Metrics are named as in a training run's all_results.json. do_predict also predicts the test splits.
+    """
+    task = load_task(settings)
+    if not task.validation_splits:
+        raise InputError(f"task {task.name} has no validation split to measure on; recipes/predict.py predicts inputs")
+    if args.do_predict and settings.predictions_dir is None:
+        raise InputError("do_predict is true; say with --predictions_dir where the predictions go")
+    check_access(settings, for_training=False, with_tests=args.do_predict)
+
+    run = prepare_run(settings, args, for_training=False)
+    results = describe_data(run) | run.trainer.evaluate() | run.trainer.certainty()
+    if settings.predictions_dir is not None:
+        folder = Path(settings.predictions_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_predictions(run, folder)
+    results.pop("epoch", None)  # nothing was trained
+    return results | {"machine": describe_machine(), "date": time.strftime("%Y-%m-%d")}

@@ -1,31 +1,202 @@
-"""Labels of words: named entities, parts of speech."""
+"""Sentences of words -> windows of their document, so that each word is seen once with as much context as fits.
 
-from __future__ import annotations
+Source: BERT, Devlin et al. 2019, section 5.3: "we ... include the maximal document context provided by the data". The
+paper says no more and its code was not published; the rule by which words of long documents choose their window is that
+of google-research/bert run_squad.py `_check_is_max_context`.
 
-import itertools
+Legend: W words of a document.
+"""
+
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import saving
 from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.finetuning.collation import pad_batch
-from bert_recipes.finetuning.conll_columns import write_columns
-from bert_recipes.finetuning.document_windows import DocumentWindow, lay_out_documents
-from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction
-from bert_recipes.finetuning.prediction_files import write_jsonl
-from bert_recipes.metrics import compute
+from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction, TaskKind
+from bert_recipes.metrics.classification import compute
 from bert_recipes.metrics.entities import entity_scores
 from bert_recipes.models.bert import IGNORE_INDEX
-from bert_recipes.tasks.examples import Example, Split, TaggedExample
+from bert_recipes.tasks.rows import Split, TaggedExample
 from bert_recipes.tasks.task import Task
-from bert_recipes.tokenization import OriginalBertTokenizer
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
-class TokenClassification:
+DOCUMENT_START = "-DOCSTART-"
+
+
+def write_columns(
+    path: Path, examples: Sequence[TaggedExample], labels: Sequence[str], predictions: Sequence[Sequence[str]]
+) -> None:
+    """Write a word a line, `word gold predicted` or, where the gold labels are hidden, `word predicted`.
+
+    A blank line ends a sentence, and a line -DOCSTART- with O in the other columns opens each document where documents
+    have more than one sentence. The official scorer conlleval reads the file as it is. White space inside a word
+    becomes "_", so that the columns stay.
+    """
+    has_documents = any(first.document == second.document for first, second in pairwise(examples))
+    document: int | None = None
+    with saving(path), path.open("w", encoding="utf-8", newline="\n") as file:
+        for example, predicted in zip(examples, predictions, strict=True):
+            if has_documents and example.document != document:
+                document = example.document
+                file.write(f"{DOCUMENT_START} O{'' if example.labels is None else ' O'}\n\n")
+            gold = None if example.labels is None else [labels[label] for label in example.labels]
+            for number, (word, guess) in enumerate(zip(example.tokens, predicted, strict=True)):
+                row = ["_".join(word.split()) or "_", *([] if gold is None else [gold[number]]), guess]
+                file.write(" ".join(row) + "\n")
+            file.write("\n")
+
+
+logger = logging.getLogger(__name__)
+
+NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentWindow:
+    """One model input and the words that are predicted in it.
+
+    Attributes:
+        input_ids: [CLS], the pieces of consecutive words of one document, [SEP]; nothing stands between sentences.
+        sentences: int64 (words,), for each word that is predicted here the number of its sentence.
+        words: int64 (words,), its number in that sentence.
+        positions: int64 (words,), the position of its first piece in input_ids.
+        num_pieces: int64 (words,), how many pieces it has here.
+    """
+
+    input_ids: list[int]
+    sentences: np.ndarray
+    words: np.ndarray
+    positions: np.ndarray
+    num_pieces: np.ndarray
+
+
+def lay_out_documents(
+    examples: Sequence[TaggedExample],
+    tokenizer: OriginalBertTokenizer,
+    max_seq_length: int,
+    *,
+    context: str = "document",
+) -> list[DocumentWindow]:
+    """Cut every document into windows in which each word is predicted exactly once.
+
+    A document that fits is one window. A longer one is read in windows of complete words that start half a window apart,
+    the last of them reaching back as far as it can; a word belongs to the window that shows most on both sides of it.
+    Sentences keep their order, and one that is longer than a window is treated like any other stretch of words.
+    Consecutive sentences with one `document` are one text, unless context is "sentence".
+
+    Each word is cut by itself. One without pieces becomes [UNK], so that every word is counted; one with more pieces than
+    a window keeps the first ones, which a warning counts.
+    """
+    max_pieces = max_seq_length - NUM_SPECIAL_TOKENS
+    pieces_of = _WordPieces(tokenizer, max_pieces)
+    windows: list[DocumentWindow] = []
+    texts = [number if context == "sentence" else example.document for number, example in enumerate(examples)]
+    for _, document in groupby(enumerate(examples), key=lambda numbered: texts[numbered[0]]):
+        sentences = list(document)
+        pieces = [pieces_of[word] for _, example in sentences for word in example.tokens]
+        sentence_of = np.repeat([number for number, _ in sentences], [len(each.tokens) for _, each in sentences])
+        word_of = np.concatenate([np.arange(len(each.tokens)) for _, each in sentences])
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        spans = cut_document(lengths, max_pieces)
+        owners = window_owners(spans, lengths)
+        for number, (start, end) in enumerate(spans):
+            own = start + np.flatnonzero(owners[start:end] == number)
+            if not own.size:
+                continue  # others show more around each of its words
+            windows.append(
+                DocumentWindow(
+                    [tokenizer.cls_token_id, *chain.from_iterable(pieces[start:end]), tokenizer.sep_token_id],
+                    sentences=sentence_of[own],
+                    words=word_of[own],
+                    positions=1 + offsets[own] - offsets[start],
+                    num_pieces=lengths[own],
+                )
+            )
+    pieces_of.report()
+    return windows
+
+
+def cut_document(lengths: np.ndarray, max_pieces: int) -> list[tuple[int, int]]:
+    """Cover a document of int64 (W,) pieces per word with windows of complete words: (first word, word behind the last)."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    num_words, spans, start = len(lengths), [], 0
+    while start < num_words:
+        end = int(np.searchsorted(offsets, offsets[start] + max_pieces, side="right")) - 1
+        if end == num_words:
+            # Context is free here: the last window reaches back as far as it can.
+            start = int(np.searchsorted(offsets, offsets[end] - max_pieces, side="left"))
+            spans.append((start, end))
+            break
+        spans.append((start, end))
+        half = int(np.searchsorted(offsets, offsets[start] + max(1, max_pieces // 2), side="left"))
+        # Far enough that the next word fits, however many pieces it has.
+        next_fits = int(np.searchsorted(offsets, offsets[end + 1] - max_pieces, side="left"))
+        start = min(max(half, next_fits), end)
+    return spans
+
+
+def window_owners(spans: Sequence[tuple[int, int]], lengths: np.ndarray) -> np.ndarray:
+    """Say for each word which window shows most of the document around it.
+
+    A window's score for a word is the smaller of the pieces to its left and to its right, + 0.01 * the window's pieces;
+    of equal scores the first window has it. Returns int64 (W,) numbers of windows.
+
+    Source: google-research/bert run_squad.py `_check_is_max_context`, on words instead of pieces.
+    """
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    owners = np.zeros(len(lengths), np.int64)
+    best = np.full(len(lengths), -1.0)
+    for number, (start, end) in enumerate(spans):
+        left = offsets[start:end] - offsets[start]
+        right = offsets[end] - offsets[start + 1 : end + 1]
+        score = np.minimum(left, right) + 0.01 * (offsets[end] - offsets[start])
+        better = start + np.flatnonzero(score > best[start:end])
+        owners[better] = number
+        best[better] = score[better - start]
+    return owners
+
+
+class _WordPieces(dict[str, list[int]]):
+    """Word -> ids of its pieces, cut once for each distinct word; counts what had to be changed."""
+
+    def __init__(self, tokenizer: OriginalBertTokenizer, max_pieces: int) -> None:
+        super().__init__()
+        self.tokenizer, self.max_pieces = tokenizer, max_pieces
+        self.num_empty = self.num_cut = 0
+
+    def __missing__(self, word: str) -> list[int]:
+        ids = self.tokenizer.encode_ids(word)
+        if not ids:
+            self.num_empty += 1
+            ids = [self.tokenizer.unk_token_id]
+        if len(ids) > self.max_pieces:
+            self.num_cut += 1
+            ids = ids[: self.max_pieces]
+        self[word] = ids
+        return ids
+
+    def report(self) -> None:
+        """Log what was changed."""
+        if self.num_empty:
+            logger.info("%d distinct words have no pieces (control characters only): read as [UNK]", self.num_empty)
+        if self.num_cut:
+            logger.warning(
+                "%d distinct words have more than %d pieces: only their first ones are read; raise max_seq_length",
+                self.num_cut,
+                self.max_pieces,
+            )
+
+
+class TokenClassification(TaskKind):
     """One label for each word, read off its first piece.
 
     Sentences are read in windows of their document (`lay_out_documents`); the words of a window that belong to another
@@ -35,51 +206,22 @@ class TokenClassification:
     label is B-X and the task knows I-X, the word's own label otherwise. Predictions are read off first pieces either
     way.
 
-    Args:
-        task: Row of kind token_classification.
-        tokenizer: The checkpoint's.
-        settings: max_seq_length, pad_to_max_length and label_all_pieces are read.
-        label2id: Name of a label -> number of the model's class.
-
-    Raises:
-        InputError: The task has labels that the model does not have.
-
     Source: BERT, Devlin et al. 2019, section 5.3: maximal document context, the first sub-token, no CRF.
     """
 
     auto_class: ClassVar[str] = "AutoModelForTokenClassification"
-    label_keys: ClassVar[tuple[str, ...]] = ("labels",)
-    loss_counts_padding: ClassVar[bool] = False
 
     def __init__(
         self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
     ) -> None:
-        missing = [name for name in task.labels if name not in label2id]
-        if missing:
-            raise InputError(
-                f"task {task.name}: the model has no class for {', '.join(missing)}; it knows {', '.join(label2id)}"
-            )
-        self.task, self.tokenizer, self.settings = task, tokenizer, settings
+        super().__init__(task, tokenizer, settings, label2id)
         self._first_class = np.array([label2id[name] for name in task.labels], np.int64)
         inside = [f"I-{name[2:]}" if name.startswith("B-") else name for name in task.labels]
-        self._later_class = np.array(
-            [
-                label2id[other if other in task.labels else name]
-                for name, other in zip(task.labels, inside, strict=True)
-            ],
-            np.int64,
-        )
+        later = [other if other in task.labels else name for name, other in zip(task.labels, inside, strict=True)]
+        self._later_class = np.array([label2id[name] for name in later], np.int64)
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """Sentences -> windows; one feature for each window, in training and in prediction alike.
-
-        Args:
-            split: Examples of class `TaggedExample`.
-            for_training: Changes nothing here.
-
-        Returns:
-            Features with labels where the split has them; details are the `DocumentWindow`s.
-        """
+        """Sentences -> a feature for each window, with labels where the split has them; details are the `DocumentWindow`s."""
         examples = cast(Sequence[TaggedExample], split.examples)
         windows = lay_out_documents(
             examples, self.tokenizer, self.settings.max_seq_length, context=self.settings.context
@@ -94,9 +236,8 @@ class TokenClassification:
         feature = {"input_ids": window.input_ids, "token_type_ids": [0] * len(window.input_ids)}
         if with_labels:
             labels = np.full(len(window.input_ids), IGNORE_INDEX, np.int64)
-            tags = np.fromiter(
-                (_labels(examples[s])[w] for s, w in zip(window.sentences, window.words, strict=True)), np.int64
-            )
+            words = zip(window.sentences, window.words, strict=True)
+            tags = np.array([cast(Sequence[int], examples[sentence].labels)[word] for sentence, word in words])
             if self.settings.label_all_pieces:
                 for tag, start, count in zip(tags, window.positions, window.num_pieces, strict=True):
                     labels[start + 1 : start + count] = self._later_class[tag]
@@ -105,89 +246,61 @@ class TokenClassification:
         return feature
 
     def collate(self, features: Sequence[Feature]) -> Batch:
-        """Pad to the longest window, or to max_seq_length with `pad_to_max_length`.
-
-        Returns:
-            int64 (B, S) input_ids, token_type_ids, attention_mask, and labels (-100: not labelled) where all have them.
-        """
+        """Pad; `labels` is int64 (B, S), -100 where there is none."""
         labelled = all("labels" in feature for feature in features)
-        return pad_batch(
-            features,
-            self.tokenizer.pad_token_id,
-            pad_to=self.settings.max_seq_length if self.settings.pad_to_max_length else None,
-            label_pads={"labels": IGNORE_INDEX} if labelled else None,
-        )
+        return self.pad(features, {"labels": IGNORE_INDEX} if labelled else None)
 
     def count_items(self, batch: Batch) -> torch.Tensor:
         """int64 (): labelled pieces; one for each word unless `label_all_pieces`."""
         return (batch["labels"] != IGNORE_INDEX).sum()
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """float32 (): cross-entropy in nats, summed over the labelled pieces.
-
-        Args:
-            output: `logits` (B, S, C).
-            batch: With labels.
-        """
-        logits = output.logits.float()
+        """Cross-entropy of (B, S, C) logits, summed over the labelled pieces."""
         return torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
+            output.logits.float().flatten(0, 1), batch["labels"].flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
         )
 
     def split_outputs(self, output: Any, batch: Batch) -> list[np.ndarray]:
         """float32 (S, C) logits of each window, without padding."""
         lengths = batch["attention_mask"].sum(-1).tolist()
-        logits = output.logits.detach().float().cpu().numpy()
-        return [row[:length] for row, length in zip(logits, lengths, strict=True)]
+        return [row[:length] for row, length in zip(super().split_outputs(output, batch), lengths, strict=True)]
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
-        """Take each word's most probable label of the task from the window that it belongs to.
-
-        Returns:
-            One prediction a sentence: a label a word, and the probabilities of these labels.
-        """
+        """Per sentence a label for each word, from the window that it belongs to, and the probabilities of these labels."""
         examples = cast(Sequence[TaggedExample], encoded.split.examples)
-        labels: list[list[str]] = [[""] * len(example.tokens) for example in examples]
-        probabilities: list[list[float]] = [[0.0] * len(example.tokens) for example in examples]
+        labels = [[""] * len(example.tokens) for example in examples]
+        probabilities = [[0.0] * len(example.tokens) for example in examples]
         for window, logits in zip(encoded.details, outputs, strict=True):
             scores = logits[window.positions][:, self._first_class].astype(np.float64)
             scores = np.exp(scores - scores.max(-1, keepdims=True))
             best = scores.argmax(-1)
-            shares = scores.max(-1) / scores.sum(-1)
-            words = zip(window.sentences, window.words, best.tolist(), shares.tolist(), strict=True)
-            for sentence, word, number, share in words:
+            values = scores.max(-1) / scores.sum(-1)
+            words = zip(window.sentences, window.words, best.tolist(), values.tolist(), strict=True)
+            for sentence, word, number, value in words:
                 labels[sentence][word] = self.task.labels[number]
-                probabilities[sentence][word] = share
+                probabilities[sentence][word] = value
         return [
-            Prediction(idx=example.idx, value=own_labels, probabilities=own_shares)
-            for example, own_labels, own_shares in zip(examples, labels, probabilities, strict=True)
+            Prediction(idx=example.idx, value=own_labels, probabilities=own_probabilities)
+            for example, own_labels, own_probabilities in zip(examples, labels, probabilities, strict=True)
         ]
 
-    def score(self, examples: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, float]:
+    def score(self, examples: Sequence[TaggedExample], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Entity scores by the CoNLL rules for "entities"; every other metric of the task over the single words."""
-        tagged = cast(Sequence[TaggedExample], examples)
-        gold = [[self.task.labels[label] for label in _labels(example)] for example in tagged]
+        gold = [list(cast(Sequence[int], example.labels)) for example in examples]
         predicted = [cast(list[str], prediction.value) for prediction in predictions]
-        figures: dict[str, float] = {}
+        scores: dict[str, float] = {}
         if "entities" in self.task.metrics:
-            figures |= entity_scores(gold, predicted)
+            scores |= entity_scores([[self.task.labels[label] for label in labels] for labels in gold], predicted)
         others = [name for name in self.task.metrics if name != "entities"]
         if others:
-            guesses = [self.task.labels.index(name) for name in itertools.chain.from_iterable(predicted)]
-            truth = [label for example in tagged for label in _labels(example)]
-            figures |= compute(others, guesses, truth)
-        return figures
+            guesses = [self.task.labels.index(name) for name in chain.from_iterable(predicted)]
+            scores |= compute(others, guesses, list(chain.from_iterable(gold)))
+        return scores
 
     def write(
-        self, folder: Path, split_name: str, examples: Sequence[Example], predictions: Sequence[Prediction]
+        self, folder: Path, split_name: str, examples: Sequence[TaggedExample], predictions: Sequence[Prediction]
     ) -> list[Path]:
         """Write predictions_<split>.jsonl and, in CoNLL columns, predictions_<split>.txt (`write_columns`)."""
-        tagged = cast(Sequence[TaggedExample], examples)
         columns = folder / f"predictions_{split_name}.txt"
-        write_columns(columns, tagged, self.task.labels, [cast(list[str], each.value) for each in predictions])
-        return [write_jsonl(folder, split_name, predictions), columns]
-
-
-def _labels(example: TaggedExample) -> tuple[int, ...]:
-    assert example.labels is not None, "the split is labelled"
-    return example.labels
+        write_columns(columns, examples, self.task.labels, [cast(list[str], each.value) for each in predictions])
+        return [*super().write(folder, split_name, examples, predictions), columns]

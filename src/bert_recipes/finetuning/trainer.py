@@ -1,7 +1,5 @@
 """The Trainer of fine-tuning: the exact loss of a kind, predictions in the order of the rows."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import logging
@@ -17,21 +15,20 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from bert_recipes.base_trainer import GlobalBatchTrainer
+from bert_recipes.data.order import FixedOrder, num_training_steps, training_order
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.certainty import describe_certainty
-from bert_recipes.finetuning.collation import pad_further
-from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
-from bert_recipes.finetuning.sampler import FixedOrder, num_training_steps, training_order
-from bert_recipes.flops import Work, training_flops
-from bert_recipes.tasks.figures import figure_names
+from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind, pad_further
+from bert_recipes.tasks.task import figure_names
+from bert_recipes.training.speed import Work, training_flops
+from bert_recipes.training.trainer import RecipeTrainer
 
 
 logger = logging.getLogger(__name__)
 
 
-class FineTuningTrainer(GlobalBatchTrainer):
+class FineTuningTrainer(RecipeTrainer):
     """`Trainer` for any kind of task.
 
     The loss is the kind's, a mean over the items of the global batch. Predictions come back in the order of the rows,
@@ -41,10 +38,10 @@ class FineTuningTrainer(GlobalBatchTrainer):
         model: A model with the kind's head.
         args: Settings.
         kind: How the task is encoded, decoded and measured.
-        train_dataset: Encoded training split; None where nothing is trained.
-        eval_splits: Figure prefix -> encoded validation split; one without a prefix ("") where there is only one.
+        train_dataset: None where nothing is trained.
+        eval_splits: Metric prefix -> validation split; one without a prefix ("") where there is only one.
         freeze_encoder: The encoder is fixed, and without dropout; where parts of it are fixed already (`open_model` does
-            not fix what starts anew), the choice of them stays.
+            not fix what is new), the choice of them stays.
         kwargs: Everything else that `Trainer` takes.
     """
 
@@ -84,13 +81,13 @@ class FineTuningTrainer(GlobalBatchTrainer):
         if train_dataset is not None:
             lengths = np.ascontiguousarray(train_dataset.lengths, dtype=np.int64)
             # What the order of training is made of; a few examples more or less, another tokenizer or task change it.
-            self.identity["training features"] = (
+            self.resume_fingerprint["training features"] = (
                 f"{len(lengths)} ({hashlib.sha256(lengths.tobytes()).hexdigest()[:12]})"
             )
             self._plan_steps(len(train_dataset))
 
     def _plan_steps(self, num_features: int) -> None:
-        """Turn epochs into steps: the loader is one pass over the whole run, not over an epoch."""
+        """Turn epochs into steps: the loader is one pass over the complete run, not over an epoch."""
         args = self.args
         if args.max_steps < 0:
             args.max_steps = num_training_steps(num_features, self.global_batch_size, args.num_train_epochs)
@@ -105,7 +102,7 @@ class FineTuningTrainer(GlobalBatchTrainer):
     # Data
 
     def get_train_dataloader(self) -> DataLoader:
-        """The whole run as one pass over its `training_order`."""
+        """The complete run as one pass over its `training_order`."""
         order = training_order(
             self.train_dataset.lengths,
             num_steps=self.args.max_steps,
@@ -113,7 +110,7 @@ class FineTuningTrainer(GlobalBatchTrainer):
             seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
             strategy=self.args.train_sampling_strategy,
         )
-        return self.one_pass_loader(FixedOrder(order))
+        return self.train_loader(FixedOrder(order))
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """As stock; where padding counts in the loss, all micro-batches of the step get one length."""
@@ -128,7 +125,7 @@ class FineTuningTrainer(GlobalBatchTrainer):
 
     # Loss
 
-    def count_items(self, batch: Batch) -> torch.Tensor:
+    def num_items(self, batch: Batch) -> torch.Tensor:
         """int64 (1,): examples, labelled tokens or features, as the kind's loss counts."""
         return self.kind.count_items(batch).view(1)
 
@@ -139,20 +136,13 @@ class FineTuningTrainer(GlobalBatchTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
-        """Loss of one micro-batch; those of a step add up to the loss of the global batch.
-
-        Args:
-            model: The wrapped model.
-            inputs: The collator's batch, with its labels.
-            return_outputs: Also return the model's output.
-            num_items_in_batch: float64 (1,) of `_get_num_items_in_batch`; None outside training.
-        """
+        """Loss of one micro-batch; those of a step add up to that of the global batch of num_items_in_batch float64 (1,)."""
         if self.freeze_encoder:
-            self.model.base_model.eval()  # the Trainer has switched dropout on in the whole model
+            self.model.base_model.eval()  # the Trainer has switched dropout on everywhere
         output = model(**{key: inputs[key] for key in self._model_inputs})
         total = self.kind.loss_sum(output, inputs)
         if num_items_in_batch is None:
-            loss = total / self.count_items(inputs)[0].clamp(min=1)
+            loss = total / self.num_items(inputs)[0].clamp(min=1)
         else:
             # Processes average their gradients, our parts are to be added up.
             loss = total * self.args.world_size / num_items_in_batch[0].float()
@@ -171,8 +161,8 @@ class FineTuningTrainer(GlobalBatchTrainer):
         """Add the rate of real tokens (no padding, all processes), for trackers MFU too; epochs are passes over the examples."""
         if "loss" in logs:
             logs.update(self.meter.read(self.accelerator))
-            # Measuring the machine takes seconds, which many a fine-tuning run does not take: only where somebody looks on.
-            logs.update(self.describe_pace() if self.args.report_to else {})
+            # Measuring the machine takes seconds, more than many a fine-tuning run: only where a tracker records it.
+            logs.update(self.throughput() if self.args.report_to else {})
         if self.train_dataset is not None:
             self.state.epoch = self.state.global_step * self.global_batch_size / len(self.train_dataset)
         super().log(logs, start_time)
@@ -185,17 +175,12 @@ class FineTuningTrainer(GlobalBatchTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Measure on every validation split.
-
-        Args:
-            eval_dataset: Figure prefix -> split; default: those of the Trainer.
-            ignore_keys: Not used; the stock signature.
-            metric_key_prefix: Put before each figure.
+        """Measure on every validation split, by default the Trainer's.
 
         Returns:
-            The kind's figures as `eval_<figure>`, or `eval_<prefix>_<figure>` where there are several splits, the loss
+            The kind's metrics as `eval_<metric>`, or `eval_<prefix>_<metric>` where there are several splits, the loss
             where it can be computed, and the seconds that predicting took. Where an output of a split is NaN or
-            infinite, every figure of that split is NaN, which a warning says.
+            infinite, every metric of that split is NaN, which a warning says.
         """
         start = time.perf_counter()
         splits = self.eval_splits if eval_dataset is None else eval_dataset
@@ -214,24 +199,24 @@ class FineTuningTrainer(GlobalBatchTrainer):
         return describe_certainty(self.kind, self.eval_splits, self.predictions)
 
     def _measure(self, encoded: EncodedSplit) -> dict[str, float]:
-        """Figures of one split, whose predictions are kept; all NaN, and no predictions, where the model has diverged."""
+        """Metrics of one split, whose predictions are kept; all NaN, and no predictions, where the model has diverged."""
         outputs, loss = self.predict_outputs(encoded)
-        figures = {} if loss is None else {"loss": loss}
+        metrics = {} if loss is None else {"loss": loss}
         if not _all_finite(outputs):
             self.predictions.pop(encoded.split.name, None)
             if self.is_world_process_zero():
-                logger.warning("%s: %s; figures are undefined, nothing is predicted", encoded.split.name, NOT_FINITE)
+                logger.warning("%s: %s; metrics are undefined, nothing is predicted", encoded.split.name, NOT_FINITE)
             names = figure_names(self.kind.task.metrics, [encoded.split.name], self.kind.task.labels)
-            return dict.fromkeys([*figures, *names], math.nan)
+            return dict.fromkeys([*metrics, *names], math.nan)
         with self.stop_request.at_once():
             predictions = self.kind.decode(encoded, outputs)
-            figures |= self.kind.score(encoded.split.examples, predictions)
+            metrics |= self.kind.score(encoded.split.examples, predictions)
         self.check_stop()
         self.predictions[encoded.split.name] = predictions
-        return figures
+        return metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """As stock; an undefined figure (a correlation with equal predictions) is no new best, an unknown one is named."""
+        """As stock; an undefined metric (a correlation with equal predictions) is no new best, an unknown one is named."""
         if self.args.metric_for_best_model is None:
             return super()._determine_best_metric(metrics, trial)
         wanted = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
@@ -243,9 +228,6 @@ class FineTuningTrainer(GlobalBatchTrainer):
     @torch.no_grad()
     def predict_outputs(self, encoded: EncodedSplit) -> tuple[list[np.ndarray], float | None]:
         """Run the model over a split, the longest features first.
-
-        Args:
-            encoded: The split; its labels, where it has them, give the loss.
 
         Returns:
             The kind's output array of each feature, in the order of the features, and the mean loss (None without
@@ -265,8 +247,9 @@ class FineTuningTrainer(GlobalBatchTrainer):
         has_labels = has_labels and not self.kind.loss_counts_padding
         own: list[tuple[int, np.ndarray]] = []
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
+        quiet = self.args.disable_tqdm or not self.is_world_process_zero()
         own_batches = list(enumerate(batches))[rank::world]
-        for index, numbers in tqdm(own_batches, desc=encoded.split.name, leave=False, disable=self._quiet):
+        for index, numbers in tqdm(own_batches, desc=encoded.split.name, leave=False, disable=quiet):
             self.check_stop()
             batch = self._prepare_inputs(self.kind.collate([encoded[number] for number in numbers]))
             with self.accelerator.autocast():
@@ -293,10 +276,6 @@ class FineTuningTrainer(GlobalBatchTrainer):
             with self.stop_request.at_once():
                 predictions = self.kind.decode(encoded, outputs)
         return predictions
-
-    @property
-    def _quiet(self) -> bool:
-        return self.args.disable_tqdm or not self.is_world_process_zero()
 
 
 def _all_finite(outputs: Sequence[np.ndarray]) -> bool:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+
+
+# Pre-training: share -> what it is a share of.
+_SHARE_OF = {"nsp_accuracy": "eval_pairs", "mlm_accuracy": "eval_masked_tokens"}
 
 
 # Of the normal distribution.
@@ -54,3 +59,12 @@ def jackknife_intervals(
         if half > 1e-9:  # not where it is nan either
             found[name] = (value - half, value + half)
     return found
+
+
+def half_interval(name: str, results: Mapping[str, Any]) -> float:
+    """How far a figure may lie from its value for the rows that were measured; 0 where nothing is known."""
+    interval = (results.get("intervals") or {}).get(name)
+    rows = results.get(_SHARE_OF.get(name, ""))
+    if interval is None and rows:
+        interval = wilson_interval(results[f"eval_{name}"], rows)
+    return (interval[1] - interval[0]) / 2 if interval else 0.0

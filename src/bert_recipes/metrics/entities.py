@@ -17,13 +17,7 @@ _NO_TYPE = "_"
 
 @dataclass(frozen=True)
 class EntityCounts:
-    """How many entities are right, predicted, and there; the figures are 0 where their denominator is.
-
-    Attributes:
-        correct: Predicted entities that are there, with the same words and type.
-        predicted: Predicted entities.
-        gold: Entities that are there.
-    """
+    """How many entities are right (same words and type), predicted, and there; a ratio without denominator is 0."""
 
     correct: int
     predicted: int
@@ -31,35 +25,28 @@ class EntityCounts:
 
     @property
     def precision(self) -> float:
-        """Share of the predicted entities that are right, 0 to 1."""
+        """Fraction of the predicted entities that are right."""
         return self.correct / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """Share of the entities that were found, 0 to 1."""
+        """Fraction of the entities that were found."""
         return self.correct / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall, 0 to 1."""
+        """Harmonic mean of both."""
         total = self.predicted + self.gold
         return 2 * self.correct / total if total else 0.0
 
 
 def entity_scores(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Figures over all entities and by type.
-
-    Args:
-        references: Tags of each sentence's words.
-        predictions: Like `references`.
+    """Values over all entities and by type.
 
     Returns:
-        precision, recall, f1 over all entities; accuracy, the share of the words with the right tag; then for each
+        precision, recall, f1 over all entities; accuracy, the fraction of the words with the right tag; then for each
         type that is there or predicted `<TYPE>_precision`, `<TYPE>_recall`, `<TYPE>_f1`, each 0 to 1, and
         `<TYPE>_number`, how many are there.
-
-    Raises:
-        InputError: If the numbers of sentences or of a sentence's words differ, there is no word, or a tag is none.
 
     Source:
         conlleval of the CoNLL-2003 shared task (Tjong Kim Sang and De Meulder 2003), in fractions; as `seqeval.metrics`.
@@ -81,11 +68,7 @@ def entity_scores(references: Sequence[Sequence[str]], predictions: Sequence[Seq
 def count_entities(
     references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, EntityCounts]:
-    """Count the entities of each type that is there or predicted, types in alphabetical order.
-
-    Raises:
-        InputError: As `entity_scores`.
-    """
+    """Count the entities of each type that is there or predicted, types in alphabetical order."""
     _check(references, predictions)
     correct: Counter[str] = Counter()
     predicted: Counter[str] = Counter()
@@ -106,11 +89,7 @@ def total_counts(by_type: dict[str, EntityCounts]) -> EntityCounts:
 
 
 def word_accuracy(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> float:
-    """Share of the words with the right tag, 0 to 1.
-
-    Raises:
-        InputError: As `entity_scores`, but tags are only compared.
-    """
+    """Fraction of the words with the right tag, 0 to 1."""
     _check(references, predictions)
     right = sum(
         tag == predicted
@@ -132,9 +111,6 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 
     Returns:
         (type, first word, last word) in the order of the words, numbered from 0.
-
-    Raises:
-        InputError: If a tag is none of these.
 
     Source:
         conlleval, startOfChunk and endOfChunk; as `seqeval.metrics.sequence_labeling.get_entities`.
@@ -175,17 +151,7 @@ def _parse(tag: str) -> tuple[str, str] | None:
 
 
 def _check(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> None:
-    if len(references) != len(predictions):
-        raise InputError(
-            f"{len(predictions)} predicted sentences, but {len(references)} references; "
-            "there must be one of each for every sentence"
-        )
-    for row, (reference, prediction) in enumerate(zip(references, predictions, strict=True)):
-        if isinstance(reference, str) or isinstance(prediction, str):
-            raise InputError(f"sentence {row}: a list of tags expected, got one text; wrap the tags of a sentence")
-        if len(reference) != len(prediction):
-            raise InputError(
-                f"sentence {row}: {len(prediction)} predicted tags for {len(reference)} words; every word needs one"
-            )
+    if [len(row) for row in references] != [len(row) for row in predictions]:
+        raise InputError("predictions and references differ in the number of sentences, or of a sentence's words")
     if not any(map(len, references)):
         raise InputError("no word to score: every sentence is empty")

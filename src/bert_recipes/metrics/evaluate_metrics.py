@@ -1,145 +1,61 @@
-"""The metrics as `evaluate.Metric` classes, which take and give what evaluate's own do and need no Hub.
-
-Nothing of the package imports this module: training takes the pure functions.
+"""The metrics as an `evaluate.Metric`, which needs no Hub: the same pure functions behind evaluate's interface.
 
 Example:
-    >>> from bert_recipes.metrics.evaluate_metrics import GlueMetric
-    >>> GlueMetric("mrpc").compute(predictions=[0, 1], references=[0, 1])  # doctest: +SKIP
+    >>> from bert_recipes.metrics.evaluate_metrics import NamedMetric
+    >>> NamedMetric("mrpc").compute(predictions=[0, 1], references=[0, 1])  # doctest: +SKIP
     {'accuracy': 1.0, 'f1': 1.0}
     >>> evaluate.load("src/bert_recipes/metrics/evaluate_metrics.py", "mrpc")  # doctest: +SKIP
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import datasets
 import evaluate
 
 from bert_recipes.errors import InputError
-from bert_recipes.metrics import entities, registry, squad
+from bert_recipes.metrics import entities, squad
+from bert_recipes.metrics.classification import METRIC_NAMES, compute
 
 
-_PAPERS = {
-    "squad": "Rajpurkar et al. 2016, SQuAD: 100,000+ Questions for Machine Comprehension of Text",
-    "squad_v2": "Rajpurkar et al. 2018, Know What You Don't Know: Unanswerable Questions for SQuAD",
-    "entities": "Tjong Kim Sang and De Meulder 2003, Introduction to the CoNLL-2003 Shared Task",
-}
-_GLUE_PAPER = "Wang et al. 2019, GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding"
-_GLUE: Mapping[str, tuple[str, ...]] = {
-    "cola": ("matthews_correlation",),
-    "sst2": ("accuracy",),
-    "mrpc": ("accuracy", "f1"),
+GLUE = {
+    **dict.fromkeys(("sst2", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "hans"), ("accuracy",)),
+    **dict.fromkeys(("mrpc", "qqp"), ("accuracy", "f1")),
+    **dict.fromkeys(("cola", "ax"), ("matthews_correlation",)),
     "stsb": ("pearson", "spearmanr"),
-    "qqp": ("accuracy", "f1"),
-    "mnli": ("accuracy",),
-    "mnli_matched": ("accuracy",),
-    "mnli_mismatched": ("accuracy",),
-    "qnli": ("accuracy",),
-    "rte": ("accuracy",),
-    "wnli": ("accuracy",),
-    "hans": ("accuracy",),
-    "ax": ("matthews_correlation",),
 }
+# Configuration name -> the metrics that it stands for.
+CONFIGS = {**GLUE, **{name: (name,) for name in METRIC_NAMES}}
 
 
-# Keep it the first class of the file: evaluate.load takes the first one that it finds.
 class NamedMetric(evaluate.Metric):
-    """Any metric by its configuration name: a GLUE task, or a name that `bert_recipes.metrics.compute` knows.
+    """Any metric by its configuration name: a GLUE task, or one of `METRIC_NAMES`.
 
-    Args:
-        config_name: "mrpc", "f1_macro", "squad_v2", ...; further arguments are those of `evaluate.Metric`.
-
-    Raises:
-        InputError: If the name is none of `CONFIGS`.
+    "squad", "squad_v2" and "entities" take and give what evaluate's own squad, squad_v2 and seqeval do.
     """
 
-    # Configuration name -> the metrics that it stands for.
-    CONFIGS: ClassVar[Mapping[str, tuple[str, ...]]] = {**_GLUE, **{name: (name,) for name in registry.METRIC_NAMES}}
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        """What is measured."""
-        if self.config_name not in self.CONFIGS:
-            raise InputError(
-                f"{type(self).__name__}: config_name {self.config_name!r}; allowed are {', '.join(self.CONFIGS)}"
-            )
-        return self.CONFIGS[self.config_name]
-
     def _info(self) -> evaluate.MetricInfo:
-        names = self.metric_names
+        if self.config_name not in CONFIGS:
+            raise InputError(f"NamedMetric: config_name {self.config_name!r}; allowed are {', '.join(CONFIGS)}")
+        names = CONFIGS[self.config_name]
         return evaluate.MetricInfo(
-            description=f"{', '.join(names)}, as bert_recipes.metrics computes it.",
-            citation=_PAPERS.get(names[0], _GLUE_PAPER if self.config_name in _GLUE else ""),
+            description=f"{', '.join(names)}, as bert_recipes.metrics.classification.compute has it.",
+            citation="",
             inputs_description="",
             features=_features(names[0]),
         )
 
     def _compute(self, predictions: Any, references: Any, no_answer_threshold: float = 1.0) -> dict[str, Any]:
-        """Compute the figures.
-
-        Args:
-            predictions: As the features say.
-            references: As the features say.
-            no_answer_threshold: squad_v2 only: the answer is "" where no_answer_probability is greater.
-        """
-        match self.metric_names:
-            case ("squad",):
-                return squad.squad_scores(_gold(references), _by_id(predictions, "prediction_text"))
-            case ("squad_v2",):
-                odds = _by_id(predictions, "no_answer_probability")
-                answers = _by_id(predictions, "prediction_text")
-                return squad.squad_v2_scores(_gold(references), answers, odds, no_answer_threshold)
-            case ("entities",):
-                return _seqeval_report(references, predictions)
-            case names:
-                return registry.compute(names, predictions, references)
-
-
-class GlueMetric(NamedMetric):
-    """The figures of a GLUE task, in place of `evaluate.load("glue", config_name)`.
-
-    Predictions and references are class numbers, for stsb numbers (kept in 64 bits; evaluate's own rounds to 32).
-    Beside evaluate's names it knows "ax".
-    """
-
-    CONFIGS = _GLUE
-
-
-class SquadMetric(NamedMetric):
-    """Exact match and F1 of SQuAD 1.1, in place of `evaluate.load("squad")`.
-
-    Predictions: {"id", "prediction_text"}; references: {"id", "answers": {"text": [...], "answer_start": [...]}}.
-    """
-
-    CONFIGS: ClassVar[Mapping[str, tuple[str, ...]]] = {"default": ("squad",)}
-
-
-class SquadV2Metric(NamedMetric):
-    """The figures of SQuAD 2.0, in place of `evaluate.load("squad_v2")`.
-
-    As `SquadMetric`, the predictions with "no_answer_probability" (or odds; kept in 64 bits). `compute` takes
-    no_answer_threshold, 1.0 where it is not given, as the official script does.
-    """
-
-    CONFIGS: ClassVar[Mapping[str, tuple[str, ...]]] = {"default": ("squad_v2",)}
-
-
-class EntityMetric(NamedMetric):
-    """Entity figures, in place of `evaluate.load("seqeval")`: lists of tags in, its report out.
-
-    The report: type -> {precision, recall, f1, number}, overall_precision, overall_recall, overall_f1,
-    overall_accuracy.
-    """
-
-    CONFIGS: ClassVar[Mapping[str, tuple[str, ...]]] = {"default": ("entities",)}
-
-
-class MultiLabelMetric(NamedMetric):
-    """f1_micro, f1_macro and subset_accuracy of rows that may have any number of classes: one 0 or 1 for each."""
-
-    CONFIGS: ClassVar[Mapping[str, tuple[str, ...]]] = {"default": ("multi_label",)}
+        names = CONFIGS[self.config_name]
+        if names == ("entities",):
+            return _seqeval_report(references, predictions)
+        if names[0] not in ("squad", "squad_v2"):
+            return compute(names, predictions, references)
+        gold = {row["id"]: row["answers"]["text"] for row in references}
+        answers = {row["id"]: row["prediction_text"] for row in predictions}
+        if names == ("squad",):
+            return squad.squad_scores(gold, answers)
+        odds = {row["id"]: row["no_answer_probability"] for row in predictions}
+        return squad.squad_v2_scores(gold, answers, odds, no_answer_threshold)
 
 
 def _features(name: str) -> datasets.Features | list[datasets.Features]:
@@ -162,14 +78,6 @@ def _features(name: str) -> datasets.Features | list[datasets.Features]:
     }.get(name, [classes, flags])
     options = [datasets.Features({"predictions": kind, "references": kind}) for kind in kinds]
     return options[0] if len(options) == 1 else options
-
-
-def _by_id(rows: list[dict[str, Any]], column: str) -> dict[str, Any]:
-    return {row["id"]: row[column] for row in rows}
-
-
-def _gold(references: list[dict[str, Any]]) -> dict[str, list[str]]:
-    return {row["id"]: row["answers"]["text"] for row in references}
 
 
 def _seqeval_report(references: list[list[str]], predictions: list[list[str]]) -> dict[str, Any]:

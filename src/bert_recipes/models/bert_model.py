@@ -12,12 +12,13 @@ from typing import Any, cast
 import torch
 import transformers
 from torch import nn
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.models.bert.modeling_bert import BertPreTrainedModel
 from transformers.utils.generic import can_return_tuple
 
-from bert_recipes.kernels import Kernels, load_kernels
+from bert_recipes.models.kernels.loading import Kernels, load_kernels
 from bert_recipes.models.packed_encoder import Encoded, encode_packed, why_not_batch, why_not_packed
 from bert_recipes.models.padding_free import PackedLayout
 
@@ -66,7 +67,7 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         """Compute layers on packed rows with fused kernels, where model and machine allow it.
 
         Args:
-            name: "auto", "off" or "plain" (see `bert_recipes.kernels.load_kernels`).
+            name: "auto", "off" or "plain" (see `bert_recipes.models.kernels.load_kernels`).
 
         Returns:
             Whether they will be used.
@@ -145,3 +146,22 @@ def _make_known(kind: type[BertModel]) -> None:
     config = transformers.BertConfig(num_attention_heads=1, num_hidden_layers=1, **sizes)
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         kind(config)
+
+
+def choose_layers(model: PreTrainedModel, fast_layers: str) -> None:
+    """Give a model on a CPU the fastest layers that machine and architecture allow; weights, names and results stay.
+
+    Stock layers keep the attention that the model has: nothing says whether the user asked for it or transformers chose it.
+
+    Args:
+        model: With any head; a stock `BertModel` inside is put under our class.
+        fast_layers: "auto", "plain" or "off" (`bert_recipes.models.kernels.load_kernels`).
+    """
+    base: Any = model.base_model
+    if type(base) is transformers.BertModel and base is not model:
+        base = BertModel.from_stock(base)
+    if isinstance(base, BertModel):
+        # Its softmax is over all positions, as in the original: pads get the hidden states that stock layers give them.
+        base.computes_pads = isinstance(model, transformers.BertForQuestionAnswering)
+        if base.use_fast_layers(fast_layers):
+            logger.info("layers: on packed rows, with fused kernels")

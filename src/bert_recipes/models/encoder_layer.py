@@ -1,7 +1,7 @@
 """A BERT layer on packed rows as one differentiable function.
 
 The same mathematics as stock `BertLayer`, with one product for query, key and value, no work on pads, dropout masks that
-are computed again instead of stored, and one pass over memory between two products (`bert_recipes.kernels`).
+are computed again instead of stored, and one pass over memory between two products (`bert_recipes.models.kernels`).
 
 Legend: T rows (real tokens, and a few more: `PackedLayout.places`), H hidden size, F feed-forward size, h heads, d = H / h, G sequences of a group, S positions.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from bert_recipes.kernels import Kernels
+from bert_recipes.models.kernels.loading import Kernels
 from bert_recipes.models.padding_free import PackedLayout
 
 

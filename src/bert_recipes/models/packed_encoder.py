@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.models.bert import modeling_bert as stock
 
-from bert_recipes.kernels import Kernels
 from bert_recipes.models.encoder_layer import LayerSettings, encode_layer, layer_parameters
+from bert_recipes.models.kernels.loading import Kernels
 from bert_recipes.models.padding_free import PackedLayout, make_layout
-from bert_recipes.models.tied_embedding import SharedGradient, look_up
+from bert_recipes.models.vocabulary_loss import SharedGradient, look_up
 
 
 # hidden_act -> whether it is the GELU by the error function; the other one is the tanh formula of the original.

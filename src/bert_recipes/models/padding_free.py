@@ -73,11 +73,7 @@ class PackedLayout:
         return flat.index_copy(0, real, packed[: self.num_tokens]).view(*self.shape, *packed.shape[1:])
 
     def rows_of(self, places: torch.Tensor) -> torch.Tensor:
-        """int64: the rows of flat positions of real tokens.
-
-        Raises:
-            InputError: A position holds no token.
-        """
+        """int64: the rows of flat positions of real tokens."""
         if self.places is None:
             return places
         rows = torch.full((self.shape[0] * self.shape[1],), -1, dtype=torch.int64, device=places.device)

@@ -1,1 +1,1 @@
-"""What a person looks at: report.md and report.html of a run, of a sweep, and of several runs beside each other."""
+"""What a person looks at: report and model card of a run, of a sweep, and of several runs side by side."""

@@ -1,46 +1,70 @@
-"""Drawings by matplotlib: as SVG that lives inside a page and takes its colours, and as PNG.
+"""Plots of a report, drawn by matplotlib: SVG for the page, PNG beside the Markdown.
 
-No text of a user is drawn but by `tick_labels`, which keeps matplotlib from reading formulas in it.
+They are drawn in the light colours, and on a page each colour is a variable of the style sheet, so that one plot is readable
+in light and in dark.
 """
 
-from __future__ import annotations
-
+import html
 import io
 import itertools
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bert_recipes.reports.palette import COLORS
+from markupsafe import Markup
 
 
-# Inches; a column of a page on a desk, the whole width of a telephone.
+# Name -> (on a light ground, on a dark one).
+COLORS = {
+    "ground": ("#f4f5f7", "#0e1116"),
+    "card": ("#ffffff", "#161b22"),
+    "ink": ("#18212b", "#e7ebf0"),
+    "muted": ("#5c6978", "#97a3b1"),
+    "line": ("#e1e5ea", "#2a323c"),
+    "blue": ("#2563c9", "#79aefc"),
+    "sky": ("#8fb4e8", "#47699c"),
+    "orange": ("#c65a1e", "#f29a5c"),
+    "green": ("#16835f", "#53cfa4"),
+    "violet": ("#7a4fc4", "#b699f2"),
+    "pink": ("#b83a74", "#f086b5"),
+    "ochre": ("#94751a", "#dcbc55"),
+    "teal": ("#17809c", "#5cc8e6"),
+    "red": ("#c03038", "#ff8087"),
+    "grey": ("#7b8794", "#8b97a5"),
+}
+# The colours of curves that lie over each other, in their order.
+SERIES = ("blue", "orange", "green", "violet", "pink", "ochre", "teal", "grey")
+# Inches; a column of a page on a desk, the full width of a phone.
 PANEL = (4.3, 2.7)
 # More points than a plot has pixels only make a page large.
 MOST_POINTS = 600
+# Fraction of the time that the model waited for its data.
+WORTH_SEEING = 0.05
+_LIGHT = {name: light for name, (light, _) in COLORS.items()}
+_DASHED: dict[str, Any] = {"color": _LIGHT["grey"], "ls": (0, (4, 3)), "lw": 1.2}
 _STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": COLORS["line"].light,
-    "axes.labelcolor": COLORS["muted"].light,
-    "axes.titlecolor": COLORS["ink"].light,
+    "axes.edgecolor": _LIGHT["line"],
+    "axes.labelcolor": _LIGHT["muted"],
+    "axes.titlecolor": _LIGHT["ink"],
     "axes.titlesize": 11,
     "axes.facecolor": "none",
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.formatter.use_mathtext": False,
     "axes.formatter.limits": (-4, 6),
-    "grid.color": COLORS["line"].light,
+    "grid.color": _LIGHT["line"],
     "grid.linewidth": 0.7,
-    "text.color": COLORS["ink"].light,
+    "text.color": _LIGHT["ink"],
     "text.usetex": False,
-    "xtick.color": COLORS["muted"].light,
-    "ytick.color": COLORS["muted"].light,
+    "xtick.color": _LIGHT["muted"],
+    "ytick.color": _LIGHT["muted"],
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "lines.linewidth": 1.6,
@@ -49,18 +73,15 @@ _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "path.simplify_threshold": 0.3,
 }
+History = Sequence[Mapping[str, Any]]
+
+
+# Curves
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve.
-
-    Attributes:
-        name: For the legend.
-        steps, values: Its points; those that are not finite are left out.
-        color: One of `COLORS`.
-        has_points: Whether the points are marked: those of an evaluation.
-    """
+    """A curve of finite points; `has_points` marks them, as those of an evaluation."""
 
     name: str
     steps: Sequence[float]
@@ -71,26 +92,23 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """A plot of curves.
-
-    Attributes:
-        title, unit: What is drawn, and in what.
-        lines: The curves.
-        yardsticks: (name, value) of dashed lines.
-        limits: Of the vertical axis; None, in whole or as its upper end: what the curves need.
-        x_label: Of the horizontal axis.
-    """
+    """A plot of curves, with (name, value) of dashed baselines and the limits of the vertical axis where they are set."""
 
     title: str
     unit: str
-    lines: tuple[Line, ...]
-    yardsticks: tuple[tuple[str, float], ...] = ()
+    lines: Sequence[Line]
+    baselines: tuple[tuple[str, float], ...] = ()
     limits: tuple[float, float | None] | None = None
-    x_label: str = "optimiser steps"
+
+
+def series(history: History, name: str) -> tuple[list[float], list[float]]:
+    """Steps and values of one logged metric."""
+    lines = [line for line in history if "step" in line and isinstance(line.get(name), int | float)]
+    return [line["step"] for line in lines], [line[name] for line in lines]
 
 
 def thin(steps: Sequence[float], values: Sequence[float], most: int = MOST_POINTS) -> tuple[list[float], list[float]]:
-    """The points that are finite; of more than `most` the means of so many neighbours that no more are left."""
+    """Take the points that are finite; of more than `most` the means of so many neighbours that no more are left."""
     points = [
         (step, value)
         for step, value in zip(steps, values, strict=True)
@@ -98,19 +116,123 @@ def thin(steps: Sequence[float], values: Sequence[float], most: int = MOST_POINT
     ]
     width = -(-len(points) // most) or 1
     groups = [points[start : start + width] for start in range(0, len(points), width)]
-    return (
-        [sum(step for step, _ in group) / len(group) for group in groups],
-        [sum(value for _, value in group) / len(group) for group in groups],
+    steps, values = ([sum(point[axis] for point in group) / len(group) for group in groups] for axis in (0, 1))
+    return steps, values
+
+
+def with_curves(panels: Sequence[Panel]) -> list[Panel]:
+    """The panels in which something has two points: one alone is no curve, and the tables have its value."""
+    return [panel for panel in panels if any(len(set(thin(line.steps, line.values)[0])) > 1 for line in panel.lines)]
+
+
+def _panel(
+    history: History,
+    title: str,
+    unit: str,
+    *metrics: tuple[str, str, str],
+    baseline: tuple[str, str] = ("", ""),
+    limits: tuple[float, float | None] | None = None,
+) -> Panel:
+    """A plot of (logged metric, name in the legend, colour), with (logged metric, name) of a baseline at its last value."""
+    lines = []
+    for metric, name, color in metrics:
+        steps, values = series(history, metric)
+        lines.append(Line(name, steps, values, color, has_points=metric.startswith("eval_") and len(steps) <= 60))
+    last = series(history, baseline[0])[1][-1:]
+    return Panel(title, unit, [line for line in lines if line.steps], tuple((baseline[1], v) for v in last), limits)
+
+
+def pretraining_panels(history: History) -> list[Panel]:
+    """Losses and accuracies with their baselines, learning rate and speed, as far as they were logged twice."""
+    return with_curves(
+        [
+            _panel(
+                history,
+                "Masked-LM loss",
+                "nats per token",
+                ("mlm_loss", "training", "sky"),
+                ("eval_mlm_loss", "held out", "blue"),
+                baseline=("eval_unigram_loss", "word frequencies alone"),
+            ),
+            _panel(
+                history,
+                "Next-sentence loss",
+                "nats per pair",
+                ("nsp_loss", "training", "sky"),
+                ("eval_nsp_loss", "held out", "blue"),
+            ),
+            _panel(
+                history,
+                "Held-out accuracy",
+                "fraction right",
+                ("eval_mlm_accuracy", "masked tokens", "blue"),
+                ("eval_nsp_accuracy", "next sentence", "orange"),
+                baseline=("eval_majority_accuracy", "next sentence: larger class"),
+                limits=(0, 1),
+            ),
+            *_speed_panels(history),
+        ]
     )
 
 
-def draw_panel(panel: Panel) -> str:
-    """A plot of curves as SVG; its legend is the page's."""
-    return _svg(panel.title, lambda axis: _draw_lines(axis, panel))
+def finetuning_panels(history: History, metrics: Sequence[str]) -> list[Panel]:
+    """Losses, the task's metrics (with `eval_`) as far as they were logged twice, learning rate and speed."""
+    others = [name for name in metrics if not name.endswith(("loss", "_thresh", "_total", "_number", "_seconds"))]
+    measured = [name for name in others if len(series(history, name)[0]) > 1][:4]
+    losses = [name for name in metrics if name.endswith("loss")]
+    return with_curves(
+        [
+            _panel(history, "Loss", "", ("loss", "training", "sky"), *_colored(losses)),
+            _panel(history, "Metrics on the validation data", "", *_colored(measured)),
+            *_speed_panels(history),
+        ]
+    )
 
 
-def draw_panels_png(panels: Sequence[Panel]) -> bytes:
-    """Plots of curves beside each other, with titles and legends, as PNG."""
+def _colored(names: Sequence[str]) -> list[tuple[str, str, str]]:
+    words = [name.removeprefix("eval_").replace("_", " ") for name in names]
+    words = ["validation" if word == "loss" else word for word in words]
+    return list(zip(names, words, itertools.cycle(SERIES[:4]), strict=False))
+
+
+def _speed_panels(history: History) -> list[Panel]:
+    waits = max(series(history, "data_wait_share")[1], default=0.0) > WORTH_SEEING
+    speed, up = ("tokens_per_second", "all processes", "blue"), (0, None)
+    unit = "fraction of the machine's own rate"
+    return [
+        _panel(history, "Learning rate", "", ("learning_rate", "learning rate", "blue")),
+        _panel(history, "Throughput", "tokens per second, no pads", speed, limits=up),
+        _panel(history, "Model FLOPs utilisation", unit, ("mfu", "MFU", "blue"), limits=up),
+        _panel(
+            history if waits else (),
+            "Waiting for data",
+            "fraction of the time",
+            ("data_wait_share", "waiting", "orange"),
+            limits=(0, 1),
+        ),
+    ]
+
+
+# Plots of a page: dicts that the template shows
+
+
+def plot(title: str, svg: str, *keys: tuple[str, str, str], note: str = "") -> dict[str, Any]:
+    """A drawing with its title, its legend of (name, colour, "line", "dash" or "dots"), and a line below it."""
+    drawing = svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)
+    return {"title": title, "svg": Markup(drawing), "keys": keys, "note": note}
+
+
+def panel_plot(panel: Panel) -> dict[str, Any]:
+    """A plot of curves, its legend beside it."""
+    keys = [(line.name, line.color, "line") for line in panel.lines]
+    keys += [(f"{name}: {value:.3g}", "grey", "dash") for name, value in panel.baselines]
+    width = -(-max((len(line.steps) for line in panel.lines), default=0) // MOST_POINTS)
+    note = f"of more than {MOST_POINTS} logged lines, means of {width} are drawn" if width > 1 else ""
+    return plot(panel.title, _svg(panel.title, lambda axis: _draw_lines(axis, panel)), *keys, note=note)
+
+
+def panels_png(panels: Sequence[Panel]) -> bytes:
+    """Plots of curves beside each other, with titles and legends."""
 
     def draw(figure: Any) -> None:
         if not panels:
@@ -130,13 +252,12 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
     for line in panel.lines:
         steps, values = thin(line.steps, line.values)
         marks = {"marker": "o", "ms": 3.5} if line.has_points or len(steps) == 1 else {}
-        # matplotlib leaves a name that begins so out of the legend.
-        label = line.name.lstrip("_") or "run"
-        axis.plot(steps, values, color=COLORS[line.color].light, label=label, **marks)
-    for name, value in panel.yardsticks:
+        # matplotlib leaves a name that begins with "_" out of the legend.
+        axis.plot(steps, values, color=_LIGHT[line.color], label=line.name.lstrip("_") or "run", **marks)
+    for name, value in panel.baselines:
         if math.isfinite(value):
-            axis.axhline(value, color=COLORS["grey"].light, ls=(0, (4, 3)), lw=1.2, label=name)
-    axis.set(xlabel=panel.x_label, ylabel=panel.unit)
+            axis.axhline(value, label=name, **_DASHED)
+    axis.set(xlabel="optimiser steps", ylabel=panel.unit)
     if panel.limits is not None:
         axis.set_ylim(*panel.limits)
     _plain_thousands(axis.xaxis)
@@ -144,49 +265,50 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
         _plain_thousands(axis.yaxis)
 
 
-def draw_histogram(edges: Sequence[float], counts: Sequence[int], *, x_label: str, y_label: str) -> str:
+def _plain_thousands(axis: Any) -> None:
+    """1,000 instead of 1000."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def histogram(edges: Sequence[float], counts: Sequence[int], *, x_label: str, y_label: str) -> str:
     """Bars between edges, one more edge than counts, as SVG."""
 
     def draw(axis: Any) -> None:
-        widths = [0.92 * (high - low) for low, high in itertools.pairwise(edges)]
-        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
-        axis.bar(middles, counts, width=widths, color=COLORS["blue"].light)
+        pairs = list(itertools.pairwise(edges))
+        widths, middles = [0.92 * (high - low) for low, high in pairs], [(low + high) / 2 for low, high in pairs]
+        axis.bar(middles, counts, width=widths, color=_LIGHT["blue"])
         axis.set(xlabel=x_label, ylabel=y_label)
         axis.grid(visible=False, axis="x")
 
     return _svg(x_label, draw)
 
 
-def draw_reliability(confidences: Sequence[float], accuracies: Sequence[float], counts: Sequence[int]) -> str:
-    """Accuracy over confidence, a bar for each bin that holds anything; the diagonal is what would be right."""
+def reliability(bins: Sequence[Mapping[str, Any]]) -> str:
+    """Accuracy over confidence, a bar for each bin that holds anything, as SVG; the diagonal is what would be right."""
 
     def draw(axis: Any) -> None:
-        number = len(counts)
-        places = [(place + 0.5) / number for place in range(number) if counts[place]]
-        kept = [place for place in range(number) if counts[place]]
-        axis.plot([0, 1], [0, 1], color=COLORS["grey"].light, ls=(0, (4, 3)), lw=1.2)
-        axis.bar(places, [accuracies[place] for place in kept], width=0.9 / number, color=COLORS["sky"].light)
-        axis.plot(
-            [confidences[place] for place in kept],
-            [accuracies[place] for place in kept],
-            "o",
-            ms=4,
-            color=COLORS["blue"].light,
-        )
-        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability that the model gave", ylabel="share right")
+        kept = [(number, each) for number, each in enumerate(bins) if each["count"]]
+        middles = [(number + 0.5) / len(bins) for number, _ in kept]
+        accuracies = [each["accuracy"] for _, each in kept]
+        axis.plot([0, 1], [0, 1], **_DASHED)
+        axis.bar(middles, accuracies, width=0.9 / len(bins), color=_LIGHT["sky"])
+        axis.plot([each["confidence"] for _, each in kept], accuracies, "o", ms=4, color=_LIGHT["blue"])
+        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability that the model gave", ylabel="fraction right")
         axis.set_yticks([0.2, 0.4, 0.6, 0.8, 1.0])  # the horizontal axis has the 0 of both
 
     return _svg("reliability", draw)
 
 
-def draw_scatter(truths: Sequence[float], predictions: Sequence[float]) -> str:
-    """Predicted over right numbers, with the diagonal."""
+def scatter(truths: Sequence[float], predictions: Sequence[float]) -> str:
+    """Predicted over right numbers, with the diagonal, as SVG."""
 
     def draw(axis: Any) -> None:
-        both = [*truths, *predictions]
-        low, high = min(both), max(both)
-        axis.plot([low, high], [low, high], color=COLORS["grey"].light, ls=(0, (4, 3)), lw=1.2)
-        axis.plot(truths, predictions, "o", ms=2.5, color=COLORS["blue"].light)
+        ends = [min(*truths, *predictions), max(*truths, *predictions)]
+        axis.plot(ends, ends, **_DASHED)
+        axis.plot(truths, predictions, "o", ms=2.5, color=_LIGHT["blue"])
         axis.set(xlabel="right", ylabel="predicted")
 
     return _svg("predicted over right", draw)
@@ -202,13 +324,13 @@ class Dots:
     is_best: bool
 
 
-def draw_dots(rows: Sequence[Dots], x_label: str) -> str:
-    """Every run as a point, every median as a bar, a row for each combination; as SVG."""
+def dots_svg(rows: Sequence[Dots], x_label: str) -> str:
+    """Every run as a point, every median as a bar, a row for each combination."""
     return _svg(x_label, lambda axis: _draw_dots(axis, rows, x_label), size=(7.4, 0.9 + 0.27 * len(rows)))
 
 
-def draw_dots_png(rows: Sequence[Dots], x_label: str, title: str) -> bytes:
-    """`draw_dots` as PNG."""
+def dots_png(rows: Sequence[Dots], x_label: str, title: str) -> bytes:
+    """The same with a title."""
 
     def draw(figure: Any) -> None:
         axis = figure.subplots()
@@ -219,31 +341,18 @@ def draw_dots_png(rows: Sequence[Dots], x_label: str, title: str) -> bytes:
 
 
 def _draw_dots(axis: Any, rows: Sequence[Dots], x_label: str) -> None:
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         finite = [value for value in row.values if math.isfinite(value)]
-        color = COLORS["orange" if row.is_best else "blue"].light
-        axis.plot(finite, [place] * len(finite), "o", color=color, ms=5)
+        color = _LIGHT["orange" if row.is_best else "blue"]
+        axis.plot(finite, [number] * len(finite), "o", color=color, ms=5)
         if math.isfinite(row.median):
-            axis.plot([row.median], [place], "|", color=color, ms=16, mew=2.5)
-    tick_labels(axis.yaxis, [row.name for row in rows])
+            axis.plot([row.median], [number], "|", color=color, ms=16, mew=2.5)
+    axis.yaxis.set_ticks(range(len(rows)), [row.name for row in rows])
+    for label in axis.yaxis.get_ticklabels():
+        label.set_parse_math(False)  # a dollar begins no formula
     axis.set_ylim(len(rows) - 0.5, -0.5)
     axis.set_xlabel(x_label, parse_math=False)
     axis.grid(visible=False, axis="y")
-
-
-def tick_labels(axis: Any, names: Sequence[str]) -> None:
-    """Texts at 0, 1, 2, ... of an axis, as they are: a dollar begins no formula."""
-    axis.set_ticks(range(len(names)), names)
-    for label in axis.get_ticklabels():
-        label.set_parse_math(False)
-
-
-def _plain_thousands(axis: Any) -> None:
-    """1,000 instead of 1000."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 # From a drawing to a file
@@ -269,16 +378,7 @@ def _png(size: tuple[float, float], draw: Callable[[Any], None]) -> bytes:
     return file.getvalue()
 
 
-def _svg(name: str, draw: Callable[[Any], None], size: tuple[float, float] = PANEL) -> str:
-    file = io.StringIO()
-    with _figure(size, name) as figure:
-        draw(figure.subplots())
-        no_date = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=no_date)
-    return for_page(file.getvalue())
-
-
-_NAMES = {color.light: name for name, color in COLORS.items()}
+_NAMES = {light: name for name, light in _LIGHT.items()}
 _PAINT = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
 _FONT = re.compile(r"font: [^;\"]*?([\d.]+)px [^;\"]*|font-family: [^;\"]*;? ?")
 _UNUSED = re.compile(
@@ -287,14 +387,14 @@ _UNUSED = re.compile(
 _SIZE = re.compile(r' (?:width|height)="[^"]*"')
 
 
-def for_page(svg: str) -> str:
-    """Make matplotlib's SVG part of a page: as wide as there is room, colours by variables, the page's own font.
-
-    Args:
-        svg: As matplotlib writes it.
-    """
-    svg = _UNUSED.sub("", svg).strip()
-    head, rest = svg.split(">", 1)
+def _svg(name: str, draw: Callable[[Any], None], size: tuple[float, float] = PANEL) -> str:
+    """Draw as part of a page: as wide as there is room, colours by variables, the page's own font."""
+    file = io.StringIO()
+    with _figure(size, name) as figure:
+        draw(figure.subplots())
+        no_date = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=no_date)
+    head, rest = _UNUSED.sub("", file.getvalue()).strip().split(">", 1)
     svg = f"{_SIZE.sub('', head)}>{rest}"
     svg = _PAINT.sub(lambda m: f"{m[1]}: var(--{_NAMES[m[2]]})" if m[2] in _NAMES else m[0], svg)
     return _FONT.sub(lambda m: f"font-size: {m[1]}px" if m[1] else "", svg)

@@ -1,115 +1,77 @@
-"""A task is a row: its data, its columns, its labels, its splits and how it is measured."""
+"""The row of a task: everything that is special about it, and a user's own made from the values of a task file."""
 
-from __future__ import annotations
-
+import dataclasses
+import difflib
+import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+from bert_recipes.errors import InputError
 
+
+TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 KINDS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
-
-
-def _empty() -> Mapping[str, Any]:
-    return MappingProxyType({})
+# Column of a row that says which document the sentence stands in; named after the mark, so that no table has it.
+DOCUMENT = "-DOCSTART-"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TsvLayout:
-    """Where a task's columns stand in the files of the official GLUE download.
-
-    Attributes:
-        folder: Folder of the task in the download.
-        files: Split name -> file name.
-        text_columns: Column numbers (from 0) of the texts; those of the test file follow in test_text_columns.
-        label_column: Column number of the label.
-        has_header: Whether the labelled files start with a line of column names (test files always do).
-        test_text_columns: Column numbers of the texts in the test files.
-        id_column: Column number of the row's id in the test files.
-        drops_short_rows: Whether lines with too few columns are known to be in the published file: lines with another
-            number of columns than the header are dropped, counted and logged, as the Hub's data set leaves them out;
-            elsewhere such a line is an error.
-    """
+    """Where a task's columns stand in the files of the official GLUE download; columns are numbered from 0."""
 
     folder: str
-    files: Mapping[str, str]
+    files: Mapping[str, str]  # split -> file name
     text_columns: tuple[int, ...]
     label_column: int
-    has_header: bool = True
+    has_header: bool = True  # of the labelled files; test files always have one
     test_text_columns: tuple[int, ...] = (1,)
-    id_column: int = 0
+    id_column: int = 0  # of the test files
+    # Lines with another number of columns than the header are known to be in the published file: they are dropped,
+    # counted and logged, as the Hub's data set leaves them out. Elsewhere such a line is an error.
     drops_short_rows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """Everything that is special about a task.
-
-    Attributes:
-        name: Short name, as `--task` takes it.
-        kind: One of `KINDS`.
-        text_columns: sequence_classification: one or two columns; token_classification: the column of the words;
-            question_answering: question and context; multiple_choice: the context, and optionally the start that the
-            choices share.
-        choice_columns: multiple_choice: one column for each choice.
-        label_column: Column of the label(s); of the answers for question_answering.
-        id_column: Column of the example's id; the row number where it is None.
-        labels: Names of the classes in the order of their numbers; empty for regression, question answering and
-            multiple choice.
-        problem_type: One of `PROBLEM_TYPES`; only of meaning for sequence_classification.
-        label_range: Least and greatest number of a regression.
-        train_split, validation_splits, test_splits: Names of the splits; an empty train_split means that there is none.
-        metrics: Names that `bert_recipes.metrics.compute` knows.
-        best_metric: The figure by which the best checkpoint is chosen, larger is better; a key of the metrics, with the
-            split's suffix where there are several validation splits ("matched_accuracy").
-        hub_dataset, hub_subset: Where the data lies on the Hub.
-        hub_revision: Only where it was verified.
-        local_name: Folder (`mrpc`) or file stem under --data_dir.
-        files: Split -> file of a user's task, absolute.
-        local_files: Split -> names that its file commonly has, beside `<split>.jsonl` and the other endings.
-        column_labels: Label numbers or words as they stand in files -> name in `labels`, where they differ.
-        label_separator: Multi-label: what stands between the labels of a row where they are one text; without it the
-            column holds a list.
-        tsv: Layout of the official GLUE download.
-        published_rows: Split -> rows as published.
-        submission_files: Test split -> file name in a GLUE submission.
-        paper_test: Figure -> value in percent of Devlin et al. 2019, Table 1, BERT-base, on the hidden test set.
-        licence: As stated by the data's owner.
-        source: Where this row was taken from.
-    """
+    """Everything that is special about a task."""
 
     name: str
     kind: str
+    # sequence_classification: one or two columns; token_classification: the words; question_answering: question and
+    # context; multiple_choice: the context, and optionally the start that the choices share.
     text_columns: tuple[str, ...]
-    label_column: str
-    choice_columns: tuple[str, ...] = ()
-    id_column: str | None = None
-    labels: tuple[str, ...] = ()
-    problem_type: str = "single_label_classification"
+    label_column: str  # of the answers for question_answering
+    choice_columns: tuple[str, ...] = ()  # multiple_choice: one for each choice, or one that holds a list
+    id_column: str | None = None  # the row number where it is None
+    labels: tuple[str, ...] = ()  # in the order of their numbers
+    problem_type: str = PROBLEM_TYPES[0]  # only of meaning for sequence_classification
     label_range: tuple[float, float] | None = None
-    train_split: str = "train"
+    train_split: str = "train"  # "" means that there is none
     validation_splits: tuple[str, ...] = ("validation",)
     test_splits: tuple[str, ...] = ("test",)
     metrics: tuple[str, ...] = ("accuracy",)
+    # Chooses the checkpoint, larger is better; with the split's suffix where there are several ("matched_accuracy").
     best_metric: str = "accuracy"
     hub_dataset: str | None = None
     hub_subset: str | None = None
-    hub_revision: str | None = None
-    local_name: str = ""
-    files: Mapping[str, str] = field(default_factory=_empty)
-    local_files: Mapping[str, tuple[str, ...]] = field(default_factory=_empty)
-    column_labels: Mapping[str, str] = field(default_factory=_empty)
+    hub_revision: str | None = None  # only where it was verified
+    local_name: str = ""  # folder (`mrpc`) under --data_dir
+    files: Mapping[str, str] = field(default_factory=dict)  # split -> file of a user's task, absolute
+    local_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # split -> names its file commonly has
+    column_labels: Mapping[str, str] = field(default_factory=dict)  # label as files write it -> name in `labels`
+    # Multi-label: what stands between the labels of a row where they are one text; without it the column holds a list.
     label_separator: str | None = None
     tsv: TsvLayout | None = None
-    published_rows: Mapping[str, int] = field(default_factory=_empty)
-    submission_files: Mapping[str, str] = field(default_factory=_empty)
-    paper_test: Mapping[str, float] = field(default_factory=_empty)
+    published_rows: Mapping[str, int] = field(default_factory=dict)  # split -> rows
+    submission_files: Mapping[str, str] = field(default_factory=dict)  # test split -> file of a GLUE submission
+    paper_test: Mapping[str, float] = field(default_factory=dict)  # percent, hidden test set: BERT, Table 1, BERT-base
     licence: str = ""
-    source: str = ""
+    source: str = ""  # where this row was taken from
 
     @property
     def relative_files(self) -> dict[str, str]:
@@ -118,3 +80,339 @@ class Task:
             return {}
         folder = os.path.commonpath([os.path.dirname(file) for file in self.files.values()])
         return {split: Path(os.path.relpath(file, folder)).as_posix() for split, file in self.files.items()}
+
+
+# Names of metrics
+
+
+def is_bio(names: Iterable[str]) -> bool:
+    """Tell whether labels are O, B-X and I-X and nothing else."""
+    names = tuple(names)
+    return "O" in names and len(names) > 1 and all(name == "O" or name[:2] in ("B-", "I-") for name in names)
+
+
+# Metrics that give values of other names than their own; the first is the one to choose a checkpoint by.
+_FIGURES = {
+    "multi_label": ("f1_micro", "f1_macro", "subset_accuracy"),
+    "entities": ("f1", "precision", "recall", "accuracy"),
+    "squad": ("f1", "exact_match"),
+    "squad_v2": ("f1", "exact", "best_f1", "best_exact", "HasAns_f1", "HasAns_exact", "NoAns_f1", "NoAns_exact"),
+}
+
+
+def split_suffixes(splits: Sequence[str]) -> list[str]:
+    """Tell the metrics of several validation splits apart: by the split's name without "validation_".
+
+    Example:
+        >>> split_suffixes(["validation", "validation_hard"])
+        ['', 'hard']
+    """
+    return [name.removeprefix("validation").strip("_") if len(splits) > 1 else "" for name in splits]
+
+
+def with_suffix(suffix: str, figure: str) -> str:
+    """Name a metric in the results, without "eval_"."""
+    return f"{suffix}_{figure}" if suffix else figure
+
+
+def figure_names(metrics: Sequence[str], splits: Sequence[str], labels: Sequence[str] = ()) -> list[str]:
+    """List the values by which a checkpoint can be chosen, those of the first validation split first."""
+    figures = [figure for name in metrics for figure in _FIGURES.get(name, (name,))]
+    if "entities" in metrics:
+        types = dict.fromkeys(label[2:] for label in labels if label[:2] in ("B-", "I-"))
+        figures += [f"{name}_{figure}" for name in types for figure in ("f1", "precision", "recall")]
+    return [with_suffix(suffix, figure) for suffix in split_suffixes(splits) or [""] for figure in figures]
+
+
+# A task file
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        found = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
+        raise ValueError(f"one text is expected, {found} found")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(_text(item) for item in (value if isinstance(value, list) else [value]))
+
+
+def _number(value: Any, convert: Callable[[str], Any] = int) -> Any:
+    try:
+        return convert(_text(value))
+    except ValueError:
+        raise ValueError(f"a number is expected, got {value!r}") from None
+
+
+def _mapping(value: Any, convert: Callable[[Any], Any] = _text) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("a mapping is expected, like {train: train.csv}")
+    return {name: convert(item) for name, item in value.items()}
+
+
+def _range(value: Any) -> tuple[float, float]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError("two numbers are expected, like [0, 5]")
+    least, greatest = (_number(item, float) for item in value)
+    if not least < greatest:
+        raise ValueError(f"{least:g} is not less than {greatest:g}")
+    return least, greatest
+
+
+def _flag(value: Any) -> bool:
+    if value not in ("true", "false"):
+        raise ValueError(f"{value!r}; allowed: true, false")
+    return bool(value == "true")
+
+
+_TSV_KEYS: dict[str, Callable[[Any], Any]] = {
+    "folder": _text,
+    "files": _mapping,
+    **dict.fromkeys(("text_columns", "test_text_columns"), lambda value: tuple(map(_number, _texts(value)))),
+    **dict.fromkeys(("label_column", "id_column"), _number),
+    **dict.fromkeys(("has_header", "drops_short_rows"), _flag),
+}
+
+
+def _tsv(value: Any) -> TsvLayout:
+    keys = set(_mapping(value, lambda item: item))
+    wrong = {"folder", "files", "text_columns", "label_column"} - keys or keys - set(_TSV_KEYS)
+    if wrong:
+        raise ValueError(f"{', '.join(sorted(wrong))}: missing or unknown; keys: {', '.join(_TSV_KEYS)}")
+    return TsvLayout(**{name: _TSV_KEYS[name](item) for name, item in value.items()})
+
+
+_TEXT_KEYS = (
+    "name kind label_column id_column problem_type train_split best_metric hub_dataset hub_subset hub_revision "
+    "local_name label_separator licence source"
+)
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(_TEXT_KEYS.split(), _text),
+    **dict.fromkeys(("text_columns", "choice_columns", "validation_splits", "test_splits", "metrics"), _texts),
+    **dict.fromkeys(("files", "submission_files"), _mapping),
+    "published_rows": lambda value: _mapping(value, _number),
+    "paper_test": lambda value: _mapping(value, lambda item: _number(item, float)),
+    "local_files": lambda value: _mapping(value, _texts),
+    # A list of names, or {value in the files: name}, in which several values may have one name.
+    "labels": lambda value: _mapping(value) if isinstance(value, dict) else _texts(value),
+    "label_range": _range,
+    "tsv": _tsv,
+}
+KEYS = tuple(_CONVERT)
+
+_COLUMNS: dict[str, dict[str, Any]] = {
+    "sequence_classification": {"text_columns": (), "label_column": "label"},
+    "token_classification": {"text_columns": ("tokens",), "label_column": "labels"},
+    "question_answering": {"text_columns": ("question", "context"), "label_column": "answers", "id_column": "id"},
+    "multiple_choice": {"text_columns": (), "label_column": "label"},
+}
+_METRICS = {
+    "single_label_classification": ("accuracy", "f1", "f1_macro", "f1_micro", "matthews_correlation"),
+    "multi_label_classification": ("multi_label", "accuracy", "f1_macro", "f1_micro"),
+    "regression": ("pearson", "spearmanr"),
+    "token_classification": ("entities", "accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
+    "question_answering": ("squad", "squad_v2"),
+    "multiple_choice": ("accuracy", "f1_macro", "f1_micro", "matthews_correlation"),
+}
+
+
+def build_task(
+    values: Mapping[str, Any],
+    place: Callable[[str | None], str],
+    folder: Path,
+    default_name: str,
+    labels_in_data: Callable[[Task], list[str]],
+) -> Task:
+    """Make a row from the values of a task file and check that it makes sense.
+
+    Args:
+        values: Key -> text, list of texts, mapping of texts, or None. All numbers are still texts.
+        place: Where a key stands ("task.yaml, line 3"; the file alone for None), for messages.
+        folder: What relative `files` are relative to.
+        default_name: Name of a task without one.
+        labels_in_data: Lists the labels of the training file, where the row has none.
+    """
+
+    def refuse(key: str, message: str) -> InputError:
+        return InputError(f"{place(key if key in values else None)}: {message}")
+
+    kind = values.get("kind")
+    fields: dict[str, Any] = {"name": default_name}
+    for key, value in values.items():
+        if key not in KEYS:
+            nearest = difflib.get_close_matches(key.replace("-", "_"), KEYS, n=1, cutoff=0.5)
+            hint = f"did you mean {nearest[0]}? " if nearest else ""
+            raise refuse(key, f"unknown key '{key}'; {hint}Keys of a task file: {', '.join(KEYS)}")
+        try:
+            if value is not None:
+                fields[key] = _CONVERT[key](value)
+        except ValueError as error:
+            raise refuse(key, f"{key}: {error}") from None
+    if kind not in KINDS:
+        raise refuse(
+            "kind", ("kind is missing" if kind is None else f"kind is '{kind}'") + f"; allowed: {', '.join(KINDS)}"
+        )
+    fields = (
+        _COLUMNS[kind] | fields | ({"id_column": None} if "id_column" in values and not values["id_column"] else {})
+    )
+    if isinstance(fields.get("labels"), dict):
+        fields["column_labels"] = fields["labels"]
+        fields["labels"] = tuple(dict.fromkeys(fields["labels"].values()))
+    if "files" in fields:
+        files = fields["files"] = {name: str((folder / file).resolve()) for name, file in fields["files"].items()}
+        fields.setdefault("train_split", "train" if "train" in files else "")
+        fields.setdefault("validation_splits", tuple(name for name in files if name.startswith("validation")))
+        fields.setdefault("test_splits", tuple(name for name in files if name.startswith("test")))
+    task = Task(**fields)
+    if "metrics" not in fields:
+        allowed = _allowed_metrics(task)
+        task = dataclasses.replace(task, metrics=allowed if "pearson" in allowed else allowed[:1])
+    if "best_metric" not in fields:
+        figures = figure_names(task.metrics, task.validation_splits, task.labels)
+        task = dataclasses.replace(task, best_metric=figures[0] if figures else "")
+    for key, message in _slips(task, labels_in_data):
+        raise refuse(key, f"{key}: {message}")
+    return task
+
+
+def _allowed_metrics(task: Task) -> tuple[str, ...]:
+    allowed = _METRICS.get(task.problem_type if task.kind == "sequence_classification" else task.kind, ())
+    return allowed[1:] if task.kind == "token_classification" and not is_bio(task.labels) else allowed
+
+
+def _slips(task: Task, labels_in_data: Callable[[Task], list[str]]) -> Iterator[tuple[str, str]]:
+    """What makes no sense in a row: key and message, the gravest first."""
+    splits = [task.train_split, *task.validation_splits, *task.test_splits]
+    named = [split for split in splits if split]
+    if not task.files and task.hub_dataset is None:
+        yield "files", "give `files` ({train: train.csv, validation: dev.csv}), or hub_dataset"
+    for split in task.files:
+        if split not in named:
+            yield (
+                "files",
+                f"'{split}' is no split; splits are called train, validation..., test..., or as *_splits say",
+            )
+    for split in named:
+        if task.files and split not in task.files:
+            yield "files", f"no file for the split '{split}'; it has {', '.join(task.files)}"
+        if splits.count(split) > 1:
+            key = "validation_splits" if split in task.validation_splits else "test_splits"
+            yield key, f"the split '{split}' is named twice; name each split once"
+    if len(set(split_suffixes(task.validation_splits))) < len(task.validation_splits):
+        yield "validation_splits", f"metrics of {' and '.join(task.validation_splits)} would have one name; rename one"
+
+    is_choice, is_multi_label = task.kind == "multiple_choice", task.problem_type == PROBLEM_TYPES[1]
+    is_regression, is_question = task.problem_type == "regression", task.kind == "question_answering"
+    num_texts = {"token_classification": (1,), "question_answering": (2,)}.get(task.kind, (1, 2))
+    if len(task.text_columns) not in num_texts:
+        takes = " or ".join(map(str, num_texts))
+        yield "text_columns", f"{task.kind} takes {takes}, {len(task.text_columns)} given"
+    if is_choice != bool(task.choice_columns):
+        yield "choice_columns", "the columns of the choices are missing" if is_choice else "only for multiple_choice"
+    if task.problem_type not in PROBLEM_TYPES:
+        yield "problem_type", f"'{task.problem_type}'; allowed: {', '.join(PROBLEM_TYPES)}"
+    if task.kind != "sequence_classification" and task.problem_type != PROBLEM_TYPES[0]:
+        yield "problem_type", f"belongs to sequence_classification, not to {task.kind}"
+
+    if not task.column_labels and (len(set(task.labels)) < len(task.labels) or "" in task.labels):
+        yield "labels", f"[{', '.join(task.labels)}] has an empty name, or one twice; name each class once"
+    if is_question or is_regression:
+        if task.labels:
+            yield "labels", f"{'regression' if is_regression else task.kind} has none"
+    elif is_choice:
+        if len(task.labels) not in (0, len(task.choice_columns)):
+            yield "labels", f"{len(task.labels)} names for {len(task.choice_columns)} choice_columns"
+    elif len(task.labels) < (1 if is_multi_label else 2):
+        found = json.dumps(labels_in_data(task), ensure_ascii=False)
+        hint = "like [negative, positive]" if found == "[]" else f"the training data has {found}, to be copied"
+        yield "labels", f"{len(task.labels)} given; name the classes, {hint}"
+    if task.label_range is not None and not is_regression:
+        yield "label_range", "only for problem_type: regression"
+    if task.label_separator is not None and not is_multi_label:
+        yield "label_separator", "only for problem_type: multi_label_classification"
+    if task.label_separator == "":
+        yield "label_separator", "empty; give what stands between two labels, like ';', or leave it out for lists"
+
+    allowed = _allowed_metrics(task)
+    if not task.metrics or not set(task.metrics) <= set(allowed):
+        yield "metrics", f"[{', '.join(task.metrics)}] does not measure this task; allowed: {', '.join(allowed)}"
+    if {"squad", "squad_v2"} <= set(task.metrics):
+        yield "metrics", "squad and squad_v2 exclude each other; squad_v2 knows 'no answer'"
+    if "f1" in task.metrics and len(task.labels) != 2:
+        yield "metrics", "'f1' is for two classes, the second being positive; take f1_macro or f1_micro"
+    figures = figure_names(task.metrics, task.validation_splits, task.labels)
+    if task.best_metric not in figures:
+        yield "best_metric", f"'{task.best_metric}' is no metric of this task; allowed: {', '.join(figures)}"
+
+
+def task_values(task: Task) -> dict[str, Any]:
+    """Return what `build_task` makes the same row of, in plain types; files without their folder."""
+    values = _plain(dataclasses.asdict(task) | {"files": task.relative_files})
+    names = values.pop("column_labels")
+    if names:  # in the order of the classes' numbers
+        values["labels"] = dict(sorted(names.items(), key=lambda item: task.labels.index(item[1])))
+    # What is not there would be guessed when the file is read.
+    always = ("train_split", "validation_splits", "test_splits", "id_column")
+    return {key: value for key, value in values.items() if value not in (None, "", [], {}) or key in always}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+# A row of data
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table that is read row by row."""
+
+    source: str  # file or Hub data set, for messages
+    unit: str  # what the numbers count: "line" (of the file) or "row" (of data), from 1
+    rows: Iterable[tuple[int, Mapping[str, Any]]]
+
+    def where(self, number: int) -> str:
+        """Name the place of a row, for messages."""
+        return f"{self.source}, {self.unit} {number}"
+
+
+def column_value(row: Mapping[str, Any], column: str, where: str) -> Any:
+    """Return the value of a column, whatever it is; InputError where the row has none."""
+    if column not in row:
+        present = ", ".join(name for name in row if name != DOCUMENT) or "none"
+        raise InputError(f"{where}: no column '{column}'; columns present: {present}")
+    return row[column]
+
+
+def column_text(row: Mapping[str, Any], column: str, where: str) -> str:
+    """Return the text of a column; InputError where the row has none."""
+    text = column_value(row, column, where)
+    if not isinstance(text, str):
+        raise InputError(f"{where}: column '{column}' holds {text!r:.60}; text is expected")
+    check_characters(text, column, where)
+    return text
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def check_characters(text: str, column: str, where: str) -> None:
+    """Refuse half of a surrogate pair: a JSON escape can spell it, and no tokenizer accepts it."""
+    if not text.isascii() and _SURROGATES.search(text):
+        raise InputError(
+            f"{where}: column '{column}' holds half of a surrogate pair (\\ud800 to \\udfff); mend the text"
+        )
+
+
+def example_id(task: Task, row: Mapping[str, Any], index: int, where: str) -> int | str:
+    """Return the id of a row, or its number where the data has no ids."""
+    # A row of a benchmark names the column that its published files have; copies of them may lack it.
+    if task.id_column is None or (task.id_column not in row and not task.files):
+        return index
+    idx = column_value(row, task.id_column, where)
+    if not isinstance(idx, (int, str)) or isinstance(idx, bool):
+        raise InputError(f"{where}: the id in column '{task.id_column}' is {idx!r}; a number or a text is expected")
+    return idx

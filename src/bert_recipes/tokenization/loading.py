@@ -1,17 +1,66 @@
-"""Open a tokenizer from a folder, a bare vocab.txt or the Hub."""
+"""Find a tokenizer's files on the Hub or in its local cache, without waiting for a network that is not there."""
 
 import json
 import logging
+import os
+import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import try_to_load_from_cache
 from tokenizers import AddedToken
 
 from bert_recipes.errors import InputError
-from bert_recipes.hub_access import is_hub_name
-from bert_recipes.tokenization.bert_tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIAL_TOKENS, OriginalBertTokenizer
-from bert_recipes.tokenization.hub_folder import find_hub_folder
+from bert_recipes.hub_access import is_hub_name, why_unreachable
+from bert_recipes.tokenization.tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIAL_TOKENS, OriginalBertTokenizer
+
+
+_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "added_tokens.json")
+
+
+def find_hub_folder(name: str) -> Path:
+    """Find the folder with the tokenizer files of a model, downloading them if they are not in the cache.
+
+    Args:
+        name: the model's name.
+
+    Returns:
+        A folder of the local cache.
+    """
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    for file in ("tokenizer.json", "vocab.txt"):
+        cached = try_to_load_from_cache(name, file)
+        if isinstance(cached, str):
+            return Path(cached).parent
+    wanted = f"{name}: no such file or folder, and no model of that name in the local Hub cache"
+    reason = why_unreachable()
+    if reason:
+        raise InputError(f"{wanted}; {reason}, so give a local folder or vocab.txt")
+    try:
+        folders = [path.parent for path in map(partial(_download, name), _FILES) if path is not None]
+    except HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", "?")
+        raise InputError(
+            f"{wanted}; {constants.ENDPOINT} answers {status}: check the name, or give a local folder"
+        ) from None
+    if not folders:
+        raise InputError(f"{name}: this model on the Hub has no {', '.join(_FILES)}; BERT needs WordPiece")
+    return folders[0]
+
+
+def _download(name: str, file: str) -> Path | None:
+    """Download one file into the local cache; None if the model has no such file."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(name, file))
+    except RemoteEntryNotFoundError:
+        return None
 
 
 logger = logging.getLogger(__name__)
@@ -32,9 +81,6 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Origi
 
     Returns:
         The tokenizer, ``model_max_length`` 512 where the folder does not say otherwise.
-
-    Raises:
-        InputError: nothing there, no WordPiece vocabulary, special tokens missing, a piece twice, broken UTF-8 or JSON.
 
     Example:
         >>> tokenizer = load_tokenizer("runs/quickstart/tokenizer")
@@ -62,9 +108,6 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
     Returns:
         Piece to id, in the order of the ids.
-
-    Raises:
-        InputError: empty, not UTF-8, a piece twice, or a special token missing.
 
     Source: google-research/bert tokenization.py `load_vocab`.
     """
@@ -239,3 +282,56 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: a JSON object is wanted, not a {type(content).__name__}")
     return content
+
+
+REPORT_FILE = "tokenizer_report.json"
+# All that is ever written: a folder that holds anything else is not a tokenizer's alone and is left as it is.
+_OUR_FILES = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt", REPORT_FILE})
+
+
+def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
+    """Refuse, before any work, a folder whose contents would be lost.
+
+    Args:
+        folder: where a tokenizer is to be written.
+        overwrite: whether a tokenizer that is there already may be replaced.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"output_dir: {folder} is a file; give a folder")
+    present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    if others := sorted(present - _OUR_FILES):
+        raise InputError(f"output_dir: {folder} holds other things ({others[0]}); give a new or empty folder")
+    if present and not overwrite:
+        raise InputError(f"output_dir: {folder} holds a tokenizer; give another folder, or --overwrite to replace it")
+
+
+def write_tokenizer_folder(folder: Path, tokenizer: OriginalBertTokenizer, report: Mapping[str, Any]) -> None:
+    """Write tokenizer and report beside their place and rename the folder when it is whole.
+
+    Args:
+        folder: the place; passed `check_tokenizer_folder`.
+        tokenizer: what `save_pretrained` writes.
+        report: written as tokenizer_report.json.
+    """
+    folder = Path(os.path.realpath(folder))  # a link stays
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:
+        whole = Path(aside) / "whole"
+        tokenizer.save_pretrained(whole)
+        text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
+        (whole / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
+        if folder.is_dir():
+            folder.rename(Path(aside) / "replaced")
+        whole.rename(folder)
+
+
+def find_tokenizer(name: str) -> Path | None:
+    """The folder of a checkpoint's tokenizer files, or None if it has none (or none within reach)."""
+    folder = Path(name)
+    if folder.is_dir():
+        return folder if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt")) else None
+    try:
+        return find_hub_folder(name)
+    except InputError as error:
+        logger.info("%s", error)
+        return None

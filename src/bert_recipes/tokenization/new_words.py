@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.errors import InputError
-from bert_recipes.tokenization.bert_tokenizer import OriginalBertTokenizer
-from bert_recipes.tokenization.vocabulary_report import measure_vocabulary
-from bert_recipes.tokenization.word_counts import WordCounts, count_words
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+from bert_recipes.tokenization.training import WordCounts, count_words, measure_vocabulary
 from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS
 
 
@@ -76,9 +75,6 @@ def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
     Args:
         path: UTF-8 text.
         tokenizer: Normalises, and has the old vocabulary; words that it holds, and repeated ones, are left out and counted.
-
-    Raises:
-        InputError: With file and line: not UTF-8, a line that is no single word, nothing that would be new.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -116,9 +112,6 @@ def extend_tokenizer(tokenizer: OriginalBertTokenizer, words: Sequence[NewWord])
     Args:
         tokenizer: Has the old vocabulary, N entries.
         words: They get the ids N, N+1, ...
-
-    Raises:
-        InputError: Tokens were added to the tokenizer beside its vocabulary: they have these ids.
     """
     vocabulary = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     size = len(vocabulary)

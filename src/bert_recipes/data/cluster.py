@@ -1,0 +1,392 @@
+"""The shards of a corpus made by tasks on one machine or many: what ``recipes/prepare_on_cluster.py`` does.
+
+The plan is written before the tasks begin; each sees that its machine has the same files, settings and versions, makes the shards
+of its rank that are not done, and nothing else. The store is joined when all have ended well, by one process.
+"""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from typing import Any, Literal
+
+from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor, SlurmPipelineExecutor
+from datatrove.executor.base import PipelineExecutor
+from datatrove.pipeline.base import PipelineStep
+from datatrove.utils.logging import logger as task_log
+from datatrove.utils.stats import PipelineStats
+from tqdm import tqdm
+
+from bert_recipes.data.prepare import (
+    CorpusArguments,
+    Preparation,
+    PreparationReport,
+    count_cores,
+    follow_parent,
+    format_report,
+)
+from bert_recipes.errors import InputError, describe_os_error
+
+
+# What is said to a scheduler only.
+_SLURM_ONLY = ("partition", "time", "qos", "env_command", "sbatch_args")
+_CLUSTER_ONLY = ("cpus_per_task", "mem_per_cpu_gb")
+
+
+def check_task_counts(tasks: int | None, workers: int | None) -> None:
+    """Refuse less than one."""
+    for name, number in (("tasks", tasks), ("workers", workers)):
+        if number is not None and number < 1:
+            raise InputError(f"{name} is {number}: 1 or more is allowed")
+
+
+def require_datatrove(packages: tuple[str, ...] = ("datatrove",)) -> None:
+    """See that what runs the tasks is installed."""
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        raise InputError(f"{', '.join(missing)} not installed; pip install 'bert-recipes[cluster]'")
+
+
+@dataclass(kw_only=True)
+class ExecutorArguments:
+    """Who runs the tasks: processes of this machine, Slurm or Ray."""
+
+    executor: Literal["local", "slurm", "ray"] = field(
+        default="local", metadata={"help": "processes of this machine, jobs of Slurm, or a Ray cluster"}
+    )
+    tasks: int | None = field(
+        default=None, metadata={"help": "how many the shards are dealt out to; default: one a shard"}
+    )
+    workers: int | None = field(
+        default=None, metadata={"help": "tasks at the same time; default: all cores (local), no limit (slurm, ray)"}
+    )
+    logging_dir: str | None = field(
+        default=None, metadata={"help": "logs of the tasks; default: output_dir with .logs behind it"}
+    )
+    cpus_per_task: int | None = field(
+        default=None, metadata={"help": "slurm, ray: cores of a task, which encode if num_processes is not given; 1"}
+    )
+    mem_per_cpu_gb: int | None = field(default=None, metadata={"help": "slurm, ray: memory for each core; 2"})
+    partition: str | None = field(default=None, metadata={"help": "slurm: partition"})
+    time: str | None = field(default=None, metadata={"help": "slurm: time limit of a task, for example 04:00:00"})
+    qos: str | None = field(default=None, metadata={"help": "slurm: quality of service"})
+    env_command: str | None = field(
+        default=None,
+        metadata={"help": "slurm: shell command that comes first in a job; default: the environment is that of here"},
+    )
+    sbatch_args: list[str] | None = field(
+        default=None, metadata={"help": "slurm: more options for sbatch, for example account=nlp constraint=cpu"}
+    )
+
+    def __post_init__(self) -> None:
+        check_task_counts(self.tasks, self.workers)
+        unused = {"local": (*_CLUSTER_ONLY, *_SLURM_ONLY), "ray": _SLURM_ONLY, "slurm": ()}[self.executor]
+        for name in unused:
+            if getattr(self, name) is not None:
+                allowed = "slurm or ray" if name in _CLUSTER_ONLY else "slurm"
+                raise InputError(f"{name} has no effect with executor {self.executor!r}: it is for {allowed}")
+        for name in _CLUSTER_ONLY:
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise InputError(f"{name} is {number}: 1 or more is allowed")
+        missing = [name for name in ("partition", "time") if self.executor == "slurm" and getattr(self, name) is None]
+        if missing:
+            raise InputError(f"executor 'slurm' needs {' and '.join(missing)}: give --{' and --'.join(missing)}")
+        for option in self.sbatch_args or []:
+            if "=" not in option.strip("="):
+                raise InputError(f"sbatch_args has {option!r}: name=value is allowed, without dashes")
+
+    @property
+    def sbatch_options(self) -> dict[str, str]:
+        """``sbatch_args`` by name."""
+        pairs = (option.split("=", 1) for option in self.sbatch_args or [])
+        return {name.lstrip("-"): value for name, value in pairs}
+
+    def cores_of_a_task(self, workers: int) -> int:
+        """How many processes a task may encode with."""
+        return max(1, count_cores() // workers) if self.executor == "local" else self.cpus_per_task or 1
+
+
+class LocalExecutor(LocalPipelineExecutor):
+    """datatrove's executor for one machine, with processes that may be killed: its own pool would wait for them for ever.
+
+    What a task says stands in its log; the terminal has one progress bar for all.
+    """
+
+    def __init__(
+        self, pipeline: Sequence[PipelineStep], *, tasks: int, workers: int, logging_dir: Path, name: str
+    ) -> None:
+        super().__init__(
+            list(pipeline),
+            tasks=tasks,
+            workers=min(workers, tasks),
+            logging_dir=str(logging_dir),
+            skip_completed=False,
+        )
+        self.name = name
+
+    def run(self) -> PipelineStats:
+        """Run all tasks; the first that fails ends the others."""
+        self.save_executor_as_json()
+        context = get_context(self.start_method)
+        # The processes are copies of one that has imported the steps.
+        context.set_forkserver_preload(sorted({type(step).__module__ for step in self.pipeline}))
+        others = set(active_children())
+        pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=follow_parent)
+        stats, is_whole = PipelineStats(), False
+        try:
+            running = [pool.submit(_run_task, self, rank) for rank in range(self.tasks)]
+            for task in tqdm(as_completed(running), total=self.tasks, unit="task", desc=self.name):
+                stats += task.result()
+            is_whole = True
+        except BrokenProcessPool as error:
+            raise InputError(
+                f"{self.name}: one of the {self.workers} processes was killed, probably for lack of memory; set workers lower "
+                f"or free memory, and run again; logs: {self.logging_dir.resolve_paths('logs')}"
+            ) from error
+        finally:
+            if not is_whole:
+                # A task may have hours before it.
+                for process in set(active_children()) - others:
+                    process.terminate()
+            pool.shutdown(cancel_futures=True)
+        with self.logging_dir.open("stats.json", "wt") as file:
+            stats.save_to_disk(file)
+        return stats
+
+
+def _run_task(executor: LocalExecutor, rank: int) -> PipelineStats:
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+            return executor._run_for_rank(rank, 1)
+    except (InputError, OSError) as error:
+        reason = describe_os_error(error) if isinstance(error, OSError) else str(error)
+        raise InputError(f"{reason} ({executor.name}, task {rank}; log: {log_of(executor, rank)})") from error
+
+
+def log_of(executor: PipelineExecutor, rank: int) -> str:
+    """The file with what a task said."""
+    return str(executor.logging_dir.resolve_paths(f"logs/task_{rank:05d}.log"))
+
+
+def run_on_ray(
+    pipeline: Sequence[PipelineStep], arguments: ExecutorArguments, *, tasks: int, logging_dir: Path, name: str
+) -> PipelineStats:
+    """Run tasks on the Ray cluster that the environment names (``RAY_ADDRESS``), or on one of this machine."""
+    if find_spec("ray") is None:
+        raise InputError("executor 'ray' needs Ray; pip install ray")
+    executor = RayPipelineExecutor(
+        list(pipeline),
+        tasks=tasks,
+        workers=min(arguments.workers or tasks, tasks),
+        cpus_per_task=arguments.cpus_per_task or 1,
+        mem_per_cpu_gb=arguments.mem_per_cpu_gb or 2,
+        logging_dir=str(logging_dir),
+        skip_completed=False,
+    )
+    # Here they are asked: this executor says nothing of tasks that failed. Those of an earlier run would speak for them.
+    if executor.logging_dir.isdir("completions"):
+        executor.logging_dir.rm("completions", recursive=True)
+    executor.run()
+    failed = executor.get_incomplete_ranks(skip_completed=True)
+    if failed:
+        raise InputError(
+            f"{name}: {len(failed)} of {tasks} tasks failed; log of the first: {log_of(executor, failed[0])}"
+        )
+    stats = PipelineStats()
+    for rank in range(tasks):
+        with executor.logging_dir.open(f"stats/{rank:05d}.json") as file:
+            stats += PipelineStats.from_json(json.load(file))
+    return stats
+
+
+def slurm_jobs(
+    pipeline: Sequence[PipelineStep],
+    arguments: ExecutorArguments,
+    *,
+    tasks: int,
+    logging_dir: Path,
+    name: str,
+    depends: SlurmPipelineExecutor | None = None,
+) -> SlurmPipelineExecutor:
+    """Describe an array of Slurm jobs; ``run`` submits it, after those that it depends on.
+
+    Args:
+        pipeline: Steps.
+        arguments: Partition, time and so on.
+        tasks: How many ranks, one a job.
+        logging_dir: Where the logs go; all nodes must see it.
+        name: Name of the job.
+        depends: Jobs that must have ended well before.
+    """
+    return SlurmPipelineExecutor(
+        list(pipeline),
+        tasks=tasks,
+        time=str(arguments.time),
+        partition=str(arguments.partition),
+        cpus_per_task=arguments.cpus_per_task or 1,
+        mem_per_cpu_gb=arguments.mem_per_cpu_gb or 2,
+        workers=-1 if arguments.workers is None else arguments.workers,
+        job_name=name,
+        qos=arguments.qos,
+        env_command=arguments.env_command,
+        # Otherwise a job whose tasks have failed would wait for them for ever.
+        sbatch_args={"kill-on-invalid-dep": "yes", **arguments.sbatch_options},
+        depends=depends,
+        logging_dir=str(logging_dir.absolute()),
+        skip_completed=False,
+    )
+
+
+def submit(jobs: SlurmPipelineExecutor) -> None:
+    """Hand jobs to Slurm, those that they depend on first."""
+    if shutil.which("sbatch") is None:
+        raise InputError("executor 'slurm' needs sbatch on the PATH: give the command on a login node")
+    if "SLURM_ARRAY_TASK_ID" in os.environ:
+        raise InputError(
+            "executor 'slurm' submits jobs, which a task of an array cannot: give the command on a login node"
+        )
+    try:
+        jobs.run()
+    except subprocess.CalledProcessError as error:
+        raise InputError(
+            f"sbatch refused the job (exit code {error.returncode}); what it said stands above"
+        ) from error
+
+
+@contextmanager
+def messages_in_task_log() -> Iterator[None]:
+    """What this package logs goes to the log of the task at hand."""
+    package, handler = logging.getLogger("bert_recipes"), _TaskLogHandler()
+    before = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+        package.setLevel(before)
+
+
+class _TaskLogHandler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        task_log.log(record.levelname, record.getMessage())
+
+
+def total(stats: PipelineStats, step: int, name: str) -> int:
+    """What a step of the pipeline counted under a name."""
+    value: Any = stats.stats[step].stats.get(name, 0)
+    # As it was counted, or as it was read back.
+    return int(value["total"] if isinstance(value, dict) else getattr(value, "total", value))
+
+
+_KEPT, _NEW_BYTES = "shards_kept", "text_bytes"
+
+
+class _CorpusStep(PipelineStep):
+    """A step over a preparation that was planned elsewhere."""
+
+    type = "corpus"
+
+    def __init__(self, preparation: Preparation) -> None:
+        super().__init__()
+        self.preparation = preparation
+        # Paths are as they were given, and a cluster may start its processes in another folder.
+        self.working_dir = os.getcwd()
+
+
+class WriteShards(_CorpusStep):
+    """Makes the shards ``rank``, ``rank + world_size``, ..."""
+
+    name = "write shards"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        """Make those that are not done."""
+        os.chdir(self.working_dir)
+        preparation = self.preparation
+        with messages_in_task_log():
+            preparation.folder.check_plan(preparation.plan(), is_begun=True)
+            for shard in preparation.shards[rank::world_size]:
+                report = PreparationReport(path=preparation.folder.place(shard))
+                preparation.write_shard(shard, report)
+                self.stat_update(_KEPT, value=report.kept_shards)
+                self.stat_update(_NEW_BYTES, value=report.new_bytes)
+
+
+class JoinShards(_CorpusStep):
+    """Makes the store of all shards; one task."""
+
+    name = "join shards"
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        """Join them."""
+        os.chdir(self.working_dir)
+        preparation = self.preparation
+        with messages_in_task_log(), preparation.folder.claimed(preparation.plan()):
+            preparation.join_shards(PreparationReport(path=preparation.folder.target))
+
+
+def prepare_on_cluster(corpus: CorpusArguments, executors: ExecutorArguments, tokenizer: Any) -> str:
+    """Make the shards in tasks, and the store of them; by Slurm: submit both.
+
+    The store is that of `prepare_store` with the same settings, byte for byte.
+    """
+    preparation = Preparation(corpus, tokenizer)
+    num_shards = len(preparation.shards)
+    if num_shards == 1:
+        raise InputError(
+            f"the corpus is one shard, which cannot be shared out: set shard_gigabytes ({corpus.shard_gigabytes}) lower, cut the "
+            "text into more files, or use recipes/prepare_corpus.py"
+        )
+    # A task without a shard would only start and end.
+    tasks = min(executors.tasks or num_shards, num_shards)
+    workers = min(executors.workers or count_cores(), tasks)
+    processes = corpus.num_processes or executors.cores_of_a_task(workers)
+    preparation.arguments = replace(corpus, num_processes=processes)
+    logs = Path(executors.logging_dir or f"{Path(corpus.output_dir)}.logs").absolute()
+    with preparation.folder.claimed(preparation.plan()):
+        if executors.executor != "slurm":
+            return _run(preparation, executors, tasks, workers, logs)
+    # The plan is written; the join, which may begin before we have ended, claims the folder for itself.
+    return _submit(preparation, executors, tasks, logs)
+
+
+def _run(preparation: Preparation, executors: ExecutorArguments, tasks: int, workers: int, logs: Path) -> str:
+    """Wait for the tasks, then join; the caller has claimed the folder."""
+    started = time.perf_counter()
+    steps, name = [WriteShards(preparation)], "write shards"
+    if executors.executor == "ray":
+        stats = run_on_ray(steps, executors, tasks=tasks, logging_dir=logs, name=name)
+    else:
+        stats = LocalExecutor(steps, tasks=tasks, workers=workers, logging_dir=logs, name=name).run()
+    report = PreparationReport(path=Path(preparation.arguments.output_dir), num_shards=len(preparation.shards))
+    report.kept_shards, report.new_bytes = total(stats, 0, _KEPT), total(stats, 0, _NEW_BYTES)
+    preparation.join_shards(report)
+    report.measure(time.perf_counter() - started, has_workers=False)
+    return f"{format_report(report)}\nlogs: {logs}"
+
+
+def _submit(preparation: Preparation, executors: ExecutorArguments, tasks: int, logs: Path) -> str:
+    """Submit the tasks, and the join that waits for them."""
+    write = slurm_jobs(
+        [WriteShards(preparation)], executors, tasks=tasks, logging_dir=logs / "write", name="write_shards"
+    )
+    join = slurm_jobs(
+        [JoinShards(preparation)], executors, tasks=1, logging_dir=logs / "join", name="join_shards", depends=write
+    )
+    submit(join)
+    return (
+        f"submitted: job {write.job_id} with {tasks} tasks for {len(preparation.shards)} shards, and job {join.job_id}, which makes "
+        f"{preparation.arguments.output_dir} of them once all have ended well\n"
+        f"logs: {logs}; if a task fails, the same command makes what is missing"
+    )

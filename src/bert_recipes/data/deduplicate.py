@@ -1,0 +1,345 @@
+"""Each document once: exact and near duplicates found by datatrove, the first of them kept.
+
+Two documents are exact duplicates if their paragraphs are the same, and near ones if MinHash finds that they share most of their
+shingles: runs of ``n_grams`` words, without case, punctuation and accents, all numbers alike. What is like a third document is
+alike. Of duplicates the first is kept, in the order of the files and of the documents in them, so that the result does not depend
+on how the files are dealt out.
+"""
+
+import logging
+import os
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+from datatrove.data import Document
+from datatrove.io import get_datafolder
+from datatrove.pipeline.base import PipelineStep
+from datatrove.pipeline.dedup import (
+    ExactDedupConfig,
+    ExactDedupFilter,
+    ExactDedupSignature,
+    ExactFindDedups,
+    MinhashConfig,
+    MinhashDedupBuckets,
+    MinhashDedupCluster,
+    MinhashDedupFilter,
+    MinhashDedupSignature,
+)
+from datatrove.pipeline.writers import JsonlWriter
+from datatrove.utils.binaryio import read_tuples_from_file
+from datatrove.utils.hashing import HashConfig
+from datatrove.utils.stats import PipelineStats
+from datatrove.utils.word_tokenizers import WordTokenizer
+
+from bert_recipes.data.cluster import LocalExecutor, check_task_counts, messages_in_task_log, total
+from bert_recipes.data.corpus import (
+    MAX_LINE_BYTES,
+    CorpusCounts,
+    DocumentBoundary,
+    EncodingErrors,
+    describe_files,
+    find_files,
+    iter_documents,
+)
+from bert_recipes.data.prepare import count_cores, plan_shards
+from bert_recipes.errors import InputError
+from bert_recipes.files import sync_paths, write_json
+
+
+# Those of datatrove, and of FineWeb (Penedo et al. 2024).
+N_GRAMS, NUM_BUCKETS, HASHES_PER_BUCKET, SEED = 5, 14, 8, 1
+# datatrove keeps the file of every task open while it compares them; systems allow 1024 in most cases.
+MAX_TASKS = 512
+
+
+@dataclass(kw_only=True)
+class DeduplicationArguments:
+    """From text to the same text with each document once."""
+
+    files: list[str] = field(
+        metadata={"help": "text: files, folders, globs; .txt, .jsonl, .json (each also .gz), .parquet"}
+    )
+    output_dir: str = field(metadata={"help": "folder to write, with one row of JSON Lines a document"})
+    near: bool = field(default=True, metadata={"help": "also near duplicates (MinHash); false: only exact ones"})
+    n_grams: int = field(default=N_GRAMS, metadata={"help": "words of a shingle; documents of fewer are never near"})
+    num_buckets: int = field(default=NUM_BUCKETS, metadata={"help": "chances to be found alike"})
+    hashes_per_bucket: int = field(default=HASHES_PER_BUCKET, metadata={"help": "that must all agree for it"})
+    seed: int = field(default=SEED, metadata={"help": "decides the hash functions"})
+    text_column: str = field(default="text", metadata={"help": "column of the text in JSON and Parquet rows"})
+    document_boundary: DocumentBoundary = field(
+        default="auto",
+        metadata={"help": "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does"},
+    )
+    wrapped_lines: bool = field(
+        default=False,
+        metadata={"help": "lines are hard-wrapped: join those of a paragraph by a space; not again in prepare_corpus"},
+    )
+    encoding_errors: EncodingErrors = field(
+        default="strict", metadata={"help": "broken UTF-8 or NUL: stop (strict), or replace and count"}
+    )
+    max_line_bytes: int = field(default=MAX_LINE_BYTES, metadata={"help": "longest line that is taken for text"})
+    compression: Literal["none", "gzip"] = field(default="none", metadata={"help": "of the files that are written"})
+    tasks: int | None = field(
+        default=None,
+        metadata={
+            "help": f"parts that the files are dealt into, and files written; default: one a file, {MAX_TASKS} at most"
+        },
+    )
+    workers: int | None = field(default=None, metadata={"help": "parts at the same time; default: all cores"})
+    logging_dir: str | None = field(
+        default=None, metadata={"help": "logs of the tasks; default: output_dir with .logs behind it"}
+    )
+
+    def __post_init__(self) -> None:
+        check_task_counts(self.tasks, self.workers)
+        if self.tasks is not None and self.tasks > MAX_TASKS:
+            raise InputError(f"tasks is {self.tasks}: 1 to {MAX_TASKS} is allowed; workers says how many at a time")
+        for name in ("n_grams", "num_buckets", "hashes_per_bucket", "max_line_bytes"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}: 1 or more is allowed")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed is {self.seed}: 0 to {2**32 - 1} is allowed")
+
+    @property
+    def threshold(self) -> float:
+        """Share of their shingles that two documents must have in common for two of three such pairs to be found."""
+        return float((1 / self.num_buckets) ** (1 / self.hashes_per_bucket))
+
+
+# Thai, Lao, Burmese, Khmer, kana and Han: scripts that put no space between words.
+_NO_SPACES = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_WORD = re.compile(rf"[{_NO_SPACES}]|[^\s{_NO_SPACES}]+")
+# datatrove keeps the document of the highest priority, and of these the first in its part.
+_HIGHEST_PRIORITY = 2**16 - 1
+
+
+class ReadCorpus(PipelineStep):
+    """Reads the documents of a part of the files as ``recipes/prepare_corpus.py`` does."""
+
+    type, name = "corpus", "read"
+
+    def __init__(self, parts: Sequence[Sequence[Path]], arguments: DeduplicationArguments) -> None:
+        super().__init__()
+        self.parts, self.arguments = parts, arguments
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        """Yield a document's paragraphs, one a line."""
+        arguments, counts = self.arguments, CorpusCounts()
+        documents = iter_documents(
+            self.parts[rank],
+            document_boundary=arguments.document_boundary,
+            text_column=arguments.text_column,
+            encoding_errors=arguments.encoding_errors,
+            wrapped_lines=arguments.wrapped_lines,
+            max_line_bytes=arguments.max_line_bytes,
+            counts=counts,
+        )
+        with messages_in_task_log():
+            for number, paragraphs in enumerate(documents):
+                yield Document(text="\n".join(paragraphs), id=f"{rank}/{number}", metadata={"part": rank})
+        for kind, numbers in (("dropped", counts.dropped), ("repaired", counts.repaired)):
+            for reason, number in numbers.items():
+                self.stat_update(f"{kind} {reason}", value=number)
+
+
+class WordsOfAnyLanguage(WordTokenizer):
+    """Cuts text at blanks, and scripts without blanks into characters. datatrove's own needs a package for each language."""
+
+    def word_tokenize(self, text: str) -> list[str]:
+        """Words in order."""
+        return _WORD.findall(text)
+
+    def sent_tokenize(self, text: str) -> list[str]:
+        """The text as one; nothing here asks for sentences."""
+        return [text]
+
+    def span_tokenize(self, text: str) -> list[tuple[int, int]]:
+        """Its span."""
+        return [(0, len(text))]
+
+
+class KeepFirst(PipelineStep):
+    """Of each cluster of near duplicates, lists all but the first for `MinhashDedupFilter`.
+
+    `MinhashDedupCluster` lists all but one as well, but which one depends on how the files were dealt out.
+    """
+
+    type, name = "corpus", "keep the first"
+
+    def __init__(self, input_folder: str, output_folder: str) -> None:
+        super().__init__()
+        self.input_folder, self.output_folder = get_datafolder(input_folder), get_datafolder(output_folder)
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
+        """Go through the documents in their order; one task."""
+        seen: set[int] = set()
+        with self.output_folder.get_output_file_manager(mode="wb") as lists:
+            for file in self.input_folder.list_files(glob_pattern="*.clusters"):
+                with self.input_folder.open(file, "rb") as stream:
+                    for document, cluster in read_tuples_from_file(stream, "2I"):
+                        if cluster in seen:
+                            lists.write(f"{Path(file).stem}.remove", struct.pack("<I", document))
+                        seen.add(cluster)
+
+
+class WriteRows(JsonlWriter):
+    """Writes rows with the column ``text``, which ``recipes/prepare_corpus.py`` reads back to the same paragraphs."""
+
+    def _default_adapter(self, document: Document) -> dict[str, str]:
+        return {"text": document.text}
+
+
+def content_of(document: Document) -> str:
+    """What exact duplicates have in common."""
+    return str(document.text)
+
+
+def priority_of(document: Document) -> int:
+    """The earlier a part of the files, the higher."""
+    return _HIGHEST_PRIORITY - int(document.metadata["part"])
+
+
+logger = logging.getLogger(__name__)
+
+# What changes neither which documents are kept nor their text.
+_NOT_IN_REPORT = ("files", "output_dir", "compression", "tasks", "workers", "logging_dir")
+# 64 bits. datatrove's default, xxhash, takes no text since its version 4.
+_HASH = HashConfig(precision=64, hash_fc="sha1")
+# Signatures that are read at once; datatrove's 5 make a call of the system for every few of them.
+_BUFFER = 1000
+
+
+def deduplicate(arguments: DeduplicationArguments) -> dict[str, Any]:
+    """Write the documents of the files, each once, to ``output_dir`` and a report beside it, as a whole or not at all."""
+    target = Path(os.path.realpath(arguments.output_dir))  # a link stays
+    _check_target(target)
+    files = find_files(arguments.files)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f".{target.name}.partial-", dir=target.parent) as folder:
+        stages = _Stages(arguments, _deal_out(files, arguments.tasks), Path(folder))
+        report = stages.run()
+        report["sources"] = describe_files(files)
+        written = Path(folder) / "documents"
+        sync_paths([*written.iterdir(), written])
+        write_json(report_file(arguments.output_dir), report)
+        written.rename(target)
+        sync_paths([target.parent])
+    return report
+
+
+def report_file(output_dir: str | Path) -> Path:
+    """Beside the folder: a JSON file in it would be taken for text."""
+    folder = Path(output_dir).absolute()
+    return folder.with_name(f"{folder.name}.report.json")
+
+
+class _Stages:
+    """The steps of datatrove in their order, each over all documents."""
+
+    def __init__(self, arguments: DeduplicationArguments, parts: Sequence[Sequence[Path]], folder: Path) -> None:
+        self.arguments, self.parts, self.folder = arguments, parts, folder
+        self.exact = ExactDedupConfig(content_getter=content_of, document_priority=priority_of, hash_config=_HASH)
+        self.minhash = MinhashConfig(
+            n_grams=arguments.n_grams,
+            num_buckets=arguments.num_buckets,
+            hashes_per_bucket=arguments.hashes_per_bucket,
+            seed=arguments.seed,
+            hash_config=_HASH,
+        )
+
+    def run(self) -> dict[str, Any]:
+        """All of them; returns the report."""
+        self._find_exact()
+        if self.arguments.near:
+            self._find_near()
+        return self._describe(self._write())
+
+    def _find_exact(self) -> None:
+        self._tasks("exact signatures", [self._read(), ExactDedupSignature(self._place("exact"), self.exact)])
+        found = ExactFindDedups(self._place("exact"), self._place("exact_found"), self.exact, lines_to_buffer=_BUFFER)
+        self._tasks("exact duplicates", [found], tasks=1)
+
+    def _find_near(self) -> None:
+        """Among what is left of the exact ones."""
+        config, places = self.minhash, [self._place(name) for name in ("near", "pairs", "clusters", "near_found")]
+        sign = MinhashDedupSignature(places[0], config, language=WordsOfAnyLanguage())
+        self._tasks("near signatures", [self._read(), self._without_exact(), sign])
+        compare = MinhashDedupBuckets(places[0], places[1], config=config, lines_to_buffer=_BUFFER)
+        self._tasks("near duplicates", [compare], tasks=config.num_buckets)
+        join = MinhashDedupCluster(places[1], places[2], config, save_cluster_id=True, lines_to_buffer=_BUFFER)
+        self._tasks("clusters", [join, KeepFirst(places[2], places[3])], tasks=1)
+
+    def _write(self) -> PipelineStats:
+        compression = None if self.arguments.compression == "none" else self.arguments.compression
+        near = [MinhashDedupFilter(self._place("near_found"))] if self.arguments.near else []
+        write = WriteRows(self._place("documents"), compression=compression)
+        return self._tasks("write documents", [self._read(), self._without_exact(), *near, write])
+
+    def _describe(self, stats: PipelineStats) -> dict[str, Any]:
+        """The report, of what the steps of `_write` counted."""
+        read = total(stats, 1, "total")
+        if not read:
+            raise InputError(f"{', '.join(self.arguments.files)}: no document with text in these files")
+        report: dict[str, Any] = {
+            "documents_read": read,
+            "exact_duplicates": total(stats, 1, "dropped"),
+            "near_duplicates": total(stats, 2, "dropped") if self.arguments.near else 0,
+            "documents_kept": total(stats, -1, "total"),
+        }
+        for name in sorted(stats.stats[0].stats):
+            kind, reason = name.split(" ", 1)
+            report.setdefault(kind, {})[reason] = total(stats, 0, name)
+        settings = {name: value for name, value in asdict(self.arguments).items() if name not in _NOT_IN_REPORT}
+        report["settings"] = settings
+        if self.arguments.near:
+            report["threshold"] = round(self.arguments.threshold, 3)
+        report["versions"] = {"datatrove": version("datatrove")}
+        return report
+
+    def _tasks(self, name: str, steps: Sequence[PipelineStep], tasks: int | None = None) -> PipelineStats:
+        """Run steps as a stage; by default over the parts of the files."""
+        arguments = self.arguments
+        logs = Path(arguments.logging_dir or f"{Path(arguments.output_dir)}.logs").absolute()
+        return LocalExecutor(
+            steps,
+            tasks=tasks or len(self.parts),
+            workers=arguments.workers or count_cores(),
+            logging_dir=logs / name.replace(" ", "_"),
+            name=name,
+        ).run()
+
+    def _read(self) -> PipelineStep:
+        return ReadCorpus(self.parts, self.arguments)
+
+    def _without_exact(self) -> PipelineStep:
+        return ExactDedupFilter(self._place("exact_found"), self.exact)
+
+    def _place(self, name: str) -> str:
+        return str(self.folder / name)
+
+
+def _deal_out(files: Sequence[Path], tasks: int | None) -> list[list[Path]]:
+    """The files in their order, in parts of about the same size; one a file where tasks is None and that is not too many."""
+    if tasks is None and len(files) <= MAX_TASKS:
+        return [[path] for path in files]
+    part_bytes = sum(path.stat().st_size for path in files) / (tasks or MAX_TASKS)
+    shards = plan_shards([("train", path) for path in files], part_bytes)
+    return [[path for _, path in shard.files] for shard in shards]
+
+
+def _check_target(target: Path) -> None:
+    """Refuse a folder that holds something; warn of what a run that was killed has left."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target}: exists already and is left alone; give another output folder or remove it")
+    for leftover in sorted(target.parent.glob(f".{target.name}.partial-*")):
+        logger.warning(
+            "%s: left by a run that was cut off (or is still going); delete it if it is not needed", leftover
+        )

@@ -1,0 +1,429 @@
+"""Feature-based NER: a BiLSTM over the kept hidden states of a frozen encoder, by six ways of taking layers.
+
+Source: BERT, Devlin et al. 2019, section 5.3 and Table 7: "a randomly initialized two-layer 768-dimensional BiLSTM before
+the classification layer".
+
+Legend: L layers of the encoder, N layers that are taken, W words, H hidden size, C labels.
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from bert_recipes.checkpointing import check_checkpoint
+from bert_recipes.data.order import num_training_steps, training_order
+from bert_recipes.errors import InputError, saving
+from bert_recipes.features.arguments import LAYER_CHOICES, FeatureNerArguments, LayerChoice
+from bert_recipes.features.extract import choose_device, encoder_hash, hidden_states, open_encoder
+from bert_recipes.files import new_folder, write_json
+from bert_recipes.finetuning.token_classification import lay_out_documents
+from bert_recipes.metrics.entities import entity_scores
+from bert_recipes.tasks.rows import Split, TaggedExample, get_task
+from bert_recipes.tasks.sources import load_split
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+from bert_recipes.training.arguments import choose_precision
+
+
+logger = logging.getLogger(__name__)
+
+# Kept features
+
+# Part of the key: raised whenever the same settings would give other features.
+_VERSION = 1
+_VECTORS_FILE = "vectors.npy"
+
+
+class LayerFeatures(NamedTuple):
+    """The hidden states of the first pieces of all words of a split.
+
+    Attributes:
+        vectors: float16 or float32 (L + 1, W, H), memory-mapped; number 0 is the output of the embeddings.
+        starts: int64 (sentences + 1,), where each sentence's words begin among the W.
+    """
+
+    vectors: np.ndarray
+    starts: np.ndarray
+
+
+@dataclass(frozen=True)
+class FeatureRequest:
+    """The hidden states that are wanted, of each word in the window of its document that shows most around it."""
+
+    encoder: PreTrainedModel
+    tokenizer: OriginalBertTokenizer
+    examples: Sequence[TaggedExample]
+    max_seq_length: int = 512
+    batch_size: int = 16
+    dtype: str = "float16"
+
+    def key(self) -> str:
+        """SHA-256 (hex) of the weights, the configuration, the tokenizer, the words, the documents and the settings."""
+        words = hashlib.sha256()
+        for example in self.examples:
+            words.update(json.dumps([example.document, example.tokens]).encode())
+        settings = {"version": _VERSION, "max_seq_length": self.max_seq_length, "dtype": self.dtype}
+        parts = (settings, encoder_hash(self.encoder), self.tokenizer.fingerprint, words.hexdigest())
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def compute(self, folder: Path, key: str) -> LayerFeatures:
+        """Run the encoder, without dropout and in float32, over the documents, or open what an earlier call has kept.
+
+        Under the folder each key has a folder of its own: features of another model or other data are never taken.
+        """
+        starts = np.concatenate([[0], np.cumsum([len(example.tokens) for example in self.examples], dtype=np.int64)])
+        config, dtype = self.encoder.config, np.dtype(self.dtype)
+        shape = (config.num_hidden_layers + 1, int(starts[-1]), config.hidden_size)
+        own = folder / key[:16]
+        vectors = _open_vectors(own, shape, dtype)
+        if vectors is not None:
+            logger.info("features of %d words in %d layers: kept ones reused from %s", shape[1], shape[0], own)
+            return LayerFeatures(vectors, starts)
+        size = dtype.itemsize * int(np.prod(shape))
+        existing = next(parent for parent in [folder, *folder.absolute().parents] if parent.is_dir())
+        free = shutil.disk_usage(existing).free
+        if size > free:
+            raise InputError(
+                f"{folder}: the features need {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; give another "
+                "--features_dir or a smaller --max_train_sentences"
+            )
+        logger.info("features of %d words in %d layers: computing; %.1f MB in %s", *shape[1::-1], size / 1e6, own)
+        shutil.rmtree(own, ignore_errors=True)
+        with new_folder(own) as staging:
+            filled = np.lib.format.open_memmap(staging / _VECTORS_FILE, "w+", dtype, shape)
+            self._fill(filled, starts)
+            filled.flush()
+            del filled
+        return LayerFeatures(np.load(own / _VECTORS_FILE, mmap_mode="r" if size else None), starts)
+
+    @torch.no_grad()
+    def _fill(self, vectors: np.ndarray, starts: np.ndarray) -> None:
+        documents = lay_out_documents(self.examples, self.tokenizer, self.max_seq_length)
+        was_training = self.encoder.training
+        self.encoder.eval()
+        order = np.argsort([-len(window.input_ids) for window in documents], kind="stable")
+        for first in tqdm(range(0, len(order), self.batch_size), desc="features", leave=False, disable=None):
+            windows = [documents[number] for number in order[first : first + self.batch_size]]
+            features = [
+                {"input_ids": window.input_ids, "token_type_ids": [0] * len(window.input_ids)} for window in windows
+            ]
+            hidden = hidden_states(self.encoder, features, self.tokenizer.pad_token_id, range(len(vectors)))
+            firsts = np.cumsum([0, *(len(window.input_ids) for window in windows[:-1])])
+            tokens = np.concatenate([first + each.positions for first, each in zip(firsts, windows, strict=True)])
+            rows = torch.from_numpy(tokens).to(self.encoder.device)
+            words = np.concatenate([starts[each.sentences] + each.words for each in windows])
+            for layer, states in hidden.items():
+                chosen = states[rows].float()
+                if self.dtype == "float16" and chosen.abs().max() > np.finfo(np.float16).max:
+                    raise InputError(f"layer {layer}: a value above 65,504 does not fit; give --feature_dtype float32")
+                vectors[layer, words] = chosen.cpu().numpy()
+        self.encoder.train(was_training)
+
+
+def _open_vectors(folder: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
+    """The vectors in a folder; None where there are none, or damaged ones."""
+    if not folder.is_dir():
+        return None
+    try:
+        vectors = np.load(folder / _VECTORS_FILE, mmap_mode="r" if np.prod(shape) else None)
+    except (OSError, ValueError) as error:
+        logger.warning("%s is damaged and is computed again: %s", folder, " ".join(str(error).split()))
+        return None
+    if vectors.shape != shape or vectors.dtype != dtype:
+        logger.warning("%s holds other features than its name says and is computed again", folder)
+        return None
+    return cast(np.ndarray, vectors)
+
+
+# The BiLSTM
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggerSettings:
+    """How the BiLSTM is built and trained; what the paper does not say is our choice (see `FeatureNerArguments`)."""
+
+    lstm_dim: int = 768
+    dropout: float = 0.2
+    learning_rate: float = 1e-3
+    batch_size: int = 32
+    num_epochs: float = 3.0
+    max_grad_norm: float = 5.0
+    precision: str = "fp32"
+
+
+class FeatureTagger(nn.Module):
+    """Layers -> one vector per word -> two BiLSTM layers -> one logit per label.
+
+    A weighted sum is that of ELMo (Peters et al. 2018, equation 1): softmax weights, equal at the start, and a scale.
+    """
+
+    def __init__(
+        self, choice: LayerChoice, *, num_layers: int, hidden_size: int, num_labels: int, lstm_dim: int, dropout: float
+    ) -> None:
+        super().__init__()
+        taken = len(range(num_layers + 1)[choice.taken])
+        self.input_size = hidden_size if choice.is_summed else taken * hidden_size
+        self.layer_weights = nn.Parameter(torch.zeros(taken)) if choice.is_summed else None
+        self.scale = nn.Parameter(torch.ones(())) if choice.is_summed else None
+        self.dropout = nn.Dropout(dropout)
+        self.lstm = nn.LSTM(self.input_size, lstm_dim, num_layers=2, bidirectional=True, dropout=dropout)
+        self.classifier = nn.Linear(2 * lstm_dim, num_labels)
+
+    def forward(self, vectors: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
+        """Label the words of some sentences.
+
+        Args:
+            vectors: float32 (N, W, H), the layers taken, the words of one sentence after the other.
+            lengths: Words of each sentence, 1 or more; their sum is W.
+
+        Returns:
+            Logits (W, C), float32 or, under autocast, bfloat16.
+        """
+        if self.layer_weights is None or self.scale is None:
+            inputs = vectors.transpose(0, 1).flatten(1)
+        else:
+            inputs = self.scale * torch.einsum("n,nwh->wh", self.layer_weights.softmax(0), vectors)
+        sentences = self.dropout(inputs).split(list(lengths))
+        packed = nn.utils.rnn.pack_sequence(list(sentences), enforce_sorted=False)
+        outputs = nn.utils.rnn.unpack_sequence(self.lstm(packed)[0])
+        return self.classifier(self.dropout(torch.cat(outputs)))
+
+
+def train_tagger(
+    features: LayerFeatures,
+    labels: np.ndarray,
+    choice: LayerChoice,
+    settings: TaggerSettings,
+    *,
+    num_labels: int,
+    seed: int,
+    device: torch.device,
+) -> FeatureTagger:
+    """Train a BiLSTM on kept features and int64 (W,) labels; the encoder is not touched."""
+    torch.manual_seed(seed)
+    num_states, _, hidden_size = features.vectors.shape
+    tagger = FeatureTagger(
+        choice,
+        num_layers=num_states - 1,
+        hidden_size=hidden_size,
+        num_labels=num_labels,
+        lstm_dim=settings.lstm_dim,
+        dropout=settings.dropout,
+    ).to(device)
+    lengths = np.diff(features.starts)
+    filled = np.flatnonzero(lengths)  # sentences without words are passed over
+    batch_size = min(settings.batch_size, len(filled))
+    num_steps = num_training_steps(len(filled), batch_size, settings.num_epochs)
+    order = training_order(lengths[filled], num_steps=num_steps, global_batch=batch_size, seed=seed)
+    optimizer = torch.optim.Adam(tagger.parameters(), lr=settings.learning_rate, fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / num_steps)
+    for step, numbers in enumerate(filled[order].reshape(num_steps, batch_size)):
+        vectors, words = _gather(features, choice, numbers, device)
+        targets = torch.from_numpy(labels[words]).to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+            logits = tagger(vectors, lengths[numbers].tolist())
+        loss = nn.functional.cross_entropy(logits.float(), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(tagger.parameters(), settings.max_grad_norm)
+        optimizer.step()
+        schedule.step()
+        if (step + 1) % max(1, num_steps // 5) == 0:
+            logger.info("step %d of %d: loss %.4f", step + 1, num_steps, loss.item())
+    return tagger.eval()
+
+
+@torch.no_grad()
+def predict_labels(
+    tagger: FeatureTagger, features: LayerFeatures, choice: LayerChoice, *, precision: str, batch_size: int = 128
+) -> list[list[int]]:
+    """The number of the most probable label of each word of each sentence, in order."""
+    device = next(tagger.parameters()).device
+    lengths = np.diff(features.starts)
+    order = np.argsort(-lengths, kind="stable")[: int((lengths > 0).sum())]
+    found: list[list[int]] = [[] for _ in lengths]
+    for first in range(0, len(order), batch_size):
+        numbers = order[first : first + batch_size]
+        vectors, _ = _gather(features, choice, numbers, device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            best = tagger(vectors, lengths[numbers].tolist()).argmax(-1).cpu()
+        for number, own in zip(numbers, best.split(lengths[numbers].tolist()), strict=True):
+            found[number] = own.tolist()
+    return found
+
+
+def _gather(
+    features: LayerFeatures, choice: LayerChoice, numbers: np.ndarray, device: torch.device
+) -> tuple[torch.Tensor, np.ndarray]:
+    """float32 (N, W, H) vectors of some sentences and int64 (W,) numbers of their words."""
+    words = np.concatenate([np.arange(features.starts[n], features.starts[n + 1]) for n in numbers])
+    vectors = np.stack([layer[words] for layer in features.vectors[choice.taken]])
+    return torch.from_numpy(vectors).to(device).float(), words
+
+
+# The table
+
+RESULTS_FILE, TABLE_FILE = "all_results.json", "table.md"
+
+
+@dataclass(frozen=True)
+class FeatureNerData:
+    """Sentences, their features, and what the runs of one table have in common (`settings`)."""
+
+    labels: tuple[str, ...]
+    train: Split
+    validation: Split
+    train_features: LayerFeatures
+    validation_features: LayerFeatures
+    settings: dict[str, Any]
+
+
+def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
+    """Read the sentences and compute or reopen their features."""
+    check_checkpoint(args.model_name_or_path)
+    task = get_task("conll2003")
+    limits = {task.train_split: args.max_train_sentences, task.validation_splits[0]: args.max_eval_sentences}
+    train, validation = (
+        load_split(task, name, data_dir=args.data_dir, max_examples=limit, need_labels=True)
+        for name, limit in limits.items()
+    )
+    encoder, tokenizer = open_encoder(args.model_name_or_path, args.max_seq_length)
+    for way in args.layers:
+        LAYER_CHOICES[way].check(encoder.config.num_hidden_layers)
+    encoder = cast(PreTrainedModel, encoder.to(choose_device(use_cpu=args.use_cpu)))
+    lengths = (args.max_seq_length, args.feature_batch_size, args.feature_dtype)
+    requests = [FeatureRequest(encoder, tokenizer, _tagged(split), *lengths) for split in (train, validation)]
+    keys = [request.key() for request in requests]
+    settings = asdict(_tagger_settings(args)) | dict(zip(("train_features", "validation_features"), keys, strict=True))
+    # Before the work: that a run is of other settings shall not come out after an hour.
+    _read_wanted(args, settings)
+    folder = Path(args.output_dir) / "features" if args.features_dir is None else Path(args.features_dir)
+    features, validation_features = (request.compute(folder, key) for request, key in zip(requests, keys, strict=True))
+    return FeatureNerData(task.labels, train, validation, features, validation_features, settings)
+
+
+def _tagger_settings(args: FeatureNerArguments) -> TaggerSettings:
+    chosen = choose_precision(args.precision, use_cpu=choose_device(use_cpu=args.use_cpu).type == "cpu").name
+    return TaggerSettings(
+        lstm_dim=args.lstm_dim,
+        dropout=args.dropout,
+        learning_rate=args.learning_rate,
+        batch_size=args.train_batch_size,
+        num_epochs=args.num_train_epochs,
+        # float16 would need its loss scaled; a GPU without bfloat16 has float32.
+        precision="fp32" if chosen == "fp16" else chosen,
+    )
+
+
+def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[str, Any]]:
+    """Train and measure each (way, seed) that output_dir does not hold yet.
+
+    Returns:
+        One record per run, those of earlier calls with the same settings too, way by way in the order of the paper: way,
+        seed, the metrics of `entity_scores` (fractions), seconds, size of the BiLSTM's input.
+    """
+    for (way, seed), (path, record) in _read_wanted(args, data.settings).items():
+        if record is None:
+            record = _measure(way, seed, data, _tagger_settings(args), choose_device(use_cpu=args.use_cpu))
+            with saving(path):
+                write_json(path, record | {"settings": data.settings})
+        else:
+            logger.info("%s, seed %d: kept from %s", way, seed, path)
+        logger.info("%s, seed %d: dev F1 %.2f", way, seed, 100 * record["f1"])
+    found = [_read_record(path) for path in (Path(args.output_dir) / "runs").glob("*-seed*.json")]
+    alike = [record for record, settings in found if record is not None and settings == data.settings]
+    return sorted(alike, key=lambda record: (list(LAYER_CHOICES).index(record["way"]), record["seed"]))
+
+
+def _measure(
+    way: str, seed: int, data: FeatureNerData, settings: TaggerSettings, device: torch.device
+) -> dict[str, Any]:
+    start = time.perf_counter()
+    choice = LAYER_CHOICES[way]
+    labels = np.array([label for example in _tagged(data.train) for label in example.labels or ()], np.int64)
+    tagger = train_tagger(
+        data.train_features, labels, choice, settings, num_labels=len(data.labels), seed=seed, device=device
+    )
+    trained = time.perf_counter()
+    found = predict_labels(tagger, data.validation_features, choice, precision=settings.precision)
+    gold, predicted = (
+        [[data.labels[label] for label in sentence] for sentence in numbers]
+        for numbers in ([example.labels or () for example in _tagged(data.validation)], found)
+    )
+    return {
+        "way": way,
+        "seed": seed,
+        **entity_scores(gold, predicted),
+        "input_size": tagger.input_size,
+        "train_seconds": round(trained - start, 1),
+        "eval_seconds": round(time.perf_counter() - trained, 1),
+    }
+
+
+def _tagged(split: Split) -> Sequence[TaggedExample]:
+    return cast(Sequence[TaggedExample], split.examples)
+
+
+def _read_wanted(
+    args: FeatureNerArguments, settings: Mapping[str, Any]
+) -> dict[tuple[str, int], tuple[Path, dict[str, Any] | None]]:
+    """(way, seed) -> its file and its record, None where it is still to be measured."""
+    wanted: dict[tuple[str, int], tuple[Path, dict[str, Any] | None]] = {}
+    for way, seed in [(way, seed) for way in LAYER_CHOICES if way in args.layers for seed in args.seeds]:
+        path = Path(args.output_dir) / "runs" / f"{way}-seed{seed}.json"
+        record, kept = _read_record(path) if path.is_file() else (None, {})
+        other = next((name for name, value in settings.items() if kept.get(name) != value), None)
+        if record is not None and other is not None:
+            flag = {"num_epochs": "num_train_epochs", "batch_size": "train_batch_size"}.get(other, other)
+            given = f"{flag} {kept.get(other)}, not {settings[other]}"
+            what = "another model or other data" if other.endswith("_features") else given
+            raise InputError(f"{path} was measured with {what}; give another --output_dir, or delete that file")
+        wanted[way, seed] = path, record
+    return wanted
+
+
+def _read_record(path: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """A finished run and its settings; None for one that is cut short."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return record, dict(record.pop("settings"))
+    except (ValueError, KeyError, AttributeError, TypeError):
+        logger.warning("%s is no complete run and is measured again", path)
+        return None, {}
+
+
+def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> str:
+    """Markdown: dev F1 in percent, mean and standard deviation over the seeds, beside the paper's."""
+    sizes = f"{len(data.train.examples):,} training and {len(data.validation.examples):,} dev sentences"
+    partial = " (a part of CoNLL-2003)" if data.train.is_partial or data.validation.is_partial else ""
+    num_layers = len(data.train_features.vectors) - 1
+    lines = [
+        f"Dev F1, {sizes}{partial}; the model has {num_layers} layers. The paper's are those of BERT-base (12 layers,"
+        " cased) on all sentences.",
+        "",
+        "| layers | input size | F1 | paper | seeds | seconds per run |",
+        "| --- | --: | --: | --: | --: | --: |",
+    ]
+    for way, choice in LAYER_CHOICES.items():
+        own = [record for record in records if record["way"] == way]
+        if own:
+            scores = [100 * record["f1"] for record in own]
+            spread = f" ± {stdev(scores):.2f}" if len(scores) > 1 else ""
+            seconds = fmean(record["train_seconds"] + record["eval_seconds"] for record in own)
+            lines.append(
+                f"| {choice.title} | {own[0]['input_size']:,} | {fmean(scores):.2f}{spread} | {choice.paper_dev_f1} | "
+                f"{len(own)} | {seconds:.0f} |"
+            )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,290 @@
+"""Files that can always be made again: built once by whichever process comes first, written aside, renamed when whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import getpass
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock
+
+from bert_recipes.errors import InputError, saving
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+_ASIDE = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """Give a path beside a file to write to, which becomes that file when the block ends well.
+
+    Args:
+        path: The file; its folder is made. Whatever goes wrong, it stays as it was. A link stays, and what it leads to is
+            replaced; to a device or a pipe is written straight, as it could not be put back.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield aside
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def final_name(name: str) -> str:
+    """The name that a file of `written_aside` was to bear, for one that a killed process left; any other name as it is."""
+    aside = _ASIDE.fullmatch(name)
+    return name if aside is None else aside["name"]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, indented."""
+    with written_aside(path) as aside:
+        aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def strict(value: Any) -> Any:
+    """A value as JSON has it: no NaN, no infinity."""
+    if isinstance(value, Mapping):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def sync_paths(paths: Iterable[Path]) -> None:
+    """Force files and folders to the disk."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def hash_of(path: Path) -> str:
+    """SHA-256 (hex) of a file, of any size."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+logger = logging.getLogger(__name__)
+
+# A run that was told to end may still be about it when the next one starts.
+_PATIENCE_SECONDS = 10.0
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+# Held until the process ends; the system lets go of them however it ends.
+_HELD: dict[Path, int] = {}
+
+
+def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
+    """Keep other processes from running in a folder, as long as this one lives.
+
+    POSIX locks: processes that are forked from this one, and may outlive it for seconds, do not hold them, and network file systems
+    pass them on from machine to machine. Where a file system has none a warning says so.
+
+    Args:
+        folder: output_dir; the lock is a hidden file beside it, as the folder itself may be replaced.
+        patience: Seconds to wait for the process that holds it.
+    """
+    place = folder.absolute()
+    if place in _HELD:
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(place.with_name(f".{place.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    end = time.monotonic() + patience
+    while not _lock(descriptor, folder):
+        if time.monotonic() > end:
+            os.close(descriptor)
+            raise InputError(
+                f"output_dir {folder}: another process runs in it; wait for its end, or give another --output_dir"
+            )
+        time.sleep(0.1)
+    _HELD[place] = descriptor
+
+
+def _lock(descriptor: int, folder: Path) -> bool:
+    """Whether nobody else holds it, or nobody can know."""
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        if error.errno not in _NO_LOCKS:
+            raise
+        logger.warning("%s: this file system has no locks; see that no second run is started in it", folder)
+    return True
+
+
+def check_new_folder(folder: Path) -> None:
+    """Refuse, before any work, a folder that holds something."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"output_dir: {folder} is a file; give a folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(f"output_dir: {folder} is not empty; give a new folder")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Give a folder beside a new one to write to, which becomes it when the block ends well.
+
+    Args:
+        folder: Passed `check_new_folder`. Whatever goes wrong, it stays as it was.
+    """
+    folder = Path(os.path.realpath(folder))  # a link stays
+    with saving(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:
+            whole = Path(aside) / "whole"
+            whole.mkdir()
+            yield whole
+            if folder.is_dir():  # an empty one
+                folder.rmdir()
+            whole.rename(folder)
+
+
+def write_model_folder(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    reports: Mapping[str, Any] | None = None,
+) -> None:
+    """Write weights as safetensors, configuration, tokenizer and reports beside their place, and rename when all is there.
+
+    Args:
+        folder: Passed `check_new_folder`.
+        model: What `save_pretrained` writes.
+        tokenizer: As well.
+        reports: File name -> JSON.
+    """
+    with new_folder(folder) as whole:
+        model.save_pretrained(whole)
+        tokenizer.save_pretrained(whole)
+        for name, report in (reports or {}).items():
+            write_json(whole / name, report)
+
+
+def build_once(path: Path, build: Callable[[Path], None], *, rebuild: bool = False) -> None:
+    """Make ``path`` unless it is there; of several processes that ask at once, one builds and the others wait.
+
+    Args:
+        path: The file to have. It appears only when it is whole and on the disk.
+        build: Writes the contents to the (empty, existing) file it is given.
+        rebuild: Make it again even if it is there.
+    """
+    path = Path(os.path.realpath(path))  # a link stays
+    if path.exists() and not rebuild:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = _identity(path)
+    with FileLock(path.with_name(f".{path.name}.lock")):
+        # Another process may have made it, or made it again, while this one waited for the lock.
+        if path.exists() and not (rebuild and _identity(path) == before):
+            return
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.partial-", dir=path.parent)
+        os.close(descriptor)
+        partial = Path(name)
+        try:
+            build(partial)
+            with open(partial, "rb+") as file:
+                os.fsync(file.fileno())
+            partial.chmod(0o644)
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def remove_cached(path: Path) -> None:
+    """Delete a cached file and its lock file; not being there is fine."""
+    for file in (path, path.with_name(f".{path.name}.lock")):
+        file.unlink(missing_ok=True)
+
+
+def usable_cache_dir(preferred: Path | None) -> Path:
+    """Return ``preferred`` if files can be made there, otherwise this user's folder under the system's temporary one.
+
+    The answer is the same in every process of a machine, so that one builds for all.
+
+    Args:
+        preferred: Folder to use if possible; None = there is none.
+    """
+    if preferred is not None and _can_write(preferred):
+        return preferred
+    fallback = Path(tempfile.gettempdir()) / f"bert-recipes-{_user_name()}"
+    if preferred is not None:
+        logger.warning(
+            "%s: cannot be written to, so what can be made again is kept in %s; name another folder with --data_cache_dir",
+            preferred,
+            fallback,
+        )
+    fallback.mkdir(mode=0o700, exist_ok=True)
+    if hasattr(os, "getuid") and fallback.stat().st_uid != os.getuid():
+        raise PermissionError(13, "belongs to another user; name another folder with --data_cache_dir", str(fallback))
+    return fallback
+
+
+def _can_write(folder: Path) -> bool:
+    """Return whether a file can be made in ``folder``, making the folder if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what changes when a file is replaced, None if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        status = path.stat()
+        return status.st_ino, status.st_mtime_ns
+    return None
+
+
+def _user_name() -> str:
+    """Return a name for this user; containers may run under a number that has none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+_PART_BYTES = 1 << 20
+
+
+def fingerprint_files(paths: Iterable[Path]) -> str:
+    """SHA-256 (hex) of the sizes of files, of their first and of their last megabyte, in their order.
+
+    Args:
+        paths: Files; where they lie does not matter.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        size = path.stat().st_size
+        digest.update(f"{size}\n".encode())
+        with open(path, "rb") as file:
+            digest.update(file.read(_PART_BYTES))
+            file.seek(max(0, size - _PART_BYTES))
+            digest.update(file.read(_PART_BYTES))
+    return digest.hexdigest()

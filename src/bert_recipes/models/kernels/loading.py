@@ -1,0 +1,146 @@
+"""Which implementation of the kernels a machine can have."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bert_recipes.models.kernels import plain
+
+
+logger = logging.getLogger(__name__)
+
+# A module with the functions of plain.py: it is their description.
+Kernels = Any
+
+FAST_LAYERS = ("auto", "plain", "off")
+SOURCES = sorted(Path(__file__).with_name("cpu").glob("*.cpp"))
+HEADER = Path(__file__).with_name("cpu") / "common.h"
+# Of the sum that a library has to get right before it is used.
+CHECKED_ROWS = 65_536
+FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
+
+
+def load_kernels(name: str, device: torch.device) -> Kernels | None:
+    """Open, and where needed compile, the kernels.
+
+    Args:
+        name: "auto": compiled where that is possible, otherwise None; "plain": torch operations (slow, for comparison);
+            "off": None.
+        device: Of the model.
+
+    Returns:
+        A module with the functions of `bert_recipes.models.kernels.plain`, or None: stock layers are then the best choice.
+    """
+    if name == "plain":
+        return plain
+    if name == "off" or device.type != "cpu":
+        return None
+    return _compiled()
+
+
+@functools.cache
+def _compiled() -> Kernels | None:
+    """The compiled module; None, with a log line, where it cannot be built."""
+    try:
+        reason = _why_not()
+        if reason is None:
+            return _build()
+    # What torch's builder, a compiler, a linker or a file system may say.
+    except (ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+        reason = _gist(error)
+    logger.warning("no compiled kernels (%s): stock layers are used, which are slower", reason)
+    return None
+
+
+def _why_not() -> str | None:
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return f"they are for Linux on x86-64, this is {sys.platform} on {platform.machine()}"
+    if not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
+        return "this CPU has no AVX2"
+    if _library().is_file():
+        return None
+    compiler = os.environ.get("CXX", "c++")
+    if shutil.which(compiler) is None:
+        return f"{compiler} not found; install a C++ compiler"
+    with _interpreters_tools():
+        return None if shutil.which("ninja") else "ninja not found; pip install ninja"
+
+
+@contextlib.contextmanager
+def _interpreters_tools() -> Iterator[None]:
+    """What pip has installed beside the interpreter is found, though its environment may not be activated."""
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def _gist(error: Exception) -> str:
+    """One line: the compiler's first error, or what the exception says first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return next((line for line in lines if "error:" in line), lines[0])
+
+
+def _build() -> Kernels:
+    library = _library()
+    if not library.is_file():
+        _compile(library)
+    torch.ops.load_library(str(library))
+    # A library that was compiled elsewhere, or against another OpenMP, shows itself here and not in somebody's weights.
+    # So many rows are shared by the threads, and the numbers are small enough for every order of adding to be exact.
+    values = (torch.arange(CHECKED_ROWS * 8) % 13).float().view(CHECKED_ROWS, 8)
+    if not torch.equal(torch.ops.bert_recipes.column_sum(values), plain.column_sum(values)):
+        raise RuntimeError(f"{library} computes wrong sums; delete it")
+    return torch.ops.bert_recipes
+
+
+@functools.cache
+def _library() -> Path:
+    """Where the library is or will be. A home folder may be shared between machines: the name says what it is compiled for."""
+    from torch.utils import cpp_extension  # takes time, and is needed here only
+
+    identity = [file.read_text(encoding="utf-8") for file in (HEADER, *SOURCES)]
+    identity += [*FLAGS, torch.__version__, platform.python_version(), _processor()]
+    name = f"bert_recipes_cpu_{hashlib.sha256(chr(0).join(identity).encode()).hexdigest()[:12]}"
+    return Path(cpp_extension._get_build_directory("bert_recipes", verbose=False)) / f"{name}.so"
+
+
+def _compile(library: Path) -> None:
+    import fcntl  # Linux only
+
+    from torch.utils import cpp_extension
+
+    # The system gives this lock back however a process ends; torch's own lock file stays behind a killed one.
+    with (library.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if library.is_file():
+            return
+        logger.info("compiling kernels for this CPU (once, some twenty seconds): %s", library.parent)
+        with tempfile.TemporaryDirectory(dir=library.parent) as place, _interpreters_tools():
+            sources = [str(file) for file in SOURCES]
+            cpp_extension.load(
+                library.stem, sources, extra_cflags=[*FLAGS], build_directory=place, is_python_module=False
+            )
+            os.replace(Path(place) / library.name, library)
+
+
+def _processor() -> str:
+    """Name and abilities of the processor."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags"))}))

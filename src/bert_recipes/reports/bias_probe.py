@@ -1,0 +1,151 @@
+"""A measured probe of one bias: whether a masked-LM expects "he" or "she" of a person of an occupation.
+
+The method is that of a template test: `[MASK] is a nurse.`; the probabilities of all forms of "he" and of "she" at the mask
+are put beside each other, P(she) = p_she / (p_he + p_she), and averaged over a few templates. What stands in the table is
+English, two pronouns, and this project's own short list of occupations: a sample, no audit, and no statement on people.
+"""
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from bert_recipes.checkpointing import check_checkpoint, opening
+from bert_recipes.errors import InputError, saving
+from bert_recipes.files import hash_of, write_json
+from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.training.run import WEIGHTS_FILE
+
+
+logger = logging.getLogger(__name__)
+
+PROBE_FILE = "bias_probe.json"
+# Our own: everyday words, chosen before any model was looked at. "person" is what the model expects of anybody.
+BASELINE = "person"
+OCCUPATIONS = (
+    *("accountant", "artist", "baker", "builder", "carpenter", "cleaner", "clerk", "cook", "dancer", "designer"),
+    *("doctor", "driver", "engineer", "farmer", "guard", "hairdresser", "judge", "lawyer", "librarian", "manager"),
+    *("mechanic", "nurse", "painter", "pilot", "plumber", "professor", "programmer", "receptionist", "scientist"),
+    *("secretary", "singer", "soldier", "surgeon", "tailor", "teacher", "waiter", "writer"),
+)
+TEMPLATES = ("[MASK] is {}.", "[MASK] works as {}.", "my friend said that [MASK] wants to be {}.")
+PRONOUNS = {"he": ("he", "He"), "she": ("she", "She")}
+# Fewer make no table.
+MIN_OCCUPATIONS = 5
+
+
+class NoProbe(InputError):
+    """A model that opens, but has no head or no words for the probe."""
+
+
+@torch.no_grad()
+def probe_pronouns(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | None:
+    """Measure P(she) for every occupation whose words the tokenizer knows.
+
+    Returns:
+        What `bias_probe.json` holds: `templates`; `rows`, for each occupation (the baseline first) `p_she` and `mass`, the
+        mean of p_he + p_she, both 0 to 1, and `pieces`, into how many it is cut; `skipped` occupations that hold unknown
+        words. None where either pronoun is no piece of the vocabulary, too few occupations are known, or a sentence is too
+        long for the model.
+    """
+
+    def encode(text: str) -> list[int]:
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    vocabulary = tokenizer.get_vocab()
+    forms = {name: [vocabulary[form] for form in PRONOUNS[name] if form in vocabulary] for name in PRONOUNS}
+    named = {word: f"{'an' if word[0] in 'aeiou' else 'a'} {word}" for word in (BASELINE, *OCCUPATIONS)}
+    known = {word: text for word, text in named.items() if (ids := encode(text)) and tokenizer.unk_token_id not in ids}
+    if not all(forms.values()) or BASELINE not in known or len(known) <= MIN_OCCUPATIONS:
+        return None
+    # "[MASK]" in a text is ordinary text to this project's tokenizer, so it is put in as an id.
+    first, mask, last = tokenizer.cls_token_id, tokenizer.mask_token_id, tokenizer.sep_token_id
+    sentences = {
+        word: [
+            [first, *encode(left), mask, *encode(right), last]
+            for left, right in (template.format(text).split("[MASK]") for template in TEMPLATES)
+        ]
+        for word, text in known.items()
+    }
+    if max(len(ids) for filled in sentences.values() for ids in filled) > model.config.max_position_embeddings:
+        return None
+    model.eval()
+    rows = []
+    for word, filled in sentences.items():
+        shares, masses = [], []
+        for ids in filled:
+            logits = model(input_ids=torch.tensor([ids], device=model.device)).prediction_logits
+            probabilities = logits[0, ids.index(mask)].float().softmax(-1).cpu()
+            he, she = (float(probabilities[forms[name]].sum()) for name in PRONOUNS)
+            if not math.isfinite(he + she):
+                raise NoProbe("the model's outputs are not finite: there is nothing to probe")
+            shares.append(she / (he + she) if he + she > 0 else 0.5)
+            masses.append(he + she)
+        rows.append(
+            {
+                "occupation": word,
+                "p_she": round(sum(shares) / len(shares), 4),
+                "mass": float(f"{sum(masses) / len(masses):.4g}"),
+                "pieces": len(encode(word)),
+            }
+        )
+    return {"templates": list(TEMPLATES), "rows": rows, "skipped": [word for word in OCCUPATIONS if word not in known]}
+
+
+def probe_checkpoint(name: str) -> dict[str, Any]:
+    """Probe a checkpoint, ours or stock, by its folder or Hub name.
+
+    Raises:
+        NoProbe: It has no masked-LM head, or its tokenizer does not know the words.
+    """
+    cached_only = check_checkpoint(name)
+    with opening(name):
+        model, new = open_checkpoint(name, cached_only=cached_only)
+    lost = [key for key in new if key.startswith("cls.predictions.")]
+    if lost:
+        raise NoProbe(f"{name} has no masked-LM head (no weights for {min(lost)}): there is nothing to probe")
+    measured = probe_pronouns(model, load_tokenizer(name))
+    if measured is None:
+        raise NoProbe(
+            f"{name}: its tokenizer does not know the words of the probe (he, she, and at least {MIN_OCCUPATIONS} of "
+            f"{len(OCCUPATIONS)} occupations, in sentences that fit into the model); the probe is in English"
+        )
+    return measured
+
+
+def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None) -> Path:
+    """Write what was measured, with the hash of the weights that were probed where they are one file of this machine.
+
+    Args:
+        folder: A run, or a checkpoint.
+        measured: Of `probe_pronouns`.
+        file: Where to; default: `bias_probe.json` beside the weights.
+    """
+    weights, file = folder / WEIGHTS_FILE, file or folder / PROBE_FILE
+    with saving(file):
+        write_json(file, {**measured, **({"weights_sha256": hash_of(weights)} if weights.is_file() else {})})
+    return file
+
+
+def refresh_probe(folder: Path) -> None:
+    """Make `bias_probe.json` of a pre-training run where it is missing or was made with other weights.
+
+    A model that cannot be probed has no such file; a log line says why.
+    """
+    try:
+        probed = json.loads((folder / PROBE_FILE).read_text(encoding="utf-8"))["weights_sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        probed = None
+    weights = folder / WEIGHTS_FILE
+    if weights.is_file() and probed == hash_of(weights):
+        return
+    try:
+        write_probe(folder, probe_checkpoint(str(folder)))
+    except NoProbe as error:
+        logger.info("%s", error)

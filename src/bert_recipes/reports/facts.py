@@ -1,0 +1,655 @@
+"""From a finished run to one dict of facts: gathered while model and data are at hand, kept in report.json, read back."""
+
+import heapq
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from transformers import PreTrainedTokenizerBase
+
+from bert_recipes.checkpointing import STATE_FILE, TASK_FILE
+from bert_recipes.config import read_tree
+from bert_recipes.data.masking import IGNORE_INDEX
+from bert_recipes.data.order import PreTrainingOrder, epoch_order
+from bert_recipes.errors import InputError
+from bert_recipes.files import strict, write_json
+from bert_recipes.finetuning.arguments import read_task_file
+from bert_recipes.finetuning.kind import Prediction
+from bert_recipes.finetuning.run import FineTuningRun
+from bert_recipes.metrics.entities import count_entities, total_counts
+from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.tasks.rows import QuestionExample, TaggedExample, TextExample
+from bert_recipes.tasks.task import Task
+from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
+from bert_recipes.training.callbacks import describe_progress
+from bert_recipes.training.pretraining import PreTrainingData
+from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, name_of_run
+
+
+Facts = dict[str, Any]
+
+# Scores and calibration
+
+NUM_BINS = 15  # Guo et al. 2017, Table 1
+NUM_WORST = 12
+LONGEST_INPUT = 500
+# A matrix of more classes is not looked at but searched: then the most frequent mistakes are listed.
+MOST_CLASSES = 25
+NUM_MISTAKES = 20
+
+
+def calibration(probabilities: ArrayLike, outcomes: ArrayLike, num_bins: int = NUM_BINS) -> Facts:
+    """Bins of predictions by their probability, and the expected calibration error.
+
+    Args:
+        probabilities: float (N,), 0 to 1: what the model gave its prediction.
+        outcomes: bool (N,): whether the prediction was right.
+        num_bins: Of equal width; bin m holds those in ((m - 1) / num_bins, m / num_bins].
+
+    Source:
+        Naeini et al. 2015; Guo et al. 2017, "On Calibration of Modern Neural Networks", section 2.
+    """
+    given, right = np.asarray(probabilities, dtype=np.float64), np.asarray(outcomes, dtype=bool)
+    numbers = np.clip(np.ceil(given * num_bins).astype(np.int64) - 1, 0, num_bins - 1)
+    columns = [np.bincount(numbers, weights, num_bins).tolist() for weights in (None, given, right)]
+    bins = []
+    for number, (count, total, hits) in enumerate(zip(*columns, strict=True)):
+        low, high = number / num_bins, (number + 1) / num_bins
+        confidence, accuracy = (total / count, hits / count) if count else ((low + high) / 2, 0.0)
+        bins.append({"low": low, "high": high, "count": count, "confidence": confidence, "accuracy": accuracy})
+    error = sum(each["count"] * abs(each["accuracy"] - each["confidence"]) for each in bins) / len(given)
+    return {"bins": bins, "expected_calibration_error": error}
+
+
+def class_facts(names: Sequence[str], gold: Sequence[int], predicted: Sequence[int]) -> Facts:
+    """Scores of each class, and the confusion matrix (rows: right, columns: predicted) or, of many classes, the most frequent mistakes."""
+    pairs = Counter(zip(gold, predicted, strict=True))
+    right, columns, rows = Counter({a: n for (a, b), n in pairs.items() if a == b}), Counter(predicted), Counter(gold)
+    scores = [_score(right[number], columns[number], rows[number]) for number in range(len(names))]
+    facts: Facts = {"labels": list(names), "classes": scores}
+    if len(names) <= MOST_CLASSES:
+        return facts | {"confusion": [[pairs[a, b] for b in range(len(names))] for a in range(len(names))]}
+    wrong = heapq.nsmallest(NUM_MISTAKES, ((-count, a, b) for (a, b), count in pairs.items() if a != b))
+    return facts | {"mistakes": [[names[a], names[b], -count] for count, a, b in wrong]}
+
+
+def _score(right: int, predicted: int, support: int) -> Facts:
+    """As `sklearn.metrics.precision_recall_fscore_support` with zero_division=0."""
+    total = predicted + support
+    return {
+        "precision": right / predicted if predicted else 0.0,
+        "recall": right / support if support else 0.0,
+        "f1": 2 * right / total if total else 0.0,
+        "support": support,
+        "predicted": predicted,
+    }
+
+
+def _most_confident(rows: Iterable[int], probabilities: Sequence[float]) -> list[int]:
+    """Of equal ones the first."""
+    return heapq.nsmallest(NUM_WORST, rows, key=lambda row: -probabilities[row])
+
+
+def _wrong(gold: Sequence[Any], predicted: Sequence[Any], probabilities: Sequence[float]) -> list[int]:
+    return _most_confident((row for row in range(len(gold)) if gold[row] != predicted[row]), probabilities)
+
+
+def _hits(gold: Sequence[int], predicted: Sequence[int]) -> list[bool]:
+    return [a == b for a, b in zip(gold, predicted, strict=True)]
+
+
+def _texts(task: Task, example: TextExample) -> list[list[str]]:
+    """[name of the column, text] of an example's texts; a single text has no name."""
+    if example.text_pair is None:
+        return [["", clip(example.text)]]
+    names = [*task.text_columns, "text", "text"]
+    return [[names[0], clip(example.text)], [names[1], clip(example.text_pair)]]
+
+
+def clip(text: str, longest: int = LONGEST_INPUT) -> str:
+    """Make a text one line; keep the complete words at the beginning of a longer one."""
+    one_line = " ".join(text.split())
+    if len(one_line) <= longest:
+        return one_line
+    end = one_line.rfind(" ", longest // 2, longest + 1)
+    return f"{one_line[: longest if end < 0 else end]} ..."
+
+
+# Predictions by the form of the task: (task, labelled examples, their predictions) -> JSON values
+
+
+def _single_label(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    number_of = {name: number for number, name in enumerate(task.labels)}
+    gold = [int(example.label) for example in examples]
+    predicted = [number_of[prediction.value] for prediction in predictions]
+    probabilities = [float(prediction.probabilities[prediction.value]) for prediction in predictions]
+    worst = [
+        {
+            "texts": _texts(task, examples[row]),
+            "said": task.labels[predicted[row]],
+            "truth": task.labels[gold[row]],
+            "probability": probabilities[row],
+        }
+        for row in _wrong(gold, predicted, probabilities)
+    ]
+    hits = calibration(probabilities, _hits(gold, predicted))
+    return {**class_facts(task.labels, gold, predicted), "calibration": hits, "worst": worst}
+
+
+def _multi_label(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """Every label of every text is a decision."""
+    probabilities = np.array([[float(each.probabilities[name]) for name in task.labels] for each in predictions])
+    gold = np.array([[number in example.label for number in range(len(task.labels))] for example in examples])
+    predicted = probabilities >= 0.5
+    distances = np.abs(probabilities - gold)
+    rows = np.flatnonzero((predicted != gold).any(axis=1)).tolist()
+
+    def names(chosen: np.ndarray) -> str:
+        return ", ".join(task.labels[number] for number in np.flatnonzero(chosen)) or "none"
+
+    worst = []
+    for row in heapq.nlargest(NUM_WORST, rows, key=distances.max(axis=1).__getitem__):
+        number = int(distances[row].argmax())
+        said = {"texts": _texts(task, examples[row]), "said": names(predicted[row]), "truth": names(gold[row])}
+        worst.append({**said, "about": task.labels[number], "probability": float(probabilities[row, number])})
+    counts = zip(*(each.sum(axis=0).tolist() for each in (predicted & gold, predicted, gold)), strict=True)
+    return {
+        "labels": list(task.labels),
+        "classes": [_score(*numbers) for numbers in counts],
+        "calibration": calibration(probabilities.ravel(), gold.ravel()),
+        "worst": worst,
+    }
+
+
+MOST_DOTS = 1500
+
+
+def _regression(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    gold = np.array([float(example.label) for example in examples])
+    predicted = np.array([float(prediction.value) for prediction in predictions])
+    errors = np.abs(predicted - gold)
+    chosen = _evenly(len(gold), MOST_DOTS)
+    return {
+        "dots": [gold[chosen].tolist(), predicted[chosen].tolist()],
+        "mean_absolute_error": float(errors.mean()),
+        "root_mean_squared_error": float(np.sqrt((errors**2).mean())),
+        "error_of_the_mean": float(np.abs(gold - gold.mean()).mean()),
+        "worst": [
+            {"texts": _texts(task, examples[row]), "said": f"{predicted[row]:.3f}", "truth": f"{gold[row]:.3f}"}
+            for row in heapq.nlargest(NUM_WORST, range(len(gold)), key=errors.__getitem__)
+        ],
+    }
+
+
+def _choices(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """Classes are the positions of the choices."""
+    gold = [int(example.label) for example in examples]
+    predicted = [int(prediction.value) for prediction in predictions]
+    probabilities = [float(each.probabilities[number]) for each, number in zip(predictions, predicted, strict=True)]
+    names = [str(number + 1) for number in range(max(len(example.choices) for example in examples))]
+    worst = [
+        {
+            "texts": [["context", clip(examples[row].context)]],
+            "said": clip(examples[row].choices[predicted[row]]),
+            "truth": clip(examples[row].choices[gold[row]]),
+            "probability": probabilities[row],
+        }
+        for row in _wrong(gold, predicted, probabilities)
+    ]
+    hits = calibration(probabilities, _hits(gold, predicted))
+    return {**class_facts(names, gold, predicted), "calibration": hits, "worst": worst}
+
+
+CONTEXT_LETTERS = 220  # of a paragraph around an answer
+NUM_BARS = 10
+
+
+def _answers(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """A prediction's probability is its fraction among the best answers."""
+    may_be_none = "squad_v2" in task.metrics
+    scores = [_answer_scores(*pair, may_be_none) for pair in zip(examples, predictions, strict=True)]
+    probabilities = [float(prediction.probabilities) for prediction in predictions]
+    bars = Counter(min(int(f1 * NUM_BARS), NUM_BARS - 1) for _, f1 in scores)
+    wrong = _most_confident((row for row, (_, f1) in enumerate(scores) if f1 == 0), probabilities)
+    facts: Facts = {
+        "f1_counts": [bars[number] for number in range(NUM_BARS)],
+        "calibration": calibration(probabilities, [exact == 1 for exact, _ in scores]),
+        "worst": [_answer_error(examples[row], str(predictions[row].value), probabilities[row]) for row in wrong],
+    }
+    if may_be_none:
+        gold = [int(not example.answers) for example in examples]
+        predicted = [int(prediction.value == "") for prediction in predictions]
+        facts |= class_facts(["has an answer", "no answer"], gold, predicted)
+    return facts
+
+
+def _answer_scores(example: QuestionExample, prediction: Prediction, may_be_none: bool) -> tuple[float, float]:
+    """Exact match and F1 of one question, 0 to 1."""
+    gold = {example.idx: [answer.text for answer in example.answers or ()]}
+    predicted = {example.idx: str(prediction.value)}
+    values = squad_v2_scores(gold, predicted) if may_be_none else squad_scores(gold, predicted)
+    return values["exact" if may_be_none else "exact_match"] / 100, values["f1"] / 100
+
+
+def _answer_error(example: QuestionExample, predicted: str, probability: float) -> Facts:
+    """A wrong answer, with the paragraph around the right one."""
+    answers, context = example.answers or (), example.context
+    if answers:
+        start, end = answers[0].answer_start, answers[0].answer_start + len(answers[0].text)
+    else:
+        start = end = max(context.find(predicted), 0) if predicted else 0
+    first, last = start - CONTEXT_LETTERS, end + CONTEXT_LETTERS
+    # Complete words: from the first space on, up to the last one; a paragraph without any is cut where it falls.
+    first = 0 if first <= 0 else max(first, context.find(" ", first, start))
+    if last < len(context):
+        space = context.rfind(" ", end, last)
+        last = space if space > end else last
+    truths = list(dict.fromkeys(clip(each.text, 120) for each in answers))[:3]
+    return {
+        "question": clip(example.question),
+        # The spaces at its ends stay: it stands beside the answer.
+        "before": ("... " if first else "") + re.sub(r"\s+", " ", context[first:start]),
+        "answer": clip(answers[0].text) if answers else "",
+        "after": re.sub(r"\s+", " ", context[end:last]) + (" ..." if last < len(context) else ""),
+        "said": clip(predicted) or "no answer",
+        "truth": " / ".join(truths) or "no answer",
+        "probability": probability,
+    }
+
+
+CONTEXT_WORDS = 14  # on each side of a wrong one
+
+
+def _tags(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """Of words; with the task's metric "entities" also of complete entities."""
+    number_of = {name: number for number, name in enumerate(task.labels)}
+    gold = [number for example in examples for number in example.labels]
+    predicted = [number_of[name] for prediction in predictions for name in prediction.value]
+    probabilities = [value for prediction in predictions for value in prediction.probabilities]
+    surest: dict[int, tuple[float, int]] = {}  # one word of each sentence: the examples shall differ
+    for row, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
+        named = [task.labels[number] for number in example.labels]
+        words = [word for word, pair in enumerate(zip(named, prediction.value, strict=True)) if pair[0] != pair[1]]
+        if words:
+            word = max(words, key=prediction.probabilities.__getitem__)
+            surest[row] = (prediction.probabilities[word], word)
+    rows = heapq.nsmallest(NUM_WORST, surest, key=lambda row: (-surest[row][0], row))
+    facts = class_facts(task.labels, gold, predicted) | {
+        "words": len(gold),
+        "calibration": calibration(probabilities, _hits(gold, predicted)),
+        "worst": [_tag_error(task, examples[row], predictions[row], surest[row][1]) for row in rows],
+    }
+    if "entities" in task.metrics:
+        counts = count_entities(
+            [[task.labels[number] for number in example.labels] for example in examples],
+            [prediction.value for prediction in predictions],
+        )
+        facts["entities"] = [
+            {"type": name, **_score(each.correct, each.predicted, each.gold)}
+            for name, each in {**counts, "all": total_counts(counts)}.items()
+        ]
+    return facts
+
+
+def _tag_error(task: Task, example: TaggedExample, prediction: Any, word: int) -> Facts:
+    first, end = max(0, word - CONTEXT_WORDS), word + 1 + CONTEXT_WORDS
+    return {
+        "before": ("... " if first else "") + clip(" ".join(example.tokens[first:word])),
+        "word": clip(example.tokens[word]),
+        "after": clip(" ".join(example.tokens[word + 1 : end])) + (" ..." if end < len(example.tokens) else ""),
+        "said": prediction.value[word],
+        "truth": task.labels[(example.labels or ())[word]],
+        "probability": float(prediction.probabilities[word]),
+    }
+
+
+# Fine-tuning
+
+# Of a larger split so many examples are looked at: a second or two, and fractions to half a percent.
+MOST_EXAMPLES = 50_000
+_GATHER = {
+    "single_label_classification": _single_label,
+    "multi_label_classification": _multi_label,
+    "regression": _regression,
+    "token_classification": _tags,
+    "question_answering": _answers,
+    "multiple_choice": _choices,
+}
+
+
+def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
+    """Gather what report.json holds from the predictions of the last evaluation; no model is run."""
+    trainer, task, args = run.trainer, run.task, run.trainer.args
+    if not trainer.is_world_process_zero():
+        return {}
+    return {
+        "kind": "finetuning",
+        "task": task.name,
+        "form": form_of(task),
+        "run": {
+            "checkpoint": run.checkpoint,
+            "parameters": trainer.model.num_parameters(),
+            "global_train_batch_size": trainer.global_batch_size,
+            "processes": args.world_size,
+            "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+        },
+        "splits": [
+            split_facts(task, name, each.split.name, each.split.examples, trainer.predictions)
+            for name, each in trainer.eval_splits.items()
+        ],
+    }
+
+
+def form_of(task: Task) -> str:
+    """The task's problem type where it classifies texts, else its kind."""
+    return task.problem_type if task.kind == "sequence_classification" else task.kind
+
+
+def split_facts(
+    task: Task, suffix: str, name: str, examples: Sequence[Any], all_predictions: Mapping[str, Sequence[Any]]
+) -> Facts:
+    """Gather what is known of one validation split; `suffix` stands before its metrics in the results.
+
+    `all_predictions` has a prediction of each example; a split whose outputs were not finite has none.
+    """
+    facts: Facts = {"name": name, "suffix": suffix, "examples": len(examples)}
+    if name not in all_predictions or not examples:
+        return facts | {"looked_at": 0}
+    chosen, predictions = _evenly(len(examples), MOST_EXAMPLES), all_predictions[name]
+    gather = _GATHER[form_of(task)]
+    found = gather(task, [examples[number] for number in chosen], [predictions[number] for number in chosen])
+    return facts | {"looked_at": len(chosen), **found}
+
+
+def _evenly(number: int, most: int) -> list[int]:
+    return np.linspace(0, number - 1, min(number, most)).round().astype(np.int64).tolist()
+
+
+# Pre-training: what the model says of held-out pairs
+
+# Pairs that are looked at: enough for the examples below, a second for BERT-base on a CPU.
+EXAMPLE_PAIRS = 16
+NUM_MASKS, NUM_VERDICTS_PER_LABEL = 8, 4
+CONTEXT_PIECES = 22
+LONGEST_TEXT = 320
+TOP_K = 5
+
+
+@torch.no_grad()
+def look_at_pairs(
+    model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, batch: dict[str, torch.Tensor]
+) -> Facts:
+    """Run the model once over a batch of held-out pairs, masked as an evaluation masks them.
+
+    Returns:
+        `pairs`, how many; `masks`: `before`, `after`, the text around a [MASK], `truth`, its piece, `probability` and `rank`
+        of that, `guesses`, the most likely pieces with their probabilities; `verdicts`: `first`, `second`, as they were
+        before masking, `is_next`, the probability, and `truth`, whether it does follow.
+    """
+    model.eval()
+    inputs = {name: values.to(model.device) for name, values in batch.items()}
+    output = model(**inputs, return_full_logits=False)
+    # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
+    logits = output.prediction_logits.float()[:, : len(tokenizer)].cpu()
+    rows, positions = (batch["labels"] != IGNORE_INDEX).nonzero(as_tuple=True)
+    is_hidden = batch["input_ids"][rows, positions] == tokenizer.mask_token_id
+    masks: list[Facts] = []
+    verdicts: list[Facts] = []
+    for row in range(len(batch["input_ids"])):
+        hidden = ((rows == row) & is_hidden).nonzero()[:, 0].tolist()
+        if hidden and len(masks) < NUM_MASKS:
+            number = hidden[len(hidden) // 2]  # the middle one
+            masks.append(_mask(tokenizer, batch, row, int(positions[number]), logits[number].softmax(-1)))
+    if output.seq_relationship_logits is not None and "next_sentence_label" in batch:
+        probabilities = output.seq_relationship_logits.float().softmax(-1)[:, 0].tolist()
+        labels = batch["next_sentence_label"].tolist()
+        of_label = [[row for row, label in enumerate(labels) if label == wanted] for wanted in (0, 1)]
+        for row in sorted(row for chosen in of_label for row in chosen[:NUM_VERDICTS_PER_LABEL]):
+            first, second = (_sentence(tokenizer, batch, row, segment) for segment in (0, 1))
+            verdict = {"first": first, "second": second, "is_next": probabilities[row], "truth": labels[row] == 0}
+            verdicts.append(verdict)
+    return {"pairs": len(batch["input_ids"]), "masks": masks, "verdicts": verdicts}
+
+
+def _mask(
+    tokenizer: PreTrainedTokenizerBase,
+    batch: dict[str, torch.Tensor],
+    row: int,
+    position: int,
+    probabilities: torch.Tensor,
+) -> Facts:
+    truth = int(batch["labels"][row, position])
+    values, ids = probabilities.topk(min(TOP_K, len(probabilities)))
+    pieces = tokenizer.convert_ids_to_tokens(batch["input_ids"][row].tolist())
+    segments, length = batch["token_type_ids"][row].tolist(), int(batch["attention_mask"][row].sum())
+    ends = (tokenizer.cls_token, tokenizer.sep_token)
+    inside = [p for p in range(length) if segments[p] == segments[position] and pieces[p] not in ends]
+    before = [p for p in inside if position - CONTEXT_PIECES <= p < position]
+    while before and before[0] > inside[0] and pieces[before[0]].startswith("##"):  # it begins with a complete word
+        del before[0]
+    after = [p for p in inside if position < p <= position + CONTEXT_PIECES]
+    return {
+        "before": ("... " if before and before[0] > inside[0] else "") + pieces_as_words([pieces[p] for p in before]),
+        "after": pieces_as_words([pieces[p] for p in after]) + (" ..." if after and after[-1] < inside[-1] else ""),
+        "truth": tokenizer.convert_ids_to_tokens(truth),
+        "probability": float(probabilities[truth]),
+        "rank": 1 + int((probabilities > probabilities[truth]).sum()),
+        "guesses": list(zip(tokenizer.convert_ids_to_tokens(ids.tolist()), values.tolist(), strict=True)),
+    }
+
+
+def _sentence(tokenizer: PreTrainedTokenizerBase, batch: dict[str, torch.Tensor], row: int, segment: int) -> str:
+    """A segment as it was before masking; of a long first one the end, which the second continues."""
+    ids = torch.where(batch["labels"][row] == IGNORE_INDEX, batch["input_ids"][row], batch["labels"][row])
+    kept = (batch["token_type_ids"][row] == segment) & (batch["attention_mask"][row] == 1)
+    pieces = tokenizer.convert_ids_to_tokens(ids[kept].tolist())
+    text = pieces_as_words([piece for piece in pieces if piece not in (tokenizer.cls_token, tokenizer.sep_token)])
+    if len(text) <= LONGEST_TEXT:
+        return text
+    if segment:
+        return f"{text[:LONGEST_TEXT].rpartition(' ')[0] or text[:LONGEST_TEXT]} ..."
+    return f"... {text[-LONGEST_TEXT:].partition(' ')[2] or text[-LONGEST_TEXT:]}"
+
+
+def pieces_as_words(pieces: Sequence[str]) -> str:
+    """Join pieces: "play ##ing" is "playing"."""
+    return " ".join(pieces).replace(" ##", "")
+
+
+# Pre-training: the run and its data
+
+# Enough for fractions to a percent, and read in a second from a store of any size.
+SAMPLED_PAIRS = 2048
+NUM_LENGTH_BARS = 16
+
+
+def describe_run(trainer: BertTrainer, data: PreTrainingData) -> Facts:
+    """Sizes of a run, for the log and the report; before training, which changes the batch split with the phase."""
+    args = trainer.args
+    return {
+        "parameters": trainer.model.num_parameters(),
+        "vocabulary": len(data.tokenizer),
+        "pairs_in_epoch_0": data.train.num_pairs(0),
+        "global_train_batch_size": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        "processes": args.world_size,
+        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+    }
+
+
+def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description: Facts, results: Facts) -> Facts:
+    """Gather what report.json holds; called by all processes, because where they shard the weights none can compute alone.
+
+    `data` is that of the first phase, `description` that of `describe_run` before training.
+    """
+    held_out, dataset = None, trainer.eval_dataset
+    if dataset is not None:
+        order = epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[
+            : min(EXAMPLE_PAIRS, trainer.max_eval_pairs or EXAMPLE_PAIRS)
+        ]
+        features = [dataset[(0, index)] for index in order.tolist()]
+        held_out = look_at_pairs(trainer.model, data.tokenizer, trainer.eval_collator(features))
+    facts: Facts = {"kind": "pretraining", "run": description, "identity": dict(data.identity), "held_out": held_out}
+    if trainer.is_world_process_zero():
+        steps = trainer.state.max_steps
+        parts = {"training": data.train, "held out": data.validation}
+        facts["remark"] = describe_progress(results, steps, steps, 0)
+        facts["corpus"] = {name: _describe_part(part) for name, part in parts.items() if part is not None}
+        facts["phases"] = [count_phase(trainer, part) for part in trainer.phases]
+    return facts
+
+
+def _describe_part(part: Any) -> dict[str, int]:
+    store = getattr(part, "store", None)  # instance files have none
+    names = () if store is None else ("documents", "sentences", "tokens")
+    return {**{name: int(getattr(store, f"num_{name}")) for name in names}, "pairs in epoch 0": part.num_pairs(0)}
+
+
+def count_phase(trainer: BertTrainer, part: TrainingPhase) -> Facts:
+    """Count over a sample of the micro-batches of a phase: lengths, pads, masks, next sentences.
+
+    The sample lies at equal distances over the phase's last pass over the data, whose table of pairs is at hand.
+    """
+    phase, dataset = part.phase, part.train_dataset
+    end = phase.end_step if phase.end_step > phase.first_step else trainer.state.max_steps
+    end = min(end, trainer.state.global_step)  # what was trained on, also where something ended the run before
+    batch = phase.global_batch
+    micro, _ = trainer.args.split_batch(batch, phase.micro_batch)
+    samples = (end - phase.first_step) * batch
+    order = PreTrainingOrder(dataset, samples, trainer.args.seed)
+    chosen = list(_sampled_batches(samples, dataset.num_pairs(_last_epoch(dataset, samples)), micro))
+    batches = (part.data_collator([dataset[key] for key in order.keys(begin, begin + micro)]) for begin in chosen)
+    return {
+        "steps": [phase.first_step, end],
+        "max_seq_length": int(dataset.max_seq_length),
+        "global_batch": batch,
+        "micro_batch": micro,
+        "trained_pairs": samples,
+        "sampled_batches": len(chosen),
+        "sampled_from": samples - (min(chosen) if chosen else 0),
+        **count_pairs(batches, int(dataset.max_seq_length), trainer.processing_class.mask_token_id),
+    }
+
+
+def _last_epoch(dataset: Any, samples: int) -> int:
+    epoch, before = 0, dataset.num_pairs(0)
+    while before < samples and dataset.num_pairs(epoch) > 0:
+        epoch += 1
+        before += dataset.num_pairs(epoch)
+    return epoch
+
+
+def _sampled_batches(samples: int, per_epoch: int, micro: int) -> Iterator[int]:
+    """First samples of complete micro-batches, rising, at equal distances over the last `per_epoch` samples."""
+    first, last = -(-max(samples - per_epoch, 0) // micro), samples // micro
+    number = min(max(SAMPLED_PAIRS // micro, 1), last - first)
+    for position in np.linspace(first, last - 1, max(number, 0)).round().astype(np.int64).tolist():
+        yield position * micro
+
+
+def count_pairs(batches: Iterable[dict[str, torch.Tensor]], longest: int, mask_id: int) -> Facts:
+    """Count over batches of the collator, whose pairs have at most `longest` tokens; with a histogram of their lengths."""
+    width = -(-longest // NUM_LENGTH_BARS)
+    edges = [width * number for number in range(-(-longest // width) + 1)]
+    lengths = np.zeros(len(edges) - 1, dtype=np.int64)
+    names = ("pairs", "positions", "tokens", "predicted", "masked", "kept", "next", "random_next")
+    sums = dict.fromkeys(names, 0)
+    for batch in batches:
+        tokens = batch["attention_mask"].sum(dim=1).numpy()
+        # A pair of exactly an edge's length belongs to the bar that ends there.
+        lengths += np.histogram(tokens - 0.5, bins=edges)[0]
+        predicted = batch["labels"] != IGNORE_INDEX
+        seen, right = batch["input_ids"][predicted], batch["labels"][predicted]
+        is_random = batch.get("next_sentence_label", torch.zeros(0, dtype=torch.int64))
+        sums["pairs"] += len(tokens)
+        sums["positions"] += batch["input_ids"].numel()
+        sums["tokens"] += int(tokens.sum())
+        sums["predicted"] += int(predicted.sum())
+        sums["masked"] += int((seen == mask_id).sum())
+        sums["kept"] += int((seen == right).sum())
+        sums["next"] += int((is_random == 0).sum())
+        sums["random_next"] += int(is_random.sum())
+    return {**sums, "length_edges": edges, "length_counts": lengths.tolist()}
+
+
+# Files of a run
+
+# What only the run itself can know: examples, counts over its data.
+FACTS_FILE = "report.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """A finished run: its name, "pretraining" or "finetuning", and what its files hold; `facts` is empty where it left none."""
+
+    name: str
+    kind: str
+    results: Facts
+    history: list[Facts]
+    facts: Facts
+    settings: Facts
+    task: Task | None
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Read a finished run."""
+    if not folder.is_dir():
+        raise InputError(
+            f"run: no folder {folder}; give the output_dir of a run of recipes/pretrain.py or finetune.py"
+        )
+    if not (folder / RESULTS_FILE).is_file():
+        what = "is not finished" if (folder / CONFIG_FILE).is_file() else "is no run"
+        raise InputError(f"run: {folder} {what}: it has no {RESULTS_FILE}; give the output_dir of a finished run")
+    results, facts, state = (read_object(folder / name) for name in (RESULTS_FILE, FACTS_FILE, STATE_FILE))
+    if facts and facts.get("format") != FORMAT:
+        raise InputError(
+            f"{folder / FACTS_FILE}: format {facts.get('format')!r}, this version reads {FORMAT}; move the file away and "
+            "the report is written without what is in it"
+        )
+    task = read_task_file(folder / TASK_FILE) if (folder / TASK_FILE).is_file() else None
+    # A run that left no facts, or that another version made, is known by its results.
+    kind = facts.get("kind") or ("finetuning" if task is not None or "task" in results else "pretraining")
+    settings = read_tree(folder / CONFIG_FILE)[0] if (folder / CONFIG_FILE).is_file() else {}
+    history = [line for line in state.get("log_history", []) if isinstance(line, dict)]
+    return RunFiles(name_of_run(folder), kind, results, history, facts, settings, task)
+
+
+def read_object(path: Path) -> Facts:
+    """Read a JSON object; an empty one where there is no file."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON ({error}); it is damaged") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: no JSON object; it is damaged")
+    return content
+
+
+@contextmanager
+def damage_as_one_line(what: object) -> Iterator[None]:
+    """Say in one line that the files of a run hold something else than a report is made of."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"{what}: its files cannot be read as a report ({reason}); are they damaged?") from error
+
+
+def write_facts(folder: Path, facts: Mapping[str, Any]) -> Path:
+    """Write report.json: strict JSON, numbers that are not finite as null."""
+    path = folder / FACTS_FILE
+    write_json(path, strict({"format": FORMAT, **facts}))
+    return path

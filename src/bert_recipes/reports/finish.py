@@ -1,0 +1,88 @@
+"""The end of a run: report, card, trackers, push; whatever goes wrong with report or card is a warning, for the run itself is done."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_recipes.errors import saving
+from bert_recipes.reports.card import write_card_of_run
+from bert_recipes.reports.facts import FACTS_FILE, write_facts
+from bert_recipes.reports.page import MARKDOWN_FILE, PAGE_FILE, write_report
+
+
+logger = logging.getLogger(__name__)
+
+
+def finish_run(
+    trainer: Any,
+    results: dict[str, Any],
+    *,
+    gather: Callable[[dict[str, Any]], Mapping[str, Any]],
+    table: Callable[[Mapping[str, Any]], str],
+    push: Callable[[], str | None],
+    files: Iterable[Path] = (),
+) -> None:
+    """Leave report and card in the run's folder, print the results, end the trackers, push.
+
+    Args:
+        trainer: After training; called in all processes.
+        results: all_results.json.
+        gather: Gives what report.json holds; called in every process.
+        table: Formats the results for the terminal.
+        push: Gives the model's page on the Hub, or None.
+        files: What the recipe has written beside the model.
+    """
+    folder, is_main = Path(trainer.args.output_dir), trainer.is_world_process_zero()
+    report = report_run(folder, lambda: gather(results), is_main=is_main)
+    if is_main:
+        print(table(results))  # noqa: T201  (the recipe's output)
+        names = ["all_results.json", *(file.name for file in (*files, *report, *write_card_of_run(folder)))]
+        print(f"model, {', '.join(names)}: {folder}")  # noqa: T201
+    trainer.trackers.finish()
+    url = push()
+    if url is not None and is_main:
+        print(f"on the Hub: {url}")  # noqa: T201
+
+
+def report_run(folder: Path, gather: Callable[[], Mapping[str, Any]], *, is_main: bool) -> list[Path]:
+    """Leave report.json and the report in a run's folder.
+
+    Args:
+        folder: The run's output_dir, all other files written.
+        gather: Gives what report.json holds; called in every process.
+        is_main: Whether this process writes.
+    """
+    if is_main:
+        # Of a run that resumes, an older report would tell of another model. What cannot be deleted cannot be written either,
+        # which is said below.
+        with contextlib.suppress(OSError):
+            for name in (FACTS_FILE, MARKDOWN_FILE, PAGE_FILE):
+                (folder / name).unlink(missing_ok=True)
+
+    def write() -> list[Path]:
+        facts = gather()
+        if not is_main:
+            return []
+        with saving(folder):
+            facts_file = write_facts(folder, facts)
+        return [*write_report(folder), facts_file]
+
+    return _without_harm(folder, write)
+
+
+def report_sweep(folder: Path) -> list[Path]:
+    """Write the report at the end of a sweep."""
+    return _without_harm(folder, lambda: write_report(folder))
+
+
+def _without_harm(folder: Path, write: Callable[[], list[Path]]) -> list[Path]:
+    try:
+        return write()
+    except Exception as error:  # whatever it is: hours of training are not lost for the sake of a report
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        message = "no report (%s); everything else is finished and in %s: `make report RUN=%s` tries again"
+        logger.warning(message, reason, folder, folder)
+        logger.debug("what the report met", exc_info=True)
+        return []

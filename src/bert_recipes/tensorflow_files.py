@@ -1,0 +1,653 @@
+"""Two of TensorFlow's file formats without TensorFlow: TFRecord files of `tf.train.Example`, and checkpoints of version 2 ("TensorBundle").
+
+A checkpoint PREFIX is PREFIX.index, a LevelDB table from names of variables to messages that say where each lies, and the shards
+PREFIX.data-00000-of-00001, which hold nothing but the variables' bytes. A file comes from anywhere: every checksum is compared, and
+whatever does not fit together is one `InputError`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+from bert_recipes.errors import InputError
+
+
+_CHUNK = 1 << 24
+
+
+def masked_crc32c(data: Any) -> int:
+    """CRC-32C of bytes or of an array's bytes, rotated and shifted as TensorFlow keeps it beside data that may hold checksums itself."""
+    view, crc = memoryview(data).cast("B") if len(data) else b"", 0
+    for start in range(0, len(view), _CHUNK):
+        crc = google_crc32c.extend(crc, bytes(view[start : start + _CHUNK]))
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+# Protocol buffers
+
+VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
+
+
+def iter_fields(data: bytes, only: int | None = None) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (number, wire type, bytes) of a message's fields, those of one number or all; ValueError: cut short, or no message."""
+    at = 0
+    while at < len(data):
+        tag, at = read_varint(data, at)
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == LENGTH_DELIMITED:
+            size, at = read_varint(data, at)
+            end = at + size
+        elif wire_type == VARINT:
+            end = read_varint(data, at)[1]
+        elif wire_type in (FIXED32, FIXED64):
+            end = at + (4 if wire_type == FIXED32 else 8)
+        else:
+            raise ValueError(f"field of unknown type {wire_type}")
+        if end > len(data):
+            raise ValueError("a field is cut short")
+        if only is None or number == only:
+            yield number, wire_type, data[at:end]
+        at = end
+
+
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at a position, and the position of the next byte; ValueError: cut short, or of more than ten bytes."""
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("a number is cut short")
+        value |= (data[at] & 0x7F) << shift
+        at += 1
+        if data[at - 1] < 0x80:
+            return value, at
+        shift += 7
+
+
+def encode_varint(value: int) -> bytes:
+    """A number, 0 or above, as a base-128 varint."""
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])
+
+
+# A field of the value 0 is left out: that is what a missing one means.
+
+
+def encode_int(number: int, value: int) -> bytes:
+    """A varint field."""
+    return encode_varint(number << 3 | VARINT) + encode_varint(value) if value else b""
+
+
+def encode_bytes(number: int, value: bytes) -> bytes:
+    """A length-delimited field."""
+    return encode_varint(number << 3 | LENGTH_DELIMITED) + encode_varint(len(value)) + value
+
+
+def encode_fixed32(number: int, value: int) -> bytes:
+    """A fixed32 field."""
+    return encode_varint(number << 3 | FIXED32) + value.to_bytes(4, "little") if value else b""
+
+
+def _int(value: bytes, wire_type: int) -> int:
+    if wire_type != VARINT:
+        raise ValueError("a number of another type")
+    number = read_varint(value, 0)[0] & 0xFFFFFFFFFFFFFFFF
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _message(value: bytes, wire_type: int) -> bytes:
+    if wire_type != LENGTH_DELIMITED:
+        raise ValueError("a part of another type")
+    return value
+
+
+# TFRecord
+
+HEADER_BYTES, FOOTER_BYTES = 12, 4
+# Fields of a Feature.
+_FLOAT_LIST, _INT64_LIST = 2, 3
+
+
+@cache
+def _length_header(length: int) -> bytes:
+    packed = struct.pack("<Q", length)
+    return packed + struct.pack("<I", masked_crc32c(packed))
+
+
+def write_record(file: BinaryIO, data: bytes) -> None:
+    """Append one record to a TFRecord file."""
+    file.write(b"".join((_length_header(len(data)), data, struct.pack("<I", masked_crc32c(data)))))
+
+
+def read_length(header: bytes) -> int:
+    """The length of the record that its first 12 bytes announce; ValueError: cut short, or the checksum is wrong."""
+    if len(header) < HEADER_BYTES:
+        raise ValueError("cut short")
+    length, crc = struct.unpack("<QI", header)
+    if crc != masked_crc32c(header[:8]):
+        raise ValueError("wrong checksum of the length")
+    return int(length)
+
+
+def check_record(data: bytes, footer: bytes) -> None:
+    """Compare a record's bytes with its checksum; ValueError: cut short, or the checksum is wrong."""
+    if len(footer) < FOOTER_BYTES:
+        raise ValueError("cut short")
+    if struct.unpack("<I", footer)[0] != masked_crc32c(data):
+        raise ValueError("wrong checksum")
+
+
+# Token ids and positions repeat: each number is encoded once.
+_varint = cache(encode_varint)
+
+
+@cache
+def _feature_header(name: str, kind: int, size: int) -> bytes:
+    """All of a feature's entry but its packed values, which come last and are `size` bytes."""
+    header = b""
+    # From the inside: packed values, Int64List or FloatList, Feature, map entry.
+    for number in (1, kind, 2):
+        header = bytes([number << 3 | LENGTH_DELIMITED]) + encode_varint(size + len(header)) + header
+    header = encode_bytes(1, name.encode("ascii")) + header
+    return bytes([1 << 3 | LENGTH_DELIMITED]) + encode_varint(size + len(header)) + header
+
+
+def encode_int64_feature(name: str, values: Iterable[int]) -> bytes:
+    """One entry of an Example: a list of integers, 0 and above."""
+    packed = b"".join(map(_varint, values))
+    return _feature_header(name, _INT64_LIST, len(packed)) + packed
+
+
+def encode_float_feature(name: str, values: Iterable[float]) -> bytes:
+    """One entry of an Example: a list of 32-bit floats."""
+    packed = np.fromiter(values, dtype="<f4").tobytes()
+    return _feature_header(name, _FLOAT_LIST, len(packed)) + packed
+
+
+def encode_example(entries: Iterable[bytes]) -> bytes:
+    """A serialized `tf.train.Example` with these features. TensorFlow writes them in an order that changes from record to record."""
+    return encode_bytes(1, b"".join(entries))
+
+
+def decode_example(data: bytes) -> dict[str, np.ndarray]:
+    """The features of a serialized `tf.train.Example`: int64 or float32 arrays; lists of bytes are left out. ValueError: no such message."""
+    features: dict[str, np.ndarray] = {}
+    for _, _, body in iter_fields(data, 1):
+        for _, _, entry in iter_fields(body, 1):
+            parts = {number: value for number, _, value in iter_fields(entry)}
+            if 1 not in parts or 2 not in parts:
+                raise ValueError("a feature without name or value")
+            for kind, _, values in iter_fields(parts[2]):
+                if kind in (_FLOAT_LIST, _INT64_LIST):
+                    # Packed or one by one: the bytes are the same.
+                    raw = b"".join(value for _, _, value in iter_fields(values, 1))
+                    decoded = np.frombuffer(raw, dtype="<f4") if kind == _FLOAT_LIST else _decode_varints(raw)
+                    features[parts[1].decode("utf-8")] = decoded
+    return features
+
+
+def _decode_varints(data: bytes) -> np.ndarray:
+    """int64 values of concatenated varints."""
+    octets = np.frombuffer(data, dtype=np.uint8)
+    if len(octets) == 0:
+        return np.empty(0, dtype=np.int64)
+    ends = np.flatnonzero(octets < 0x80)
+    if len(ends) == 0 or ends[-1] != len(octets) - 1:
+        raise ValueError("a number is cut short")
+    if len(ends) == len(octets):
+        return octets.astype(np.int64)
+    starts = np.concatenate(([0], ends[:-1] + 1))
+    sizes = ends - starts + 1
+    if sizes.max() > 10:
+        raise ValueError("a number of more than 10 bytes")
+    shifts = 7 * (np.arange(len(octets)) - np.repeat(starts, sizes))
+    parts = (octets & 0x7F).astype(np.uint64) << shifts.astype(np.uint64)
+    return np.bitwise_or.reduceat(parts, starts).astype(np.int64)
+
+
+# LevelDB tables
+
+_MAGIC = 0xDB4775248B80FB57
+_TABLE_FOOTER, _TRAILER = 48, 5
+_UNCOMPRESSED, _SNAPPY = 0, 1
+# TensorFlow's, so that our tables are its tables byte for byte.
+BLOCK_BYTES, _RESTART_INTERVAL = 262_144, 16
+# The index of BERT large with the optimiser's moments has some 1,200 entries in less than 100 KB.
+_MOST_BYTES = 1 << 24
+# What reading messages of no sense may raise.
+_DAMAGE = (ValueError, IndexError, struct.error, pa.ArrowException, OSError)
+
+
+def read_table(path: Path) -> dict[bytes, bytes]:
+    """Read a table of at most 16 MB: key -> value, in the order of the keys."""
+    if path.stat().st_size > _MOST_BYTES:
+        raise InputError(f"{path}: more than {_MOST_BYTES:,} bytes; no index of a checkpoint is that large")
+    data = path.read_bytes()
+    if len(data) < _TABLE_FOOTER or int.from_bytes(data[-8:], "little") != _MAGIC:
+        raise InputError(
+            f"{path}: no index of a TensorFlow checkpoint, or cut short (its last eight bytes are not those of such a file); "
+            "copy it again"
+        )
+    try:
+        footer = data[-_TABLE_FOOTER:]
+        *_, at = _read_handle(footer, 0)  # of the block for metadata, which holds none
+        table: dict[bytes, bytes] = {}
+        num_bytes, last = 0, None
+        for _, handle in _block_entries(_read_block(data, *_read_handle(footer, at)[:2])):
+            for key, value in _block_entries(_read_block(data, *_read_handle(handle, 0)[:2])):
+                # Keys share their beginnings, so a few bytes can stand for many.
+                num_bytes += len(key) + len(value) + 64
+                if (last is not None and key <= last) or num_bytes > _MOST_BYTES:
+                    raise ValueError("keys out of order, or too many")
+                table[key] = value
+                last = key
+    except _DAMAGE as error:
+        raise InputError(f"{path}: damaged ({error}); copy it again") from error
+    return table
+
+
+def _read_handle(data: bytes, at: int) -> tuple[int, int, int]:
+    """Offset and size of a block, and the position of the next byte."""
+    offset, at = read_varint(data, at)
+    size, at = read_varint(data, at)
+    return offset, size, at
+
+
+def _read_block(data: bytes, offset: int, size: int) -> bytes:
+    if offset + size + _TRAILER > len(data) - _TABLE_FOOTER:
+        raise ValueError(f"a block of {size:,} bytes at {offset:,} goes beyond its end")
+    stored, trailer = data[offset : offset + size], data[offset + size : offset + size + _TRAILER]
+    if struct.unpack("<I", trailer[1:])[0] != masked_crc32c(data[offset : offset + size + 1]):
+        raise ValueError(f"wrong checksum of the block at {offset:,}")
+    if trailer[0] == _UNCOMPRESSED:
+        return stored
+    length, _ = read_varint(stored, 0)
+    if trailer[0] != _SNAPPY or length > _MOST_BYTES:
+        raise ValueError(f"the block at {offset:,} is compressed in an unknown way")
+    return bytes(pa.decompress(stored, decompressed_size=length, codec="snappy", asbytes=True))
+
+
+def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    (num_restarts,) = struct.unpack("<I", block[-4:])
+    end = len(block) - 4 * (num_restarts + 1)
+    if end < 0:
+        raise ValueError("a block of which the end is missing")
+    at, key = 0, b""
+    while at < end:
+        shared, at = read_varint(block, at)
+        own, at = read_varint(block, at)
+        size, at = read_varint(block, at)
+        if shared > len(key) or at + own + size > end:
+            raise ValueError("an entry goes beyond its block")
+        key = key[:shared] + block[at : at + own]
+        yield key, block[at + own : at + own + size]
+        at += own + size
+
+
+def write_table(path: Path, items: Iterable[tuple[bytes, bytes]], *, block_bytes: int = BLOCK_BYTES) -> None:
+    """Write a table without compression, byte for byte as TensorFlow does; `items` come in the order of their keys."""
+    blocks, index = _Block(), _Block(restart_interval=1)
+    last: tuple[bytes, bytes] | None = None  # the last key of the block before, and where the block lies
+    with open(path, "wb") as file:
+        for key, value in items:
+            if len(key) + len(value) >= 2 * block_bytes and blocks.buffer:
+                last = (blocks.last_key, _write_block(file, blocks.finish()))
+                blocks = _Block()
+            if last is not None:
+                index.add(_separator(last[0], key), last[1])
+                last = None
+            blocks.add(key, value)
+            if blocks.num_bytes >= block_bytes:
+                last = (key, _write_block(file, blocks.finish()))
+                blocks = _Block()
+        if blocks.buffer:
+            last = (blocks.last_key, _write_block(file, blocks.finish()))
+        metadata = _write_block(file, _Block().finish())
+        if last is not None:
+            index.add(_successor(last[0]), last[1])
+        footer = metadata + _write_block(file, index.finish())
+        file.write(footer.ljust(_TABLE_FOOTER - 8, b"\0") + _MAGIC.to_bytes(8, "little"))
+
+
+class _Block:
+    """A block that is being filled."""
+
+    def __init__(self, restart_interval: int = _RESTART_INTERVAL) -> None:
+        self.buffer = bytearray()
+        self.last_key = b""
+        self._interval, self._restarts, self._since_restart = restart_interval, [0], 0
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.buffer) + 4 * (len(self._restarts) + 1)
+
+    def add(self, key: bytes, value: bytes) -> None:
+        shared = 0
+        if self._since_restart < self._interval:
+            shared = _num_shared(self.last_key, key)
+        else:
+            self._restarts.append(len(self.buffer))
+            self._since_restart = 0
+        for number in (shared, len(key) - shared, len(value)):
+            self.buffer += encode_varint(number)
+        self.buffer += key[shared:] + value
+        self.last_key = key
+        self._since_restart += 1
+
+    def finish(self) -> bytes:
+        return bytes(self.buffer) + struct.pack(f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts))
+
+
+def _write_block(file: BinaryIO, block: bytes) -> bytes:
+    """Append a block with its trailer; return where it lies."""
+    handle = encode_varint(file.tell()) + encode_varint(len(block))
+    typed = block + bytes([_UNCOMPRESSED])
+    file.write(typed + struct.pack("<I", masked_crc32c(typed)))
+    return handle
+
+
+def _num_shared(first: bytes, second: bytes) -> int:
+    most = min(len(first), len(second))
+    return next((at for at in range(most) if first[at] != second[at]), most)
+
+
+def _separator(last: bytes, following: bytes) -> bytes:
+    """A short key that is no smaller than `last` and smaller than `following`."""
+    at = _num_shared(last, following)
+    if at < min(len(last), len(following)) and last[at] + 1 < following[at]:
+        return last[:at] + bytes([last[at] + 1])
+    return last
+
+
+def _successor(last: bytes) -> bytes:
+    """A short key that is no smaller than `last`."""
+    at = next((at for at, octet in enumerate(last) if octet != 0xFF), None)
+    return last if at is None else last[:at] + bytes([last[at] + 1])
+
+
+# Checkpoints
+
+INDEX_SUFFIX = ".index"
+HEADER_KEY = b""
+# Begins the keys of slices; a name of a variable begins with a letter, a digit or "." "_" ">".
+_SLICE_PREFIX = b"\0"
+# The version of the format that TensorFlow has written since 2016.
+_VERSION = 1
+BFLOAT16 = "bfloat16"
+# DataType -> its name, which is numpy's but for bfloat16. Others are named but not read.
+_DTYPES = {1: "float32", 2: "float64", 3: "int32", 9: "int64", 14: BFLOAT16, 19: "float16"}
+_NUMBERS = {name: number for number, name in _DTYPES.items()}
+# One dimension of a slice: where it starts, and how long it is; -1: all of it.
+Extent = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a variable, or a slice of one, lies: `size` bytes from `offset` on in a shard, and their masked CRC-32C.
+
+    A partitioned variable has `slices`, the extents of each by dimension, and its own place means nothing.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    shard: int = 0
+    offset: int = 0
+    size: int = 0
+    crc: int = 0
+    slices: tuple[tuple[Extent, ...], ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the shape takes."""
+        return math.prod(self.shape) * (2 if self.dtype == BFLOAT16 else np.dtype(self.dtype).itemsize)
+
+
+def parse_header(data: bytes) -> tuple[int, bool]:
+    """Number of shards, and whether their numbers are big-endian; ValueError: no header, or of a later version of the format."""
+    values = {1: 0, 2: 0}
+    for number, wire_type, value in iter_fields(data):
+        if number in values:
+            values[number] = _int(value, wire_type)
+        elif number == 3 and any(_int(v, kind) > _VERSION for n, kind, v in iter_fields(value) if n == 2):
+            raise ValueError("a later version of the format")
+    if not 1 <= values[1] <= 99_999 or values[2] not in (0, 1):
+        raise ValueError(f"its header names {values[1]} files of data and byte order {values[2]}")
+    return values[1], values[2] == 1
+
+
+def serialize_header(num_shards: int, *, is_big_endian: bool = False) -> bytes:
+    """Write the header."""
+    return encode_int(1, num_shards) + encode_int(2, int(is_big_endian)) + encode_bytes(3, encode_int(1, _VERSION))
+
+
+def parse_entry(data: bytes) -> Entry:
+    """Read an entry; ValueError: no entry, or with negative numbers."""
+    values = dict.fromkeys((1, 3, 4, 5), 0)
+    shape: list[int] = []
+    slices, crc = [], 0
+    for number, wire_type, value in iter_fields(data):
+        if number in values:
+            values[number] = _int(value, wire_type)
+        elif number == 2:
+            shape = [
+                next((_int(v, kind) for n, kind, v in iter_fields(_message(part, part_kind)) if n == 1), 0)
+                for inner, part_kind, part in iter_fields(_message(value, wire_type))
+                if inner == 2
+            ]
+        elif number == 6 and wire_type == FIXED32:
+            crc = int.from_bytes(value, "little")
+        elif number == 7:
+            slices.append(tuple(_parse_extents(_message(value, wire_type))))
+    if min(*values.values(), *shape, 0) < 0 or len(shape) > 8:
+        raise ValueError("a negative place, size or dimension, or too many dimensions")
+    dtype = _DTYPES.get(values[1], f"type {values[1]}")
+    return Entry(dtype, tuple(shape), values[3], values[4], values[5], crc, tuple(slices))
+
+
+def _parse_extents(data: bytes) -> Iterator[Extent]:
+    for _, wire_type, value in iter_fields(data, 1):
+        found = {number: _int(size, kind) for number, kind, size in iter_fields(_message(value, wire_type))}
+        yield found.get(1, 0), found.get(2, -1)
+
+
+def serialize_entry(entry: Entry) -> bytes:
+    """Write an entry without slices, byte for byte as TensorFlow does."""
+    dimensions = b"".join(encode_bytes(2, encode_int(1, size)) for size in entry.shape)
+    numbers = [encode_int(number, value) for number, value in ((3, entry.shard), (4, entry.offset), (5, entry.size))]
+    parts = [encode_int(1, _NUMBERS[entry.dtype]), encode_bytes(2, dimensions), *numbers, encode_fixed32(6, entry.crc)]
+    return b"".join(parts)
+
+
+def slice_key(name: bytes, extents: tuple[Extent, ...]) -> bytes:
+    """The key under which the entry of a slice stands. Source: tensorflow/core/lib/strings/ordered_code.cc."""
+    escaped = b"".join({0: b"\0\xff", 255: b"\xff\0"}.get(octet, bytes([octet])) for octet in name)
+    parts = [_ordered(0), escaped, b"\0\1", _ordered(len(extents))]
+    return b"".join([*parts, *(_ordered_signed(number) for extent in extents for number in extent)])
+
+
+def _ordered(value: int) -> bytes:
+    """A number, 0 or above, whose bytes sort as it does: how many bytes, then those."""
+    size = (value.bit_length() + 7) // 8
+    return bytes([size]) + value.to_bytes(size, "big")
+
+
+def _ordered_signed(value: int) -> bytes:
+    """A number of either sign: as many leading bits of its sign as it has bytes, then its bits, seven a byte."""
+    size = (~value if value < 0 else value).bit_length() // 7 + 1
+    header = ((1 << size) - 1) << (7 * size)  # of 8 * size bits
+    return ((value & ((1 << (8 * size)) - 1)) ^ header).to_bytes(size, "big")
+
+
+def shown(name: str) -> str:
+    """A name for a message: on one line, whatever it holds, and not too long."""
+    text = name if name.isprintable() else ascii(name)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable's name, type ("type N" for one that is not read) and dimensions."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class BundleReader:
+    """A checkpoint of TensorFlow, open for reading: `variables` by name, in the order of the names; a partitioned one is one.
+
+    Opening reads the index and sees that each variable's bytes are as many as its shape takes and lie within their file.
+
+    Example:
+        >>> reader = BundleReader(Path("uncased_L-12_H-768_A-12/bert_model.ckpt"))  # doctest: +SKIP
+        >>> reader.read("bert/embeddings/word_embeddings").shape  # doctest: +SKIP
+        (30522, 768)
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        self._index_file = prefix.with_name(prefix.name + INDEX_SUFFIX)
+        table = read_table(self._index_file)
+        try:
+            self._num_shards, self._is_big_endian = parse_header(table.pop(HEADER_KEY, b""))
+            self._entries = {key: parse_entry(value) for key, value in table.items()}
+            self._names = {key.decode("utf-8"): key for key in table if not key.startswith(_SLICE_PREFIX)}
+            for name in self._names:
+                self._check(name)
+        except ValueError as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{self._index_file}: damaged ({error}); copy it again") from error
+        self.variables = {
+            name: Variable(name, self._entries[key].dtype, self._entries[key].shape)
+            for name, key in self._names.items()
+        }
+
+    def read(self, name: str) -> np.ndarray:
+        """Read a variable's values in this machine's byte order; those of bfloat16, which numpy does not have, as float32."""
+        key = self._names[name]
+        entry = self._entries[key]
+        if entry.dtype not in _NUMBERS or not math.prod(entry.shape):
+            raise InputError(
+                f"{self._index_file}: {shown(name)} is {entry.dtype} {list(entry.shape)}, which is no weight of a network"
+            )
+        if not entry.slices:
+            return self._read_entry(name, entry)
+        parts = [(extents, self._read_entry(name, self._entries[slice_key(key, extents)])) for extents in entry.slices]
+        values, seen = np.empty(entry.shape, parts[0][1].dtype), np.zeros(entry.shape, dtype=bool)
+        for extents, part in parts:
+            where = tuple(slice(start, start + size) for (start, _), size in zip(extents, part.shape, strict=True))
+            values[where], seen[where] = part, True
+        if not seen.all():
+            raise InputError(
+                f"{self._index_file}: damaged (the slices of {shown(name)} do not cover it); copy it again"
+            )
+        return values
+
+    def _read_entry(self, name: str, entry: Entry) -> np.ndarray:
+        path = self._shard_file(entry)
+        with open(path, "rb") as file:
+            file.seek(entry.offset)
+            octets = np.fromfile(file, dtype=np.uint8, count=entry.size)
+        if masked_crc32c(octets) != entry.crc:
+            raise InputError(f"{path}: damaged (wrong checksum of {shown(name)}); copy it again")
+        kind = np.dtype(np.uint16 if entry.dtype == BFLOAT16 else entry.dtype)
+        values = octets.view(kind.newbyteorder(">" if self._is_big_endian else "<")).astype(kind, copy=False)
+        if entry.dtype == BFLOAT16:
+            # Its bits are the upper half of a float32's.
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        return values.reshape(entry.shape)
+
+    def _check(self, name: str) -> None:
+        """See that a variable's bytes, or those of its slices, are there and are as many as its shape takes."""
+        key = self._names[name]
+        whole = self._entries[key]
+        if whole.dtype not in _NUMBERS:
+            return
+        parts = [whole]
+        if whole.slices:
+            parts = [self._entries.get(slice_key(key, extents), Entry("", ())) for extents in whole.slices]
+            boxes = [self._box(extents, whole.shape) for extents in whole.slices]
+            fits = all(
+                part.dtype == whole.dtype and part.shape == box[1] for part, box in zip(parts, boxes, strict=True)
+            )
+            if not fits or sum(math.prod(box[1]) for box in boxes) != math.prod(whole.shape):
+                raise ValueError(f"the slices of {shown(name)} are not that variable")
+        for part in parts:
+            if part.num_bytes != part.size or part.shard >= self._num_shards:
+                raise ValueError(
+                    f"{shown(name)}, {part.dtype} {list(part.shape)}, has {part.size:,} bytes in file {part.shard}"
+                )
+            path = self._shard_file(part)
+            if not path.is_file():
+                raise InputError(f"{path}: missing; it belongs to {self._index_file.name}, copy it there")
+            if part.offset + part.size > path.stat().st_size:
+                raise InputError(
+                    f"{path}: {path.stat().st_size:,} bytes, but {shown(name)} ends at {part.offset + part.size:,}: it is cut "
+                    f"short, or belongs to another {self._index_file.name}; copy both again"
+                )
+
+    @staticmethod
+    def _box(extents: tuple[Extent, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Where a slice starts, and its sizes."""
+        pairs = zip(extents, shape, strict=True)
+        sizes = tuple(whole - start if length == -1 else length for (start, length), whole in pairs)
+        starts = tuple(start for start, _ in extents)
+        if any(a < 0 or n < 0 or a + n > whole for a, n, whole in zip(starts, sizes, shape, strict=True)):
+            raise ValueError("a slice goes beyond its variable")
+        return starts, sizes
+
+    def _shard_file(self, entry: Entry) -> Path:
+        return shard_file(self.prefix, entry.shard, self._num_shards)
+
+
+def shard_file(prefix: Path, shard: int, num_shards: int) -> Path:
+    """Where a checkpoint's data lies."""
+    return prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{num_shards:05d}")
+
+
+class BundleWriter:
+    """A checkpoint that is being written, in one file of data. The index is written last, when the block ends well.
+
+    Example:
+        >>> with BundleWriter(Path("bert_model.ckpt")) as writer:  # doctest: +SKIP
+        ...     writer.add("global_step", np.asarray(0))
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        self._prefix = prefix
+        self._entries: dict[str, Entry] = {}
+        self._num_bytes = 0
+
+    def __enter__(self) -> BundleWriter:
+        self._file = open(shard_file(self._prefix, 0, 1), "wb")
+        return self
+
+    def add(self, name: str, values: np.ndarray) -> None:
+        """Write float32, float64, float16, int32 or int64 under a new name. TensorFlow writes names in order; any order is read."""
+        if not name or name in self._entries or values.dtype.name not in _NUMBERS:
+            raise ValueError(f"{name!r} is no new name, or {values.dtype.name} is not written")
+        octets = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+        entry = Entry(values.dtype.name, values.shape, 0, self._num_bytes, octets.nbytes, masked_crc32c(octets))
+        self._file.write(octets.data)
+        self._num_bytes += octets.nbytes
+        self._entries[name] = entry
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._file.close()
+        if error is None:
+            items = sorted((name.encode("utf-8"), serialize_entry(entry)) for name, entry in self._entries.items())
+            index_file = self._prefix.with_name(self._prefix.name + INDEX_SUFFIX)
+            write_table(index_file, [(HEADER_KEY, serialize_header(1)), *items])

@@ -1,0 +1,473 @@
+"""Train a WordPiece vocabulary: count words, fix the alphabet, let `tokenizers` find the pieces.
+
+The library's trainer numbers some pieces in the order of a hash map, which differs from run to run. Here the words are
+counted in Python, and every single-character piece is given to the trainer in a fixed order before it starts. What is left
+to it, joining the most frequent pair of pieces, has one possible result. So the vocabulary is a function of the word counts
+and the settings: not of the order of the texts, the number of threads or the process.
+
+google-research/bert published no trainer. The library's joins pairs by frequency, as BPE does, not by likelihood as
+Wu et al. 2016 describe; that is what everybody's "WordPiece" vocabularies are made with today.
+"""
+
+import logging
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.trainers import WordPieceTrainer
+from tqdm import tqdm
+
+from bert_recipes.errors import InputError
+from bert_recipes.tokenization.normalization import is_punctuation, normalize_text
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+from bert_recipes.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
+
+
+@dataclass
+class TokenizerArguments:
+    """What to read, what to train, where to write. Settings that `train_wordpiece` shares mean the same there."""
+
+    output_dir: str = field(metadata={"help": "folder to write; must not exist or be empty"})
+    files: list[str] | None = field(
+        default=None, metadata={"help": "files, folders or globs: .txt, .jsonl, .json (each also .gz), .parquet"}
+    )
+    dataset_name: str | None = field(default=None, metadata={"help": "data set on the Hub, instead of --files"})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "its configuration"})
+    dataset_split: str = field(default="train", metadata={"help": "its split"})
+    text_column: str = field(default="text", metadata={"help": "column of the text in JSON, Parquet and Hub rows"})
+    encoding_errors: Literal["strict", "replace"] = field(
+        default="strict", metadata={"help": "broken UTF-8: stop, or put U+FFFD and count"}
+    )
+    vocab_size: int = field(default=30522, metadata={"help": "entries wanted, special tokens and slots included"})
+    lowercase: bool = field(default=True, metadata={"help": "uncased vocabulary"})
+    strip_accents: bool | None = field(
+        default=None, metadata={"help": "drop accents and other combining marks; default: as lowercase"}
+    )
+    split_cjk: bool = field(default=True, metadata={"help": "every Han character is a word"})
+    min_frequency: int = field(default=2, metadata={"help": "a pair must occur this often to become a piece"})
+    limit_alphabet: int = field(default=1000, metadata={"help": "characters kept, the most frequent ones"})
+    num_unused: int = field(default=99, metadata={"help": "[unusedN] slots"})
+    overwrite: bool = field(default=False, metadata={"help": "replace a tokenizer that is in output_dir already"})
+
+    def __post_init__(self) -> None:
+        if (self.files is None) == (self.dataset_name is None):
+            given = "both were" if self.files is not None else "neither was"
+            raise InputError(f"give either --files or --dataset_name; {given} given")
+
+
+logger = logging.getLogger(__name__)
+
+# Marks used with many scripts, mostly as accents, or with none: dropping them is what BERT's uncased models do. All other
+# marks (Mn) belong to one script, and most of those write a vowel.
+_SHARED_MARK_BLOCKS = (
+    (0x0300, 0x036F),
+    (0x0483, 0x0487),
+    (0x1AB0, 0x1AFF),
+    (0x1DC0, 0x1DFF),
+    (0x20D0, 0x20FF),
+    (0x2DE0, 0x2DFF),
+    (0xFE00, 0xFE0F),
+    (0xFE20, 0xFE2F),
+    (0xE0100, 0xE01EF),
+)
+
+# A stray foreign word in an English corpus is worth no warning. Ours.
+_WORTH_A_WARNING, _LETTERS_WORTH_A_WARNING = 0.001, 0.005
+
+_NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerReport:
+    """Figures about a vocabulary, measured on the words of a text.
+
+    A *word* is what normalising and splitting at spaces gives, punctuation marks left out; a *token* is a word or a
+    punctuation mark.
+    """
+
+    num_texts: int
+    """Texts read: documents, paragraphs or lines, as they were passed."""
+    num_characters: int
+    """Characters read."""
+    num_tokens: int
+    """Words and punctuation marks."""
+    num_words: int
+    """Words, punctuation marks left out."""
+    num_distinct_tokens: int
+    """Different words and punctuation marks."""
+    num_forgotten_tokens: int
+    """Occurrences of rare words that were dropped from the count to bound memory; no other figure includes them."""
+    vocab_size: int
+    """Entries of the vocabulary, special tokens and [unused] slots included."""
+    requested_vocab_size: int
+    """Entries that were asked for."""
+    alphabet_size: int
+    """Characters that the vocabulary holds as pieces."""
+    dropped_alphabet_size: int
+    """Characters that the alphabet limit left out; words with one of them become [UNK]."""
+    fertility: float
+    """Pieces a word. [UNK] counts as one piece."""
+    unk_rate: float
+    """Share of the tokens that become [UNK]."""
+    deleted_marks: float
+    """Share of the characters, spaces left out and counted after decomposition, that normalising drops as marks."""
+    deleted_script_marks: dict[str, float] = field(default_factory=dict)
+    """Script to the share, as above, of marks that belong to that script alone: vowel signs."""
+
+    def __str__(self) -> str:
+        return (
+            f"vocabulary: {self.vocab_size:,} entries, alphabet of {self.alphabet_size:,} characters "
+            f"({self.dropped_alphabet_size:,} left out by the limit)\n"
+            f"read: {self.num_texts:,} texts, {self.num_characters:,} characters, {self.num_words:,} words "
+            f"({self.num_distinct_tokens:,} different ones with punctuation)\n"
+            f"on this text: {self.fertility:.3f} pieces a word, [UNK] rate {self.unk_rate:.4%}, "
+            f"characters dropped as marks {self.deleted_marks:.3%}"
+        )
+
+
+def measure_vocabulary(tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int]) -> tuple[float, float]:
+    """Measure fertility and [UNK] rate, exactly, over counted words.
+
+    Args:
+        tokenizer: whose pieces are counted.
+        token_counts: words and punctuation marks, as normalised by this tokenizer, with how often they occur.
+
+    Returns:
+        Fertility (pieces a word) and [UNK] rate, as `TokenizerReport` defines them. 0.0 where there is no word.
+    """
+    unknown = (tokenizer.unk_token_id,)
+    num_words = num_pieces = num_tokens = num_unknown = 0
+    for token, count in token_counts.items():
+        ids = tokenizer.text_encoder.words[token]
+        num_tokens += count
+        num_unknown += count * (ids == unknown)
+        if not is_punctuation(token[0]):
+            num_words += count
+            num_pieces += count * len(ids)
+    return num_pieces / max(num_words, 1), num_unknown / max(num_tokens, 1)
+
+
+class MarkCounter:
+    """Counts the characters of a text and the combining marks among them that stripping accents would drop."""
+
+    def __init__(self) -> None:
+        self._num_ascii = self._num_ascii_letters = 0
+        self._characters: Counter[str] = Counter()
+
+    def add(self, text: str) -> None:
+        """Count one text, as it is before normalisation."""
+        if text.isascii():
+            self._num_ascii += sum(map(len, text.split()))
+            self._num_ascii_letters += len(text.encode().translate(None, _NO_LETTERS))
+        else:
+            self._characters.update(unicodedata.normalize("NFC", "".join(text.split())))
+
+    def shares(self) -> tuple[float, dict[str, float]]:
+        """Share of all marks, and by script of those that belong to one script, among all characters but spaces."""
+        decomposed: Counter[str] = Counter()
+        for character, number in self._characters.items():
+            for part in unicodedata.normalize("NFD", character):
+                decomposed[part] += number
+        total = max(1, self._num_ascii + decomposed.total())
+        marks = {mark: n for mark, n in decomposed.items() if unicodedata.category(mark) == "Mn"}
+        scripts: Counter[str] = Counter()
+        for mark, number in sorted(marks.items()):
+            if not _is_shared(mark):
+                scripts[_script(mark)] += number
+        return sum(marks.values()) / total, {script: number / total for script, number in scripts.items()}
+
+    def changed_letters(self) -> dict[str, float]:
+        """Small letter -> share of all letters, of those that lose an accent, the most frequent first."""
+        changed: Counter[str] = Counter()
+        letters = self._num_ascii_letters
+        for character, number in self._characters.items():
+            letters += number * character.isalpha()
+            if character.isalpha() and any(map(_is_shared, unicodedata.normalize("NFD", character)[1:])):
+                changed[character.lower()] += number
+        return {letter: number / max(1, letters) for letter, number in changed.most_common()}
+
+
+def warn_about_deleted_marks(scripts: Mapping[str, float]) -> None:
+    """Warn if normalising drops vowel signs.
+
+    Args:
+        scripts: script to the share of all characters that are marks of this script.
+    """
+    worth = {script: share for script, share in scripts.items() if share >= _WORTH_A_WARNING}
+    if worth:
+        logger.warning(
+            "Stripping accents deletes vowel signs and other marks that make words: %s of all characters. Train with strip_accents=False (--strip_accents false) to keep them.",
+            _listed(worth.items()),
+        )
+
+
+def warn_about_changed_letters(letters: Mapping[str, float]) -> None:
+    """Warn if stripping accents changes letters of the text's own alphabet (`MarkCounter.changed_letters`)."""
+    if sum(letters.values()) >= _LETTERS_WORTH_A_WARNING:
+        first = ", ".join(f"{letter} to {unicodedata.normalize('NFD', letter)[0]}" for letter in list(letters)[:4])
+        logger.warning(
+            "Stripping accents changes %.1f%% of the letters (%s). Where these are letters of their own, train with strip_accents=False (--strip_accents false) to keep them.",
+            *(100 * sum(letters.values()), first),
+        )
+
+
+def _is_shared(mark: str) -> bool:
+    return any(first <= ord(mark) <= last for first, last in _SHARED_MARK_BLOCKS)
+
+
+def _listed(shares: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{script} {share:.1%}" for script, share in shares)
+
+
+def _script(mark: str) -> str:
+    """Name of a mark's script: the first word of its name; the kana's voicing marks are named differently."""
+    if mark in "\u3099\u309a":
+        return "Kana"
+    return unicodedata.name(mark, "Unnamed").split()[0].capitalize()
+
+
+# Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says how many.
+_MAX_DISTINCT_TOKENS = 10_000_000
+
+
+@dataclass
+class WordCounts:
+    """What one pass over texts finds.
+
+    Attributes:
+        tokens: Words and punctuation marks, normalised, with how often they stand there.
+        marks: Combining marks, where they are dropped.
+        num_texts, num_characters: Of the texts.
+        num_forgotten: Occurrences of words that were too many and too rare to be kept.
+    """
+
+    tokens: Counter[str] = field(default_factory=Counter)
+    marks: MarkCounter = field(default_factory=MarkCounter)
+    num_texts: int = 0
+    num_characters: int = 0
+    num_forgotten: int = 0
+
+
+def count_words(
+    texts: Iterable[str], *, lowercase: bool, strip_accents: bool, split_cjk: bool, show_progress: bool = True
+) -> WordCounts:
+    """Count the words of texts, in one pass.
+
+    Args:
+        texts: In pieces of any size; spaces and line ends part words.
+        lowercase: See `normalize_text`.
+        strip_accents: As well.
+        split_cjk: As well.
+        show_progress: Whether to draw a progress bar on stderr.
+    """
+    counts = WordCounts()
+    for text in tqdm(texts, desc="Counting words", unit=" texts", unit_scale=True, disable=not show_progress):
+        counts.num_texts += 1
+        counts.num_characters += len(text)
+        normalized = normalize_text(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+        counts.tokens.update(normalized.split())
+        if strip_accents:
+            counts.marks.add(text)
+        if len(counts.tokens) > _MAX_DISTINCT_TOKENS:
+            _forget_rarest(counts)
+    return counts
+
+
+def _forget_rarest(counts: WordCounts) -> None:
+    """Drop the rarest words until half of the room is free."""
+    threshold = 0
+    while len(counts.tokens) > _MAX_DISTINCT_TOKENS // 2:
+        threshold += 1
+        rare = [token for token, number in counts.tokens.items() if number <= threshold]
+        counts.num_forgotten += sum(counts.tokens.pop(token) for token in rare)
+    logger.warning(
+        "More than %d different words: those seen up to %d times so far are forgotten (%d occurrences in all).",
+        _MAX_DISTINCT_TOKENS,
+        threshold,
+        counts.num_forgotten,
+    )
+
+
+# Id of [UNK] in Google's vocabularies: [PAD], 99 [unused] slots, then [UNK], [CLS], [SEP], [MASK].
+_FIRST_SLOTS = 99
+
+_CHUNK_CHARACTERS = 1 << 16
+
+# Ten times the largest vocabulary in use. The library makes room for `vocab_size` entries before it starts, and ends the
+# process where there is none.
+_LARGEST_SETTING = 10_000_000
+
+
+def train_wordpiece(
+    texts: Iterable[str],
+    *,
+    vocab_size: int = 30522,
+    lowercase: bool = True,
+    strip_accents: bool | None = None,
+    split_cjk: bool = True,
+    min_frequency: int = 2,
+    limit_alphabet: int = 1000,
+    num_unused: int = 99,
+    show_progress: bool = True,
+) -> OriginalBertTokenizer:
+    """Train a WordPiece vocabulary in BERT's id layout. The same texts give the same vocabulary.
+
+    Ids: [PAD] is 0, the first 99 [unused] slots follow, then [UNK], [CLS], [SEP], [MASK], then further [unused] slots, then
+    characters, then pieces by frequency. With ``num_unused=99`` the special tokens have the ids of Google's vocabularies:
+    0, 100, 101, 102, 103; fewer slots move the four down.
+
+    Args:
+        texts: the training text in pieces of any size, read once. Spaces and line ends part words, nothing else matters.
+        vocab_size: entries wanted, everything included. Google's: 30522 uncased, 28996 cased.
+        lowercase: whether to lower-case.
+        strip_accents: whether to drop combining marks. None: where ``lowercase`` does, as in the original.
+        split_cjk: whether every Han character is a word of its own. The original always does it.
+        min_frequency: a pair of pieces must occur this often to become a piece.
+        limit_alphabet: keep this many characters, the most frequent ones (ties: by code point). Words with another
+            character become [UNK].
+        num_unused: [unusedN] slots to be given a meaning later.
+        show_progress: whether to draw progress bars on stderr.
+
+    Returns:
+        The tokenizer; its ``training_report`` is a `TokenizerReport` on the texts.
+
+    Example:
+        >>> tokenizer = train_wordpiece(open("corpus.txt"), vocab_size=8000)
+        >>> tokenizer.save_pretrained("my_tokenizer")
+    """
+    _check_settings(
+        vocab_size=vocab_size, min_frequency=min_frequency, limit_alphabet=limit_alphabet, num_unused=num_unused
+    )
+    drop_marks = lowercase if strip_accents is None else strip_accents
+    counts = count_words(
+        texts, lowercase=lowercase, strip_accents=drop_marks, split_cjk=split_cjk, show_progress=show_progress
+    )
+    if not counts.tokens:
+        raise InputError(f"no word in the {counts.num_texts} texts to train on; a vocabulary needs text")
+    alphabet, num_dropped = _alphabet(counts.tokens, limit_alphabet)
+    words = _trainable(counts.tokens, alphabet)
+    characters = sorted(alphabet)
+    inner = sorted({character for word in words for character in word[1:]})
+    fixed = [*_special_and_unused(num_unused), *characters, *(CONTINUATION + character for character in inner)]
+    if len(fixed) > vocab_size:
+        raise InputError(
+            f"vocab_size {vocab_size} is too small: {5 + num_unused} special and [unused] tokens and {len(fixed) - 5 - num_unused} single characters "
+            f"need {len(fixed)}; raise vocab_size or lower limit_alphabet ({limit_alphabet}) or num_unused ({num_unused})"
+        )
+    vocabulary = _train(words, fixed, vocab_size, min_frequency, show_progress)
+    if len(vocabulary) < vocab_size:
+        logger.warning(
+            "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give more text or a smaller vocab_size.",
+            len(vocabulary),
+            vocab_size,
+            min_frequency,
+        )
+    tokenizer = OriginalBertTokenizer(
+        vocab=vocabulary, do_lower_case=lowercase, strip_accents=strip_accents, tokenize_chinese_chars=split_cjk
+    )
+    tokenizer.training_report = _report(tokenizer, counts, len(alphabet), num_dropped, vocab_size)
+    return tokenizer
+
+
+def _check_settings(**settings: int) -> None:
+    lowest = {"vocab_size": 6, "min_frequency": 1, "limit_alphabet": 1, "num_unused": 0}
+    for name, value in settings.items():
+        if value < lowest[name]:
+            raise InputError(f"{name}: {value} was given, but it must be {lowest[name]} or more")
+        if value > _LARGEST_SETTING:
+            raise InputError(f"{name}: {value} was given, but it must be {_LARGEST_SETTING} or less")
+
+
+def _alphabet(tokens: Counter[str], limit: int) -> tuple[set[str], int]:
+    """Choose the characters to keep; returns them and the number of those left out."""
+    frequency: Counter[str] = Counter()
+    for token, number in tokens.items():
+        for character in token:
+            frequency[character] += number
+    ranked = sorted(frequency, key=lambda character: (-frequency[character], character))
+    # Half a surrogate pair, which broken JSON can hold, is no character and cannot be written to a file.
+    kept = [character for character in ranked if not "\ud800" <= character <= "\udfff"][:limit]
+    return set(kept), len(ranked) - len(kept)
+
+
+def _trainable(tokens: Counter[str], alphabet: set[str]) -> dict[str, int]:
+    """Leave out the words that become [UNK] whatever the pieces are, and put the rest in a fixed order."""
+    return {
+        word: tokens[word] for word in sorted(tokens) if len(word) <= MAX_WORD_CHARACTERS and alphabet.issuperset(word)
+    }
+
+
+def _special_and_unused(num_unused: int) -> list[str]:
+    """The tokens that come first, in the layout of Google's vocabularies."""
+    unused = [f"[unused{number}]" for number in range(num_unused)]
+    return ["[PAD]", *unused[:_FIRST_SLOTS], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *unused[_FIRST_SLOTS:]]
+
+
+def _train(
+    words: dict[str, int], fixed: list[str], vocab_size: int, min_frequency: int, show_progress: bool
+) -> dict[str, int]:
+    """Run the library's trainer and take the vocabulary out of it: piece to id in the order of the ids."""
+    trainee = Tokenizer(WordPiece(unk_token="[UNK]"))
+    trainee.pre_tokenizer = WhitespaceSplit()
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        # The trainer gives its "special" tokens the first ids, in this order.
+        special_tokens=fixed,
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=show_progress,
+    )
+    trainee.train_from_iterator(_repeated(words), trainer=trainer)
+    vocabulary = dict(sorted(trainee.get_vocab().items(), key=lambda item: item[1]))
+    if list(vocabulary)[: len(fixed)] != fixed or list(vocabulary.values()) != list(range(len(vocabulary))):
+        raise RuntimeError(
+            "the tokenizers library did not keep the order of the first tokens; its trainer has changed"
+        )
+    return vocabulary
+
+
+def _repeated(words: dict[str, int]) -> Iterator[str]:
+    """Write every word as often as it was counted, in chunks: the trainer takes text, not counts."""
+    chunk: list[str] = []
+    room = _CHUNK_CHARACTERS
+    for word, number in words.items():
+        while number:
+            times = min(number, room // (len(word) + 1) + 1)
+            chunk.append(f"{word} " * times)
+            number -= times
+            room -= times * (len(word) + 1)
+            if room <= 0:
+                yield "".join(chunk)
+                chunk, room = [], _CHUNK_CHARACTERS
+    yield "".join(chunk)
+
+
+def _report(
+    tokenizer: OriginalBertTokenizer, counts: WordCounts, alphabet_size: int, num_dropped: int, vocab_size: int
+) -> TokenizerReport:
+    fertility, unk_rate = measure_vocabulary(tokenizer, counts.tokens)
+    num_words = sum(number for token, number in counts.tokens.items() if not is_punctuation(token[0]))
+    deleted, scripts = counts.marks.shares()
+    warn_about_deleted_marks(scripts)
+    warn_about_changed_letters(counts.marks.changed_letters())
+    return TokenizerReport(
+        num_texts=counts.num_texts,
+        num_characters=counts.num_characters,
+        num_tokens=counts.tokens.total(),
+        num_words=num_words,
+        num_distinct_tokens=len(counts.tokens),
+        num_forgotten_tokens=counts.num_forgotten,
+        vocab_size=len(tokenizer),
+        requested_vocab_size=vocab_size,
+        alphabet_size=alphabet_size,
+        dropped_alphabet_size=num_dropped,
+        fertility=fertility,
+        unk_rate=unk_rate,
+        deleted_marks=deleted,
+        deleted_script_marks=scripts,
+    )

@@ -1,0 +1,441 @@
+"""The settings of a run: `RunArguments` for all, model, data and phases of pre-training, and what follows from them."""
+
+# ruff: noqa: RUF009  (`option` is `dataclasses.field`)
+
+import math
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from transformers import TrainingArguments
+
+from bert_recipes.config import PARTS, TOTAL, settle, warn_early
+from bert_recipes.errors import InputError
+from bert_recipes.models.kernels.loading import FAST_LAYERS
+from bert_recipes.training.emissions import EnergySettings
+from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES
+
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
+
+class Precision(NamedTuple):
+    """fp32, bf16 or fp16, and for the log why it was chosen."""
+
+    name: str
+    reason: str
+
+
+def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
+    """Resolve one of `PRECISIONS` from what the device can do; the same machine always gives the same answer.
+
+    Weights, optimiser state and losses stay in float32; the choice is about matrix products under autocast.
+    """
+    if wanted == "fp16" and use_cpu:
+        raise InputError("precision is 'fp16'; a CPU has no fast fp16 products: use bf16, fp32 or auto")
+    # including_emulation=False: older GPUs emulate bfloat16, slower than float32.
+    native = not use_cpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    if wanted == "bf16" and not use_cpu and not native:
+        raise InputError(
+            "precision is 'bf16'; this GPU has no bfloat16 units (compute capability below 8.0): use fp16"
+        )
+    if wanted != "auto":
+        return Precision(wanted, "as asked")
+    if use_cpu:
+        units = [name for name, present in cpu_bf16_units().items() if present]
+        if units:
+            return Precision("bf16", f"this CPU multiplies bfloat16 in hardware ({', '.join(units)})")
+        return Precision("fp32", "this CPU has neither AMX nor AVX512_BF16")
+    return (
+        Precision("bf16", "this GPU has bfloat16 units") if native else Precision("fp16", "this GPU is older than 8.0")
+    )
+
+
+def cpu_bf16_units() -> dict[str, bool]:
+    """Which instruction sets for bfloat16 products this CPU has, by name."""
+    return {
+        "AMX": bool(torch.cpu._is_amx_tile_supported()),
+        "AVX512_BF16": bool(torch.cpu._is_avx512_bf16_supported()),
+    }
+
+
+def option(default: Any, help: str, *, may_change: bool = False) -> Any:
+    """A field of the settings; `may_change`: another value at a resume changes nothing of what the remaining steps learn."""
+    return field(default=default, metadata={"help": help} | ({"resume": "may change"} if may_change else {}))
+
+
+@dataclass
+class RunArguments(TrainingArguments):
+    """`TrainingArguments` with the device, precision, batch and optimiser settings of this project."""
+
+    # What belongs to one launch or follows from the machine: never saved, so that run.yaml can be run elsewhere.
+    LAUNCH_FIELDS: ClassVar[frozenset[str]] = frozenset(
+        {
+            "allow_changes",
+            "bf16",
+            "fp16",
+            "hub_overwrite",
+            "overwrite_run",
+            "resume",
+            "resume_from_checkpoint",
+            "use_cpu",
+        }
+    )
+    # Settings of the Trainer under which a run would not be what it seems to be -> why.
+    REFUSED: ClassVar[Mapping[str, str]] = {
+        "auto_find_batch_size": "the global batch would change with the memory at hand",
+        "ignore_data_skip": "a resumed run continues where it stopped",
+        "save_only_model": "no run could be resumed from such checkpoints; the finished run's folder is a model alone",
+        "resume_from_checkpoint": "give --resume last, or --resume FOLDER",
+    }
+    # Settings of the Trainer that nothing reads here: they are named in a warning.
+    WITHOUT_EFFECT: ClassVar[Collection[str]] = ()
+
+    adam_epsilon: float = option(1e-6, "epsilon of Adam (original: 1e-6)")
+    weight_decay: float = option(0.01, "weight decay (paper: 0.01)")
+    max_grad_norm: float = option(1.0, "clip the gradient's global norm (original: 1.0)")
+    remove_unused_columns: bool | None = option(False, "must stay false")
+    # Declared again for the type checker: the base class assigns them in ways that it cannot follow.
+    per_device_train_batch_size: int = option(8, "examples a process takes at once, at most", may_change=True)
+    gradient_accumulation_steps: int = option(
+        1, "micro-batches of a step; global_train_batch_size decides it where it is given", may_change=True
+    )
+    use_cpu: bool = option(False, "use the CPU even where there is a GPU")
+    bf16: bool = option(False, "the same as precision: bf16")
+    fp16: bool = option(False, "the same as precision: fp16")
+    # The buffers of these models are constants.
+    ddp_broadcast_buffers: bool | None = option(False, "DDP sends buffers before each pass")
+    # A loss that is not finite ends the run soon, and is not hidden in a mean before that.
+    logging_nan_inf_filter: bool = option(False, "must stay false")
+    optimizer: str = option("bert_adam", f"one of {', '.join(OPTIMIZERS)}")
+    schedule: str = option("bert_linear", f"one of {', '.join(SCHEDULES)}")
+    schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)")
+    precision: str = option("auto", f"one of {', '.join(PRECISIONS)}", may_change=True)
+    fast_layers: str = option("auto", f"fused CPU kernels: {', '.join(FAST_LAYERS)}", may_change=True)
+    keep_freed_memory: bool = option(True, "on a CPU: glibc keeps what a step frees for the next one", may_change=True)
+    global_train_batch_size: int | None = option(
+        None, "examples of a step over all processes; decides the accumulation", may_change=True
+    )
+    resume: str = option("auto", "auto (an unfinished run is resumed), last, no, or a checkpoint folder")
+    allow_changes: bool = option(False, "resume although settings or data have changed")
+    overwrite_run: bool = option(False, "start from scratch in an output_dir that holds a run")
+    max_skipped_steps: int = option(
+        10, "steps in a row with a gradient that is not finite before the run ends", may_change=True
+    )
+    # Stock's default makes public repositories.
+    hub_private_repo: bool | None = option(True, "a new repository is private; null: as the owner's default is")
+    hub_overwrite: bool = option(False, "push over another model that lies in the repository")
+    hub_tags: list[str] | None = option(None, "tags for the model card on the Hub")
+    power_watts: float | None = option(
+        None, "draw of all that the run uses, watts: its energy is estimated by it", may_change=True
+    )
+    country_iso_code: str | None = option(
+        None, "country of the machines (DEU): energy and CO2 are estimated by codecarbon", may_change=True
+    )
+    carbon_intensity: float | None = option(
+        None, "g CO2e/kWh of the electricity; default: codecarbon's for the country", may_change=True
+    )
+
+    def __post_init__(self) -> None:
+        self._check()
+        self.hub_is_checked = False  # `check_push` has asked the Hub
+        self.energy.check()
+        launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
+        self.cpu_is_chosen = self.use_cpu or launched_on_cpu
+        self.use_cpu = self.cpu_is_chosen or not torch.cuda.is_available()
+        chosen = choose_precision(self._wanted_precision(), use_cpu=self.use_cpu)
+        self.bf16, self.fp16, self.precision_reason = chosen.name == "bf16", chosen.name == "fp16", chosen.reason
+        self._split_global_batch()
+        # What a launcher or an Accelerate configuration says about precision must not overrule the run's choice.
+        mixed_precision = "no" if chosen.name == "fp32" else chosen.name
+        os.environ["ACCELERATE_MIXED_PRECISION"] = mixed_precision
+        try:
+            super().__post_init__()
+        except (ValueError, ImportError) as error:  # ImportError: DeepSpeed
+            raise InputError(str(error)) from error
+        self.mixed_precision = mixed_precision
+        # Models are loaded whole: transformers' way for ZeRO 3 draws other heads and saves LayerNorm as gamma and beta.
+        from transformers.integrations.deepspeed import unset_hf_deepspeed_config  # takes seconds
+
+        unset_hf_deepspeed_config()
+
+    @property
+    def energy(self) -> EnergySettings:
+        """How the energy of the run is estimated."""
+        return EnergySettings(self.power_watts, self.country_iso_code, self.carbon_intensity)
+
+    def _check(self) -> None:
+        """Refuse with what training cannot work, and what would silently train something else; name what has no effect."""
+        choices = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS, "fast_layers": FAST_LAYERS}
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name} is '{getattr(self, name)}'; allowed: {', '.join(allowed)}")
+        at_least = dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), 1)
+        at_least |= dict.fromkeys(("gradient_accumulation_steps", "max_skipped_steps"), 1)
+        at_least |= dict.fromkeys(("learning_rate", "adam_epsilon", "weight_decay", "max_grad_norm"), 0)
+        at_least |= dict.fromkeys(("warmup_steps", "seed", "dataloader_num_workers"), 0)
+        rules = [
+            *((name, low <= getattr(self, name) < math.inf, f"{low} or more") for name, low in at_least.items()),
+            *((name, 0 <= getattr(self, name) < 1, "0 or more and below 1") for name in ("adam_beta1", "adam_beta2")),
+            *((name, getattr(self, name) > 0, "above 0") for name in ("num_train_epochs", "schedule_power")),
+            ("max_steps", self.max_steps == -1 or self.max_steps >= 1, "1 or more, or -1 for num_train_epochs"),
+            ("seed", self.seed < 2**32, "0 to 4294967295"),
+        ]
+        for name, holds, words in rules:
+            if not holds:
+                raise InputError(f"{name} is {getattr(self, name)}; allowed: {words}")
+        if self.dataloader_persistent_workers and self.dataloader_num_workers == 0:
+            raise InputError("dataloader_persistent_workers needs dataloader_num_workers of 1 or more")
+        defaults = {item.name: item.default for item in fields(TrainingArguments)}
+        for name, reason in self.REFUSED.items():
+            if getattr(self, name) != defaults[name]:
+                raise InputError(f"{name} has no effect here: {reason}")
+        if self.remove_unused_columns:
+            raise InputError("remove_unused_columns is true; the batches hold what the recipe needs: leave it false")
+        if self.logging_nan_inf_filter:
+            raise InputError("logging_nan_inf_filter is true; it would hide what is wrong in the log: leave it false")
+        if self.overwrite_run and self.resume not in ("auto", "no"):
+            raise InputError(f"resume is '{self.resume}' and overwrite_run true; give one of them")
+        if self.hub_token is not None:
+            raise InputError(
+                "hub_token: a token on the command line or in a file of settings is seen by everybody who lists the processes, and "
+                "would be kept; log in with `hf auth login`, or set HF_TOKEN in the environment"
+            )
+        unread = {*self.WITHOUT_EFFECT, "save_on_each_node"}
+        for own, stock in (
+            ("optimizer", ("optim", "optim_args")),
+            ("schedule", ("lr_scheduler_type", "lr_scheduler_kwargs")),
+        ):
+            if getattr(self, own) != "trainer":
+                unread |= set(stock)
+        given = [f"{name} {getattr(self, name)}" for name in sorted(unread) if getattr(self, name) != defaults[name]]
+        if given:
+            # --optimizer trainer and --schedule trainer let stock's settings decide.
+            warn_early("without effect here: %s", ", ".join(given))
+
+    def _wanted_precision(self) -> str:
+        """`precision`, or what the Trainer's own flags bf16 and fp16 say."""
+        flags = [name for name in ("bf16", "fp16") if getattr(self, name)]
+        if not flags:
+            return self.precision
+        if len(flags) > 1 or self.precision not in ("auto", flags[0]):
+            raise InputError(f"precision is '{self.precision}' and {' and '.join(flags)} true; give one of them")
+        self.precision = flags[0]
+        return self.precision
+
+    @property
+    def global_batch_size(self) -> int:
+        """Examples per step of all processes together, given as global_train_batch_size or not."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps * self._num_processes()
+
+    @staticmethod
+    def _num_processes() -> int:
+        return int(os.environ.get("WORLD_SIZE", "1"))
+
+    def _split_global_batch(self) -> None:
+        """Cut the global batch into the largest micro-batches that per_device_train_batch_size allows."""
+        total, wanted = self.global_train_batch_size, self.gradient_accumulation_steps
+        if total is None:
+            return
+        micro, accumulation = self.split_batch(total, self.per_device_train_batch_size)
+        if wanted not in (1, accumulation):
+            raise InputError(
+                f"gradient_accumulation_steps is {wanted} and global_train_batch_size {total}, which makes it {accumulation} "
+                f"({micro} examples x {self._num_processes()} processes at once); leave one of them out"
+            )
+        self.per_device_train_batch_size, self.gradient_accumulation_steps = micro, accumulation
+        # It follows from the number of processes, which is another one elsewhere.
+        self.LAUNCH_FIELDS = self.LAUNCH_FIELDS | {"gradient_accumulation_steps"}  # type: ignore[misc]
+
+    @classmethod
+    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
+        """See `config.settle`."""
+        return settle(values, typed, {name: getattr(cls, name) for name in (*PARTS, TOTAL)}, cls._num_processes())
+
+    def split_batch(self, total: int, most: int) -> tuple[int, int]:
+        """Cut a global batch into the largest micro-batches of at most `most` examples: their size, and their number a process."""
+        processes = self._num_processes()
+        if total < 1 or total % processes:
+            raise InputError(
+                f"a global batch of {total} cannot be shared by {processes} processes; give --global_train_batch_size as a "
+                "multiple of their number"
+            )
+        share = total // processes
+        micro = next(size for size in range(min(most, share), 0, -1) if share % size == 0)
+        return micro, share // micro
+
+
+@dataclass
+class ModelArguments:
+    """Which model to train."""
+
+    size: str = option("tiny", "size of a new model: tiny, mini, small, medium, base, large")
+    model_name_or_path: str | None = option(
+        None, "start from this checkpoint (folder or Hub name) instead of a new model", may_change=True
+    )
+    hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
+    weight_init: str = option("truncated_normal", "new weights: truncated_normal (original) or normal (stock)")
+    initializer_range: float = option(0.02, "deviation of new weights (original: 0.02)")
+    dropout: float = option(0.1, "dropout of a new model (paper: 0.1)")
+    max_position_embeddings: int = option(512, "positions of a new model (paper: 512)")
+
+
+@dataclass
+class DataArguments:
+    """What to train on, and the rules that make pairs and masks of it."""
+
+    store: str | None = option(None, "token-id store written by recipes/prepare_corpus.py", may_change=True)
+    train_file: list[str] | None = option(
+        None, "instance files of create_pretraining_data.py, instead of a store", may_change=True
+    )
+    validation_file: list[str] | None = option(None, "held-out instance files", may_change=True)
+    tokenizer: str | None = option(None, "tokenizer folder; default: the store's own", may_change=True)
+    max_seq_length: int = option(128, "tokens of a pair, special tokens included")
+    short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length")
+    mlm_probability: float = option(0.15, "fraction of the tokens that is predicted")
+    max_predictions_per_seq: int | None = option(
+        None, "limit of predicted tokens a pair; default: mlm_probability x max_seq_length"
+    )
+    mask_rate: float = option(0.8, "fraction of predicted tokens replaced by [MASK]")
+    keep_rate: float = option(0.1, "fraction of predicted tokens left as they are")
+    random_rate: float = option(0.1, "fraction of predicted tokens replaced by a random word")
+    whole_word: bool = option(False, "mask whole words")
+    selection: str = option("count", "count (the original's fixed number) or bernoulli")
+    max_eval_pairs: int = option(2000, "held-out pairs of an evaluation", may_change=True)
+    data_cache_dir: str | None = option(None, "folder for the index of each epoch", may_change=True)
+    data_num_processes: int = option(1, "processes that build an epoch's index", may_change=True)
+
+    def __post_init__(self) -> None:
+        if self.store is None and self.train_file is None:
+            raise InputError(
+                "the data is missing: give --store FOLDER (recipes/prepare_corpus.py) or --train_file FILE"
+            )
+        if self.store is not None and self.train_file is not None:
+            raise InputError("both --store and --train_file are given; give one of them")
+        if self.max_seq_length < 8:
+            raise InputError(f"max_seq_length is {self.max_seq_length}; allowed: 8 or more")
+        if not 0.0 <= self.short_seq_prob <= 1.0:
+            raise InputError(f"short_seq_prob is {self.short_seq_prob}; allowed: 0 to 1")
+        if self.max_eval_pairs < 1:
+            raise InputError(f"max_eval_pairs is {self.max_eval_pairs}; allowed: 1 or more")
+
+
+@dataclass
+class PreTrainingArguments(RunArguments):
+    """The settings of a pre-training run.
+
+    Defaults: learning rate, Adam and warm-up of Devlin et al. 2019, appendix A.2; epsilon of google-research/bert
+    optimization.py.
+    """
+
+    WITHOUT_EFFECT: ClassVar[Collection[str]] = ("data_seed", "label_smoothing_factor", "train_sampling_strategy")
+
+    learning_rate: float = option(1e-4, "peak learning rate (paper: 1e-4)")
+    warmup_steps: float = option(0.01, "warm-up steps, or their fraction if below 1 (paper: 0.01)")
+    seed: int = option(12345, "seed of weights, pairs, masks and order (original: 12345)")
+
+    def _check(self) -> None:
+        super()._check()
+        for name in ("eval_strategy", "save_strategy", "logging_strategy"):
+            if str(getattr(self, name)).rsplit(".", 1)[-1].lower() == "epoch":
+                raise InputError(f"{name} is 'epoch'; a run is one pass over many epochs of pairs: give steps or no")
+
+
+@dataclass
+class PhaseArguments:
+    """The last steps of a run, where they differ from those before."""
+
+    phase2_steps: float = option(
+        0, "last steps of max_steps, with longer inputs, or their fraction if below 1 (0: none)"
+    )
+    phase2_max_seq_length: int = option(512, "tokens of a pair in phase 2 (paper: 512)")
+    phase2_max_predictions_per_seq: int | None = option(
+        None, "limit of predicted tokens a pair in phase 2; default: mlm_probability x length"
+    )
+    phase2_per_device_train_batch_size: int | None = option(
+        None, "examples a process takes at once in phase 2; default: as before", may_change=True
+    )
+    phase2_global_train_batch_size: int | None = option(None, "examples of a step in phase 2; default: as before")
+    phase2_learning_rate: float | None = option(
+        None, "peak of phase 2's own schedule; default: one schedule over both phases"
+    )
+    phase2_warmup_steps: float | None = option(
+        None, "warm-up of phase 2's own schedule, steps or their fraction if below 1"
+    )
+
+    def __post_init__(self) -> None:
+        if self.phase2_steps < 0 or (self.phase2_steps > 1 and self.phase2_steps % 1):
+            raise InputError(f"phase2_steps is {self.phase2_steps}; allowed: whole steps, or a fraction below 1")
+        for name in ("phase2_per_device_train_batch_size", "phase2_global_train_batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; allowed: 1 or more")
+        if (self.phase2_learning_rate is None) != (self.phase2_warmup_steps is None):
+            raise InputError(
+                "phase2_learning_rate and phase2_warmup_steps make a schedule of their own: give both, or neither for one "
+                "schedule over both phases"
+            )
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Some steps of a run, `end_step` excluded.
+
+    Attributes:
+        global_batch: Examples per step.
+        micro_batch: Examples that a process takes at once, at most.
+        own_schedule: (warm-up, peak) of a schedule of its own; None: the run's, over all phases that have none.
+    """
+
+    first_step: int
+    end_step: int
+    global_batch: int
+    micro_batch: int
+    max_seq_length: int
+    max_predictions_per_seq: int | None
+    own_schedule: tuple[float, float] | None = None
+
+
+def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseArguments) -> list[Phase]:
+    """One phase, or two: short inputs first, long ones for the last steps, as one run; a fraction in `second` becomes steps.
+
+    Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest, under one learning-rate schedule.
+    """
+    total, given = args.max_steps, second.phase2_steps
+    second.phase2_steps = steps = round(given * max(total, 0)) if given < 1 else int(given)
+    split = total - steps
+    first = Phase(
+        *(0, split, args.global_batch_size, args.per_device_train_batch_size),
+        *(data.max_seq_length, data.max_predictions_per_seq),
+    )
+    if not steps and (total > 0 or not given):
+        return [first]
+    if split <= 0:
+        raise InputError(
+            f"phase2_steps is {given:g}, max_steps {total}; the second phase is the last part of max_steps: give "
+            "more of them"
+        )
+    own = None
+    if second.phase2_learning_rate is not None and second.phase2_warmup_steps is not None:
+        own = second.phase2_warmup_steps, second.phase2_learning_rate
+    return [
+        first,
+        Phase(
+            *(split, total, second.phase2_global_train_batch_size or args.global_batch_size),
+            second.phase2_per_device_train_batch_size or args.per_device_train_batch_size,
+            *(second.phase2_max_seq_length, second.phase2_max_predictions_per_seq, own),
+        ),
+    ]
+
+
+def has_second_phase(settings: Mapping[str, Any]) -> bool:
+    """Whether a run had two phases, by the values of its run.yaml as they are written there."""
+    return settings.get("phase2_steps") not in (None, "0")
+
+
+def key_in_last_phase(settings: Mapping[str, Any], name: str) -> str:
+    """Under which key run.yaml has a field of `DataArguments` as the run's last phase had it: by that the run was measured."""
+    own = f"phase2_{name}"
+    return own if has_second_phase(settings) and own in PhaseArguments.__dataclass_fields__ else name

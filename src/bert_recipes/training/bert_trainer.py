@@ -1,0 +1,428 @@
+"""`BertTrainer`: sentence pairs, two phases, both losses over the global batch, exact evaluation on held-out pairs."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+from tqdm import tqdm
+from transformers import TrainingArguments
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+
+from bert_recipes.checkpointing import read_step
+from bert_recipes.data.collator import DataCollatorForPreTraining
+from bert_recipes.data.dataset import PreTrainingDataset
+from bert_recipes.data.order import EpochedDataset, PreTrainingOrder, epoch_order
+from bert_recipes.errors import InputError
+from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTraining, BertForPreTrainingOutput
+from bert_recipes.training.arguments import Phase
+from bert_recipes.training.optimization import Schedule
+from bert_recipes.training.speed import Work, training_flops
+from bert_recipes.training.trainer import RecipeTrainer, real_tokens
+
+
+# The held-out pairs and masks stay the same whatever the seed of the training, so that runs can be compared.
+EVALUATION_SEED = 12345
+# Settings of the data that decide what the held-out pairs and their masks are.
+MEASURED_WITH = (
+    *("max_seq_length", "short_seq_prob", "mlm_probability", "max_predictions_per_seq", "max_eval_pairs"),
+    *("mask_rate", "keep_rate", "random_rate", "whole_word", "selection"),
+)
+
+
+class SameEveryEpoch(Dataset):
+    """Any data set with a length, item by number, as one that has the same items in every epoch."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def num_pairs(self, epoch: int) -> int:
+        """Items of an epoch."""
+        return len(self.dataset)
+
+    def __getitem__(self, key: tuple[int, int]) -> Any:
+        return self.dataset[key[1]]
+
+
+def epoched(dataset: Any) -> Any:
+    """A data set that is asked for (epoch, index): ours as they are; a list, torch's and `datasets`' by number."""
+    if hasattr(dataset, "num_pairs"):
+        return dataset
+    if not hasattr(dataset, "__len__"):
+        raise InputError(
+            f"{type(dataset).__name__} has no length, so that no epoch of it can be shuffled or resumed; give a map-style data set"
+        )
+    return SameEveryEpoch(dataset)
+
+
+class EvaluationSampler(Sampler[tuple[int, int]]):
+    """This process's part of the held-out pairs: the first `max_pairs` (None: all) of a fixed shuffled order.
+
+    Every process gets the same number of batches, so that collectives inside the model never hang; what is only there
+    to fill up has `is_filler` True and must not be counted.
+    """
+
+    def __init__(
+        self, dataset: EpochedDataset, max_pairs: int | None, batch_size: int, rank: int, world_size: int
+    ) -> None:
+        order = epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs]
+        self.num_pairs = len(order)
+        own = order[rank::world_size].tolist()
+        longest = -(-self.num_pairs // world_size)
+        self.num_batches = -(-longest // batch_size)
+        batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
+        self.is_filler = [False] * len(batches) + [True] * (self.num_batches - len(batches))
+        self.batches = batches + [order[:1].tolist()] * (self.num_batches - len(batches))
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:  # type: ignore[override]
+        for batch in self.batches:
+            yield [(0, index) for index in batch]
+
+
+def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
+    """float64 (V,), nats: log-probability of each token under add-one counts; `counts` int64 (V,), of the training split."""
+    smoothed = counts.astype(np.float64) + 1.0
+    return torch.from_numpy(np.log(smoothed / smoothed.sum()))
+
+
+class PreTrainingSums:
+    """Sums over held-out batches from which the metrics follow; the sums of several processes may be added.
+
+    Args:
+        device: Where the batches are.
+        unigram: float64 (V,) of `unigram_log_probs`, or None without that baseline.
+    """
+
+    NAMES = (
+        *("mlm_loss", "mlm_correct", "masked", "unigram_loss", "unigram_correct"),
+        *("nsp_loss", "nsp_correct", "pairs", "random", "tokens"),
+    )
+
+    def __init__(self, device: torch.device, unigram: torch.Tensor | None = None) -> None:
+        self.values = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
+        self.unigram = None if unigram is None else unigram.to(device)
+
+    def add(self, output: BertForPreTrainingOutput, batch: dict[str, torch.Tensor]) -> None:
+        """Add one batch; `output` is the model's for it with return_full_logits=False, losses being means over this batch."""
+        assert output.mlm_loss is not None
+        assert output.prediction_logits is not None
+        targets = batch["labels"][batch["labels"] != IGNORE_INDEX]
+        masked, pairs = targets.numel(), len(batch["input_ids"])
+        zero = torch.zeros((), device=targets.device)
+        parts = [
+            output.mlm_loss.double() * masked,
+            (output.prediction_logits.argmax(-1) == targets).sum(),
+            torch.tensor(masked),
+            zero if self.unigram is None else -self.unigram[targets].sum(),
+            zero if self.unigram is None else (targets == self.unigram.argmax()).sum(),
+        ]
+        if "next_sentence_label" in batch:
+            assert output.nsp_loss is not None
+            assert output.seq_relationship_logits is not None
+            labels = batch["next_sentence_label"]
+            correct = (output.seq_relationship_logits.argmax(-1) == labels).sum()
+            parts += [output.nsp_loss.double() * pairs, correct, torch.tensor(pairs), labels.sum()]
+        else:
+            parts += [zero, zero, zero, zero]
+        parts.append(real_tokens(batch).sum())
+        self.values += torch.stack([part.to(self.values) for part in parts])
+
+    def metrics(self, prefix: str = "eval") -> dict[str, float]:
+        """Means in nats and fractions in 0..1, with the baselines beside them.
+
+        Returns:
+            `{prefix}_loss`, `_mlm_loss`, `_mlm_accuracy`, `_perplexity`, `_unigram_loss`, `_unigram_accuracy` (of
+            always saying the most frequent piece), `_nsp_loss`, `_nsp_accuracy`, `_majority_accuracy`, `_masked_tokens`,
+            `_pairs`; what has no data is left out.
+        """
+        sums = dict(zip(self.NAMES, self.values.tolist(), strict=True))
+        result: dict[str, float] = {}
+        losses = []
+        if sums["masked"]:
+            losses.append(sums["mlm_loss"] / sums["masked"])
+            result["mlm_loss"] = losses[-1]
+            result["mlm_accuracy"] = sums["mlm_correct"] / sums["masked"]
+            result["perplexity"] = math.exp(min(losses[-1], 700.0))  # exp overflows above 709
+            if self.unigram is not None:
+                result["unigram_loss"] = sums["unigram_loss"] / sums["masked"]
+                result["unigram_accuracy"] = sums["unigram_correct"] / sums["masked"]
+        if sums["pairs"]:
+            losses.append(sums["nsp_loss"] / sums["pairs"])
+            result["nsp_loss"] = losses[-1]
+            result["nsp_accuracy"] = sums["nsp_correct"] / sums["pairs"]
+            result["majority_accuracy"] = max(sums["random"], sums["pairs"] - sums["random"]) / sums["pairs"]
+        result["loss"] = sum(losses)
+        result["masked_tokens"], result["pairs"] = sums["masked"], sums["pairs"]
+        return {f"{prefix}_{name}": value for name, value in result.items()}
+
+
+@dataclass(frozen=True)
+class TrainingPhase:
+    """A phase: its steps, batches and schedule, and its data as `Trainer` takes them."""
+
+    phase: Phase
+    train_dataset: Any
+    eval_dataset: Any
+    data_collator: Callable[[list[Any]], dict[str, torch.Tensor]]
+
+
+class BertTrainer(RecipeTrainer):
+    """`Trainer` for `BertForPreTraining`.
+
+    The MLM loss is the mean over all predicted tokens and the NSP loss the mean over all pairs of the *global* batch, all
+    micro-batches of all processes (stock BERT heads scale with both). Both losses and the rate of real tokens are logged;
+    evaluation is exact over held-out pairs.
+
+    Args:
+        args: `PreTrainingArguments`, or stock `TrainingArguments`.
+        data_collator: Yields `input_ids`, `labels`, and where there are such `token_type_ids`, `attention_mask`,
+            `next_sentence_label`; default: the Trainer's.
+        unigram_counts: int64 (V,), token counts of the training split, for the unigram baseline.
+        max_eval_pairs: Held-out pairs an evaluation uses; None: all.
+        phases: The phases of the run, with their data; None: one, with the data given.
+        kwargs: Everything else that `Trainer` takes. Data sets: `PreTrainingDataset`, `InstanceDataset`, a list, any map-style
+            data set of torch or `datasets`. With `compute_metrics` evaluation is stock's.
+    """
+
+    def __init__(
+        self,
+        model: BertForPreTraining,
+        args: TrainingArguments,
+        data_collator: Callable[[list[Any]], dict[str, torch.Tensor]] | None = None,
+        *,
+        unigram_counts: np.ndarray | None = None,
+        max_eval_pairs: int | None = None,
+        phases: Sequence[TrainingPhase] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
+        if phases is None:
+            micro = self.args.per_device_train_batch_size
+            phase = Phase(0, self.args.max_steps, self.global_batch_size, micro, 0, None)
+            phases = [TrainingPhase(phase, self.train_dataset, self.eval_dataset, self.data_collator)]
+        self.phases = list(phases)
+        self.resume_fingerprint["global batch"] = ", then ".join(str(part.phase.global_batch) for part in self.phases)
+        self._check_batches()
+        self._enter(self.phases[0])
+        self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
+        self.max_eval_pairs = max_eval_pairs
+
+    # Phases
+
+    def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> TrainOutput:
+        """As stock, one phase after the other: each is resumed from the last checkpoint of the one before."""
+        resumed = self._find_checkpoint(resume_from_checkpoint)
+        done = 0 if resumed is None else read_step(resumed)
+        *before, last = self.phases
+        for part in before:
+            if done < part.phase.end_step:
+                self._enter(part)
+                super().train(resume_from_checkpoint=resumed, **kwargs)
+                resumed = self._checkpoint_folder()
+                if (
+                    self.deepspeed is not None
+                ):  # its engine is one phase's: the Trainer makes a new one of the bare model only
+                    self.deepspeed.destroy()
+                    self.deepspeed, self.model_wrapped = None, self.model
+        self._enter(last)
+        return super().train(resume_from_checkpoint=resumed, **kwargs)
+
+    def _enter(self, part: TrainingPhase) -> None:
+        """Take a phase's data and batches."""
+        self._part = part
+        self.train_dataset, self.eval_dataset = part.train_dataset, part.eval_dataset
+        self.data_collator = self.eval_collator = part.data_collator
+        if isinstance(part.data_collator, DataCollatorForPreTraining):
+            self.eval_collator = replace(part.data_collator, seed=EVALUATION_SEED)
+        else:  # a collator of somebody else's may not know what to do with further columns
+            self.data_collator = self._get_collator_with_removed_columns(part.data_collator, "training")
+            self.eval_collator = self._get_collator_with_removed_columns(part.data_collator, "evaluation")
+        if len(self.phases) > 1:
+            micro, accumulation = self.args.split_batch(part.phase.global_batch, part.phase.micro_batch)
+            self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps = micro, accumulation
+        self._train_batch_size = self.args.train_batch_size
+
+    def _check_batches(self) -> None:
+        """DeepSpeed takes one number of micro-batches: see before the first phase that all have the same."""
+        if len(self.phases) == 1:
+            return
+        splits = [self.args.split_batch(part.phase.global_batch, part.phase.micro_batch) for part in self.phases]
+        counts = [accumulation for _, accumulation in splits]
+        if self.is_deepspeed_enabled and len(set(counts)) > 1:
+            fitting = [max(1, micro * accumulation // max(counts)) for micro, accumulation in splits]
+            total = self.phases[0].phase.global_batch
+            raise InputError(
+                "phase2_per_device_train_batch_size: DeepSpeed takes the same number of micro-batches per step in both phases, here it "
+                f"would be {' and then '.join(map(str, counts))}; give --global_train_batch_size {total}, "
+                f"--per_device_train_batch_size {fitting[0]} and --phase2_per_device_train_batch_size {fitting[-1]}"
+            )
+
+    def _ends_here(self) -> bool:
+        """A phase ends with a checkpoint, the next one begins with it."""
+        return self._part is not self.phases[-1] and self.state.global_step == self._part.phase.end_step
+
+    def schedule_of(self, num_training_steps: int) -> Schedule:
+        """The run's schedule, or the phase's own."""
+        phase, args = self._part.phase, self.args
+        if phase.own_schedule is not None:
+            warmup, rate = phase.own_schedule
+            steps, start = phase.end_step - phase.first_step, phase.first_step
+        else:
+            others = [part.phase for part in self.phases if part.phase.own_schedule is not None]
+            steps = others[0].first_step if others else num_training_steps
+            warmup, rate, start = args.warmup_steps, args.learning_rate, 0
+        return Schedule(
+            start, steps, int(warmup if warmup >= 1 else math.ceil(warmup * steps)), rate, args.schedule_power
+        )
+
+    # Data
+
+    def get_train_dataloader(self) -> DataLoader:
+        """The micro-batches of the phase, as one pass over its `PreTrainingOrder`."""
+        args, phase, dataset = self.args, self._part.phase, epoched(self.train_dataset)
+        if isinstance(dataset, PreTrainingDataset):
+            known = self._loaded.get("pairs_of_epochs", {}).get(str(phase.first_step), {})
+            # Another store, seed or length, which allow_changes lets pass, has other pairs.
+            if known.get("index") == dataset.index_name:
+                dataset.remember_num_pairs(known["counts"])
+        self._epochs_before = sum(
+            (part.phase.end_step - part.phase.first_step)
+            * part.phase.global_batch
+            / epoched(part.train_dataset).num_pairs(0)
+            for part in self.phases
+            if part.phase.first_step < phase.first_step
+        )
+        if args.max_steps < 0:
+            args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
+        steps = args.max_steps - phase.first_step
+        self._order = PreTrainingOrder(dataset, steps * self.global_batch_size, args.seed)
+        return self.train_loader(self._order, first_step=phase.first_step, dataset=dataset)
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the number of pairs of each epoch up to now, which a run resumed elsewhere would have to count again."""
+        dataset: Any = self._order.dataset
+        counts = [dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)]
+        index = dataset.index_name if isinstance(dataset, PreTrainingDataset) else None
+        known = {"index": index, "counts": counts}
+        return {**super().state_dict(), "pairs_of_epochs": {str(self._part.phase.first_step): known}}
+
+    def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:
+        """Optimiser steps in the pairs of that many epochs, rounded down; at least one."""
+        complete = int(num_epochs)
+        pairs = sum(dataset.num_pairs(epoch) for epoch in range(complete))
+        if num_epochs > complete:
+            pairs += math.floor((num_epochs - complete) * dataset.num_pairs(complete))
+        return max(1, pairs // self.global_batch_size)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        """This process's part of the held-out pairs; not sharded again by Accelerate."""
+        if self.compute_metrics is not None:
+            return super().get_eval_dataloader(eval_dataset)
+        if isinstance(eval_dataset, str):  # stock's name of one of several
+            eval_dataset = self.eval_dataset[eval_dataset]
+        dataset, args = epoched(self.eval_dataset if eval_dataset is None else eval_dataset), self.args
+        sampler = EvaluationSampler(
+            dataset, self.max_eval_pairs, args.eval_batch_size, args.process_index, args.world_size
+        )
+        return DataLoader(dataset, batch_sampler=sampler, collate_fn=self.eval_collator)
+
+    # Loss
+
+    def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """int64 (2,): predicted tokens and pairs."""
+        masked = (batch["labels"] != IGNORE_INDEX).sum()
+        return torch.stack([masked, masked.new_tensor(len(batch["input_ids"]))])
+
+    def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
+        """With the predicted tokens."""
+        return torch.cat([super().count_work(batch, items)[:3], items[:1]])
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
+    ) -> Any:
+        """Loss of one micro-batch; those of a step add up to the loss of the global batch.
+
+        Args:
+            model: The wrapped model.
+            inputs: The collator's batch.
+            return_outputs: Also return the model's output.
+            num_items_in_batch: float64 (2,) of `get_batch_samples`; None outside training.
+        """
+        if num_items_in_batch is None:
+            output = model(**inputs)
+            return (output.loss, output) if return_outputs else output.loss
+        masked, pairs = num_items_in_batch.float()
+        output = model(**inputs, num_items_in_batch=masked, num_pairs_in_batch=pairs)
+        # Processes average their gradients, our parts are to be added up.
+        scale = self.args.world_size
+        self.meter.add_losses(output.mlm_loss, output.nsp_loss, scale)
+        loss = output.loss * scale
+        return (loss, output) if return_outputs else loss
+
+    # Logging
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add both losses, the rate of real tokens (no padding, all processes), MFU and the hours left to the training log."""
+        if "loss" in logs:
+            logs.update(self.meter.read(self.accelerator))
+            logs.update(self.throughput())
+        if hasattr(self, "_order"):
+            # One pass of the loader is a complete phase; what a reader wants to know is how often the run has seen the data.
+            steps = self.state.global_step - self._part.phase.first_step
+            pairs = self._order.dataset.num_pairs(0)
+            self.state.epoch = self._epochs_before + steps * self.global_batch_size / pairs
+        super().log(logs, start_time)
+
+    def flops_of(self, work: Work) -> int:
+        """With both heads."""
+        return training_flops(self.model.config, work)
+
+    # Evaluation
+
+    @torch.no_grad()
+    def evaluation_loop(
+        self,
+        dataloader: DataLoader,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Exact means over all held-out pairs of all processes (see `PreTrainingSums.metrics`); `predict` is stock's."""
+        sampler: Any = dataloader.batch_sampler
+        if not isinstance(sampler, EvaluationSampler):
+            return super().evaluation_loop(
+                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+            )
+        model = self.model
+        was_training = model.training
+        model.eval()
+        sums = PreTrainingSums(self.args.device, self.unigram)
+        batches = zip(dataloader, sampler.is_filler, strict=True)
+        is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
+        with self.stoppable():
+            for batch, is_filler in tqdm(
+                batches, total=len(dataloader), desc=description, leave=False, disable=is_quiet
+            ):
+                self.check_stop()
+                batch = self._prepare_inputs(batch)
+                with self.accelerator.autocast():
+                    output = model(**batch, return_full_logits=False)
+                if not is_filler:
+                    sums.add(output, batch)
+        model.train(was_training)
+        if self.args.world_size > 1:
+            sums.values = self.accelerator.reduce(sums.values, reduction="sum")
+        metrics = sums.metrics(metric_key_prefix)
+        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs)

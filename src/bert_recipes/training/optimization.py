@@ -1,0 +1,228 @@
+"""Optimisers and schedules by name: the paper's Adam and its schedule, AdamW, LAMB, and everything of the Trainer."""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from bert_recipes.errors import InputError
+
+
+OPTIMIZERS = ("bert_adam", "adamw", "lamb", "trainer")
+SCHEDULES = ("bert_linear", "trainer")
+# google-research/bert optimization.py, create_optimizer: exclude_from_weight_decay.
+NO_DECAY = ("LayerNorm", "layer_norm", "bias")
+
+
+class BertAdam(torch.optim.AdamW):
+    """Adam as in google-research/bert optimization.py, `AdamWeightDecayOptimizer`.
+
+    m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  theta <- theta - lr (m / (sqrt(v) + eps) + decay theta).
+    It is AdamW without bias correction. torch's fused AdamW computes
+    theta (1 - lr' decay') - lr' (m / (1 - b1^t)) / (sqrt(v) / sqrt(1 - b2^t) + eps'), which is the same step for
+    lr' = lr (1 - b1^t) / sqrt(1 - b2^t), eps' = eps / sqrt(1 - b2^t), decay' = decay lr / lr': one pass over the memory
+    instead of eight.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+        # A loss scaler must skip a step from outside: the steps are counted here, without asking the device.
+        self._step_supports_amp_scaling = False
+        # id of a parameter -> its steps up to now; read off its state when it is first met.
+        self._counts: dict[int, int] = {}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As torch; the steps are those of the state."""
+        super().load_state_dict(state_dict)
+        self._counts = {}
+
+    def step(self, closure: Any = None) -> Any:
+        """One update of all parameters that have a gradient; nothing where none has one."""
+        if not has_gradients(self):
+            return None
+        with self._uncorrected():
+            return super().step(closure)
+
+    @contextmanager
+    def _uncorrected(self) -> Iterator[None]:
+        """Set lr, eps and weight_decay so that AdamW's bias correction cancels, and put them back."""
+        plain = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
+        try:
+            for group in self.param_groups:
+                step = self._count_step(group["params"])
+                if step == 0:
+                    continue
+                beta1, beta2 = group["betas"]
+                root = (1 - beta2**step) ** 0.5
+                scale = (1 - beta1**step) / root
+                group["lr"], group["eps"] = group["lr"] * scale, group["eps"] / root
+                group["weight_decay"] = group["weight_decay"] / scale
+            yield
+        finally:
+            for group, (lr, eps, weight_decay) in zip(self.param_groups, plain, strict=True):
+                group["lr"], group["eps"], group["weight_decay"] = lr, eps, weight_decay
+
+    def _count_step(self, parameters: Iterable[torch.Tensor]) -> int:
+        """Number of the coming step of those with a gradient, from 1; 0 where none has one."""
+        stepped = [parameter for parameter in parameters if parameter.grad is not None]
+        for parameter in stepped:
+            if id(parameter) not in self._counts:
+                self._counts[id(parameter)] = (
+                    int(self.state[parameter].get("step", 0)) if parameter in self.state else 0
+                )
+            self._counts[id(parameter)] += 1
+        numbers = {self._counts[id(parameter)] for parameter in stepped}
+        if len(numbers) > 1:
+            raise RuntimeError(
+                "parameters of one group have had a gradient in different numbers of steps; put those that are trained at other "
+                "times into a group of their own"
+            )
+        return numbers.pop() if numbers else 0
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB (You et al. 2020) as in google-research/albert lamb_optimizer.py, `LAMBOptimizer`: without bias correction.
+
+    u = m / (sqrt(v) + eps) + decay theta, with the moments of `BertAdam`;  theta <- theta - lr (|theta| / |u|) u for each tensor. The
+    ratio is 1 where either norm is 0, and in groups with `layer_adaptation` False: LayerNorm and biases.
+    """
+
+    def __init__(
+        self, params: Iterable[Any], lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6
+    ) -> None:
+        """Groups may have `weight_decay` and `layer_adaptation`; the parameters are whole tensors."""
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.01, "layer_adaptation": True}
+        super().__init__(params, defaults)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As torch; the state of the rule that runs followed before this class is an InputError."""
+        if any("layer_adaptation" not in group for group in state_dict["param_groups"]):
+            raise InputError(
+                "the checkpoint was trained with the LAMB of pytorch-optimizer, another rule: its weights can begin a new run "
+                "(--model_name_or_path CHECKPOINT and another --output_dir), this one cannot be resumed"
+            )
+        super().load_state_dict(state_dict)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One update of all parameters that have a gradient; nothing where none has one."""
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            for parameter in parameters:
+                if not (state := self.state[parameter]):
+                    state |= {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+            gradients = [parameter.grad for parameter in parameters]
+            means, squares = ([self.state[each][name] for each in parameters] for name in ("exp_avg", "exp_avg_sq"))
+            beta1, beta2 = group["betas"]
+            torch._foreach_lerp_(means, gradients, 1 - beta1)
+            torch._foreach_mul_(squares, beta2)
+            torch._foreach_addcmul_(squares, gradients, gradients, value=1 - beta2)
+            updates = torch._foreach_sqrt(squares)
+            torch._foreach_add_(updates, group["eps"])
+            torch._foreach_reciprocal_(updates)
+            torch._foreach_mul_(updates, means)
+            torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
+            if group["layer_adaptation"]:
+                weights, lengths = (torch.stack(torch._foreach_norm(tensors)) for tensors in (parameters, updates))
+                ratios = torch.where((weights > 0) & (lengths > 0), weights / lengths, 1.0)
+                torch._foreach_mul_(updates, ratios.unbind())
+            torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+
+
+def has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether any parameter has a gradient; a step whose gradient was not finite has lost it."""
+    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
+
+
+def bert_linear(step: int, *, num_warmup_steps: int, num_training_steps: int, power: float = 1.0) -> float:
+    """Factor of the learning rate at optimiser step `step` (from 0).
+
+    step / warmup while step < warmup, then (1 - step / total) ^ power: the first update has rate 0, the decay counts from step
+    0, so the peak is (1 - warmup / total) ^ power. Source: google-research/bert optimization.py, `create_optimizer`, with power 1;
+    NVIDIA DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5.
+    """
+    if step < num_warmup_steps:
+        return step / num_warmup_steps
+    return max(0.0, 1.0 - step / num_training_steps) ** power
+
+
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: with decay, embeddings too as in the original, and without for names that contain one of `NO_DECAY`."""
+    pattern = re.compile("|".join(NO_DECAY))
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    decayed = [parameter for name, parameter in named if not pattern.search(name)]
+    plain = [parameter for name, parameter in named if pattern.search(name)]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def create_optimizer(
+    name: str,
+    model: nn.Module,
+    *,
+    learning_rate: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    epsilon: float = 1e-6,
+    weight_decay: float = 0.01,
+) -> torch.optim.Optimizer:
+    """Build "bert_adam" (the paper's), "adamw" (with bias correction, fused) or "lamb" over `decay_groups`."""
+    groups = decay_groups(model, weight_decay)
+    if name == "bert_adam":
+        return BertAdam(groups, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay)
+    if name == "adamw":
+        return torch.optim.AdamW(
+            groups, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay, fused=True
+        )
+    if name == "lamb":
+        # Which ones have neither decay nor ratio their names say: the others may have no decay either.
+        groups = [
+            group
+            | {"weight_decay": weight_decay * group["weight_decay"], "layer_adaptation": group["weight_decay"] > 0}
+            for group in decay_groups(model, 1.0)
+        ]
+        return Lamb(groups, lr=learning_rate, betas=betas, eps=epsilon)
+    raise InputError(f"optimizer is '{name}'; allowed: {', '.join(OPTIMIZERS)}")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A warm-up and a decay; `start` is the step of the run that is step 0 of the schedule, `steps` are all of it."""
+
+    start: int
+    steps: int
+    warmup_steps: int
+    learning_rate: float
+    power: float = 1.0
+
+    def factor(self, step: int) -> float:
+        """Factor of the learning rate at a step of the run; see `bert_linear`. Before the start it is that of the start."""
+        own, warmup = max(step - self.start, 0), self.warmup_steps
+        return bert_linear(own, num_warmup_steps=warmup, num_training_steps=self.steps, power=self.power)
+
+
+def create_bert_schedule(optimizer: torch.optim.Optimizer, schedule: Schedule) -> LambdaLR:
+    """A schedule as a torch scheduler; step it after every optimiser step."""
+    return LambdaLR(optimizer, schedule.factor)
+
+
+def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:
+    """Give a scheduler that was loaded from a checkpoint another peak: that of the phase which begins."""
+    scheduler.base_lrs = [learning_rate] * len(scheduler.base_lrs)
+    for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
+        group["initial_lr"] = learning_rate
+        group["lr"] = learning_rate * factor(scheduler.last_epoch)
+    scheduler._last_lr = [group["lr"] for group in scheduler.optimizer.param_groups]

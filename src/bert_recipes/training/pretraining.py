@@ -1,0 +1,291 @@
+"""The parts of a pre-training run: data of a store or of instance files, a model, and the trainer of both."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+from transformers import set_seed
+
+from bert_recipes.checkpointing import check_checkpoint, opening, warn_once
+from bert_recipes.config import read_tree
+from bert_recipes.data.collator import DataCollatorForPreTraining
+from bert_recipes.data.dataset import PreTrainingDataset
+from bert_recipes.data.instances import InstanceDataset
+from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
+from bert_recipes.data.store import Split, Store, open_store
+from bert_recipes.errors import InputError
+from bert_recipes.files import fingerprint_files
+from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.tasks.rows import list_tasks
+from bert_recipes.tokenization.loading import find_tokenizer, load_tokenizer
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+from bert_recipes.training.arguments import DataArguments, ModelArguments, Phase, PreTrainingArguments
+from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
+from bert_recipes.training.callbacks import LossWatch
+
+
+logger = logging.getLogger(__name__)
+
+
+def load_pretrained(name: str, *, needs_head: bool = False) -> BertForPreTraining:
+    """Open a checkpoint, ours or stock; heads that it lacks start from scratch, with a warning.
+
+    `needs_head`: it is to be measured as it is, and without a masked-LM head there is nothing to measure.
+    """
+    cached_only = check_checkpoint(name)
+    with opening(name):
+        network, new_heads = open_checkpoint(name, cached_only=cached_only)
+    lost = [key for key in new_heads if key.startswith("cls.predictions.")]
+    if needs_head and lost:
+        built = (network.config.architectures or ["an unnamed class"])[0]
+        raise InputError(
+            f"{name} is {built}, without a masked-LM head (no weights for {lost[0]}), so that of pre-training there is nothing "
+            f"to measure; {_how_to_measure(Path(name))}"
+        )
+    if new_heads:
+        warn_once("%s has no weights for %s; they start from scratch", name, ", ".join(new_heads))
+    return network
+
+
+def _how_to_measure(folder: Path) -> str:
+    """What measures a checkpoint with another head; a fine-tuned one says for which task it is."""
+    file = folder / "task.yaml"
+    if not file.is_file():
+        return "a fine-tuned checkpoint is measured with --task NAME or --task_file FILE.yaml"
+    task = str(read_tree(file)[0].get("name", ""))
+    return (
+        f"it is fine-tuned: give --task {task}"
+        if task in list_tasks()
+        else f"it is fine-tuned: give --task_file {file}"
+    )
+
+
+# Settings that only a new model has, and those that instance files were made with.
+NEW_MODEL_FIELDS = ("size", "hidden_act", "weight_init", "initializer_range", "dropout", "max_position_embeddings")
+INSTANCE_FIELDS: tuple[str, ...] = ("max_seq_length", "short_seq_prob", "mlm_probability", "max_predictions_per_seq")
+INSTANCE_FIELDS += ("mask_rate", "keep_rate", "random_rate", "whole_word", "selection")
+# Enough for token frequencies: more than six million tokens at 128 a pair.
+MAX_COUNTED_INSTANCES = 50_000
+
+
+@dataclass(frozen=True)
+class PreTrainingData:
+    """What a run trains on and is measured with.
+
+    Attributes:
+        count_tokens: Gives int64 (V,), how often each token stands in the training data.
+        identity: Name -> fingerprint, of what must be the same where a run is resumed.
+    """
+
+    tokenizer: OriginalBertTokenizer
+    train: PreTrainingDataset | InstanceDataset
+    validation: PreTrainingDataset | InstanceDataset | None
+    collator: DataCollatorForPreTraining
+    count_tokens: Callable[[], np.ndarray]
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def max_seq_length(self) -> int:
+        """Positions that the longest input, in training or evaluation, needs."""
+        return max(part.max_seq_length for part in (self.train, self.validation) if part is not None)
+
+    @cached_property
+    def unigram_counts(self) -> np.ndarray:
+        """int64 (V,), how often each token stands in the training data; counted when it is first asked for."""
+        return self.count_tokens()
+
+
+def load_data(data: DataArguments, seed: int) -> PreTrainingData:
+    """Open the store or the instance files; `seed` is that of training, the held-out pairs and masks do not depend on it."""
+    if data.store is None:
+        return _load_instances(data, seed)
+    if data.validation_file is not None:
+        raise InputError("validation_file belongs to --train_file; a store has its own held-out part: leave it out")
+    store = open_store(data.store)
+    tokenizer = load_tokenizer(data.tokenizer or store.tokenizer_path)
+    store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
+    train = _pairs(store, store.train, data, seed)
+    validation = None if store.validation is None else _pairs(store, store.validation, data, EVALUATION_SEED)
+    collator = make_collator(data, tokenizer, seed)
+    identity = {"store": store.fingerprint, "tokenizer": tokenizer.fingerprint}
+    return PreTrainingData(tokenizer, train, validation, collator, lambda: store.train.unigram_counts, identity)
+
+
+def _pairs(store: Store, split: Split, data: DataArguments, seed: int) -> PreTrainingDataset:
+    ids = store.metadata["special_ids"]
+    return PreTrainingDataset(
+        split,
+        cls_id=ids["cls"],
+        sep_id=ids["sep"],
+        store_fingerprint=store.fingerprint,
+        max_seq_length=data.max_seq_length,
+        short_seq_prob=data.short_seq_prob,
+        seed=seed,
+        cache_dir=None if data.data_cache_dir is None else Path(data.data_cache_dir),
+        num_workers=data.data_num_processes,
+    )
+
+
+def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
+    if data.tokenizer is None or data.train_file is None:
+        raise InputError("--train_file needs --tokenizer: the folder or vocab.txt with which the file was made")
+    tokenizer = load_tokenizer(data.tokenizer)
+    size = len(tokenizer)
+    train = InstanceDataset(data.train_file, cache_dir=data.data_cache_dir, vocab_size=size)
+    validation = None
+    if data.validation_file is not None:
+        validation = InstanceDataset(data.validation_file, cache_dir=data.data_cache_dir, vocab_size=size)
+    _warn_of_ignored(data, INSTANCE_FIELDS, "the instance files were made with their own pairs and masks")
+    collator = make_collator(data, tokenizer, seed)
+    identity = {"instances": fingerprint_files(train.paths), "tokenizer": tokenizer.fingerprint}
+    return PreTrainingData(tokenizer, train, validation, collator, lambda: count_tokens(train, size), identity)
+
+
+def count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
+    """int64 (V,): tokens of instances as they were before masking, of at most `MAX_COUNTED_INSTANCES` at equal distances."""
+    chosen = np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_COUNTED_INSTANCES)).round().astype(np.int64)
+    logger.info("token frequencies are counted in %d of %d instances", len(chosen), len(dataset))
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for index in tqdm(chosen.tolist(), desc="count tokens", unit="instance", delay=1):
+        item = dataset[index]
+        original = np.where(item["labels"] == IGNORE_INDEX, item["input_ids"], item["labels"])
+        counts += np.bincount(original, minlength=vocab_size)
+    return counts
+
+
+def _warn_of_ignored(settings: Any, names: Sequence[str], reason: str) -> None:
+    defaults = {field.name: field.default for field in fields(settings)}
+    given = [f"{name} {getattr(settings, name)}" for name in names if getattr(settings, name) != defaults[name]]
+    if given:
+        warn_once("ignored: %s; %s", ", ".join(given), reason)
+
+
+def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: int) -> DataCollatorForPreTraining:
+    """The collator that the settings describe; the limit of predictions defaults to the share of the longest pair."""
+    limit = data.max_predictions_per_seq
+    if limit is None:
+        limit = default_max_predictions(data.max_seq_length, data.mlm_probability)
+    return DataCollatorForPreTraining(
+        tokenizer,
+        mlm_probability=data.mlm_probability,
+        max_predictions_per_seq=limit,
+        mask_rate=data.mask_rate,
+        keep_rate=data.keep_rate,
+        random_rate=data.random_rate,
+        whole_word=data.whole_word,
+        selection=data.selection,
+        seed=seed,
+    )
+
+
+def load_model(
+    model: ModelArguments,
+    tokenizer: OriginalBertTokenizer,
+    max_seq_length: int,
+    seed: int,
+    *,
+    needs_head: bool = False,
+) -> BertForPreTraining:
+    """A new model of the named size, or a checkpoint (ours or stock).
+
+    Args:
+        model: Settings.
+        tokenizer: Gives the vocabulary.
+        max_seq_length: Longest input of the run, in training and evaluation.
+        seed: Of new weights.
+        needs_head: A checkpoint is to be measured as it is: one without a masked-LM head is an error.
+    """
+    set_seed(seed)
+    if model.model_name_or_path is None:
+        config = pretraining_config(
+            model.size,
+            vocab_size=len(tokenizer),
+            max_position_embeddings=model.max_position_embeddings,
+            dropout=model.dropout,
+            hidden_act=model.hidden_act,
+            weight_init=model.weight_init,
+            initializer_range=model.initializer_range,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        network = BertForPreTraining(config)
+    else:
+        network = load_pretrained(model.model_name_or_path, needs_head=needs_head)
+        _warn_of_ignored(model, NEW_MODEL_FIELDS, f"{model.model_name_or_path} has its own")
+        _check_tokenizer(model.model_name_or_path, network.config.vocab_size, tokenizer)
+    if network.config.max_position_embeddings < max_seq_length:
+        raise InputError(
+            f"max_seq_length is {max_seq_length}, the model has {network.config.max_position_embeddings} positions; "
+            "lower it, or train a new model with --max_position_embeddings"
+        )
+    return network
+
+
+def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
+    """Refuse data that was not made with the checkpoint's tokenizer: its ids would mean other pieces."""
+    advice = "both belong together: give the checkpoint's own tokenizer and data made with it, or another checkpoint"
+    size = len(tokenizer)
+    folder = find_tokenizer(name)
+    if folder is not None and load_tokenizer(folder).fingerprint != tokenizer.fingerprint:
+        raise InputError(f"{name} has another tokenizer than the data ({size:,} pieces); {advice}")
+    is_padded = vocab_size in {-(-size // multiple) * multiple for multiple in (8, 16, 32, 64)}
+    if vocab_size < size or (folder is None and vocab_size != size and not is_padded):
+        raise InputError(f"{name} has a vocabulary of {vocab_size:,}, the data's tokenizer {size:,} pieces; {advice}")
+    if folder is None and vocab_size != size:
+        warn_once(
+            "%s: a vocabulary of %d for %d pieces, taken for padding as it has no tokenizer", name, vocab_size, size
+        )
+
+
+def make_trainer(
+    model: BertForPreTraining,
+    args: PreTrainingArguments,
+    data: PreTrainingData | Sequence[PreTrainingData],
+    max_eval_pairs: int,
+    phases: Sequence[Phase] | None = None,
+) -> BertTrainer:
+    """Join the parts: the data of the run or of each phase, and the phases (None: one)."""
+    parts = [data] if isinstance(data, PreTrainingData) else list(data)
+    first = parts[0]
+    if first.validation is None and args.eval_strategy != "no":
+        raise InputError(
+            f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; make the store with "
+            "--validation_files or --validation_fraction, or give --eval_strategy no"
+        )
+    trainer = BertTrainer(
+        model,
+        args,
+        first.collator,
+        train_dataset=first.train,
+        eval_dataset=first.validation,
+        processing_class=first.tokenizer,
+        resume_fingerprint=first.identity,
+        unigram_counts=None if first.validation is None else first.unigram_counts,
+        max_eval_pairs=max_eval_pairs,
+        phases=None
+        if phases is None
+        else [
+            TrainingPhase(phase, each.train, each.validation, each.collator)
+            for phase, each in zip(phases, parts, strict=True)
+        ],
+        callbacks=[LossWatch()],
+    )
+    name = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
+    logger.info("precision %s: %s", name, args.precision_reason)
+    return trainer
+
+
+def load_phases(data: DataArguments, seed: int, phases: Sequence[Phase]) -> list[PreTrainingData]:
+    """The data of each phase, of the same store."""
+    if len(phases) > 1 and data.store is None:
+        raise InputError("phase2_steps: instance files have one length; two phases need a --store")
+    settings = [
+        replace(data, max_seq_length=phase.max_seq_length, max_predictions_per_seq=phase.max_predictions_per_seq)
+        for phase in phases
+    ]
+    return [load_data(each, seed) for each in settings]

@@ -1,0 +1,333 @@
+"""May this run use the folder, from which checkpoint is it resumed, with what state; and DeepSpeed's checkpoints as one model."""
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import transformers
+import yaml
+
+from bert_recipes.checkpointing import (
+    CARD_FILE,
+    PROGRESS_FILE,
+    is_generated_card,
+    last_complete,
+    remove_leftovers,
+    set_aside_later,
+    why_incomplete,
+)
+from bert_recipes.config import resolved_values
+from bert_recipes.errors import InputError
+from bert_recipes.files import final_name, lock_run
+from bert_recipes.training.launch import run_on_main_process
+
+
+logger = logging.getLogger(__name__)
+
+CONFIG_FILE = "run.yaml"
+RESULTS_FILE = "all_results.json"
+# Beside the results until all that follows them is done: predictions, report, card, push.
+UNFINISHED_FILE = "unfinished"
+# What a run may leave in its folder; nothing else is ever deleted.
+RUN_FILES = (
+    *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt"),
+    *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*"),
+    # The Trainer writes it with the model; it is removed at once, if the process lives.
+    "training_args.bin",
+    UNFINISHED_FILE,
+    # A sweep says with it that it has removed the weights.
+    "weights_removed.txt",
+    *("report.md", "report.html", "losses.png"),
+    *("README.md", "card.yaml", ".gitattributes"),
+    # Trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
+    *("runs", "wandb", "emissions.csv*"),
+)
+# Stock settings that change nothing of what the remaining steps learn: where files lie, what is logged, saved and measured, how
+# the work is shared out. Ours say it in their metadata, {"resume": "may change"}. Data, tokenizer, precision and global batch
+# are compared by what they are (`RecipeTrainer.resume_fingerprint`).
+_FREE_PREFIXES = ("logging_", "eval_", "save_", "hub_", "push_to_hub", "dataloader_", "ddp_", "fsdp", "torch_compile")
+_FREE = frozenset(
+    [
+        *("output_dir", "run_name", "report_to", "project", "trackio_space_id", "disable_tqdm", "debug"),
+        *("log_level", "log_level_replica", "do_train", "do_eval", "do_predict", "prediction_loss_only"),
+        *("load_best_model_at_end", "metric_for_best_model", "greater_is_better", "batch_eval_metrics"),
+        *("include_for_metrics", "per_device_eval_batch_size", "deepspeed", "accelerator_config"),
+        *("parallelism_config", "local_rank", "skip_memory_metrics", "enable_jit_checkpoint"),
+        *("torch_empty_cache_steps", "average_tokens_across_devices", "include_num_input_tokens_seen"),
+    ]
+)
+
+
+# The output folder
+
+
+def check_output_dir(args: Any) -> None:
+    """Refuse at once what `prepare_output_dir` would refuse of the folder; the main process looks, nothing is changed."""
+    folder = Path(args.output_dir)
+    begins = args.overwrite_run or args.resume == "no" or (args.resume == "auto" and not is_unfinished(folder))
+    if begins and os.environ.get("RANK", "0") == "0":
+        _check_free(folder, args)
+
+
+def prepare_output_dir(
+    args: Any, configs: Sequence[Any], *, sources: Mapping[str, str | None] = MappingProxyType({})
+) -> str | None:
+    """Make the output folder this run's own.
+
+    Args:
+        args: Its output_dir, resume, overwrite_run and allow_changes decide.
+        configs: The dataclasses of the run: a run is resumed with the settings that it was begun with.
+        sources: Setting -> file or folder that the run reads, which is not deleted with an old run.
+
+    Returns:
+        The checkpoint folder to resume from, or None.
+    """
+    resume_from = run_on_main_process(args, lambda: _lock_and_prepare(args, configs, sources))
+    return None if resume_from is None else str(resume_from)
+
+
+def _lock_and_prepare(args: Any, configs: Sequence[Any], sources: Mapping[str, str | None]) -> Path | None:
+    """Look at what is there, and only then change anything."""
+    folder = Path(args.output_dir)
+    lock_run(folder)
+    resume_from = None if args.overwrite_run else _find_checkpoint(args.resume, folder)
+    is_own = resume_from is not None and resume_from.parent.resolve() == folder.resolve()
+    if resume_from is not None:
+        _check_same_settings(resume_from / CONFIG_FILE, configs, allow=args.allow_changes)
+    if not is_own:
+        _check_free(folder, args)
+        _check_sources(folder, sources)
+    if folder.is_dir() and args.overwrite_run:
+        shutil.rmtree(folder)
+    elif folder.is_dir():
+        remove_leftovers(folder)
+    if is_own and resume_from is not None:
+        for path in set_aside_later(folder, resume_from):
+            logger.warning(
+                "%s: later than %s, from which the run is resumed; it counts no more", path, resume_from.name
+            )
+        # The run is unfinished again.
+        (folder / RESULTS_FILE).unlink(missing_ok=True)
+    return resume_from
+
+
+def is_run_file(path: Path) -> bool:
+    """Whether a run leaves files of this name in its folder, or a process that is killed while it writes one."""
+    name = Path(final_name(path.name))
+    return any(name.match(pattern) for pattern in RUN_FILES)
+
+
+def name_of_run(folder: Path) -> str:
+    """What a run is called: as its folder; that of a seed says nothing without the folder around it."""
+    folder = folder.resolve()
+    return f"{folder.parent.name}-{folder.name}" if folder.name.startswith("seed-") else folder.name
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether a folder holds a run that has not come to its end."""
+    is_measured, is_on = (folder / RESULTS_FILE).is_file(), (folder / UNFINISHED_FILE).is_file()
+    return (folder / CONFIG_FILE).is_file() and (is_on or not is_measured)
+
+
+def _find_checkpoint(wanted: str, folder: Path) -> Path | None:
+    """The checkpoint that `resume` names; None when the run starts from scratch."""
+    if wanted == "no" or (wanted == "auto" and not is_unfinished(folder)):
+        return None
+    if wanted not in ("auto", "last"):
+        reason = why_incomplete(Path(wanted))
+        if reason is not None:
+            raise InputError(f"resume: {wanted} is no complete checkpoint: {reason}")
+        return Path(wanted)
+    found, passed = last_complete(folder)
+    for each in passed:
+        logger.warning("%s is passed over: %s", each.path, each.reason)
+    if found is not None:
+        logger.info("the run in %s is resumed from %s", folder, found.name)
+        return found
+    if wanted == "last" or passed or (folder / RESULTS_FILE).is_file():
+        raise InputError(
+            f"{folder} holds no complete checkpoint to resume from; start from scratch with --overwrite_run true"
+        )
+    logger.info("the run in %s has no checkpoint yet: it starts from scratch", folder)
+    return None
+
+
+def _check_free(folder: Path, args: Any) -> None:
+    """Refuse a folder that holds something that may not be deleted or written over."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not (folder / CONFIG_FILE).is_file():
+        raise InputError(f"output_dir {folder} holds files that are no run of this project; give another --output_dir")
+    if not args.overwrite_run:
+        if args.resume == "auto" and is_unfinished(folder):
+            return
+        found, _ = last_complete(folder)
+        what = "a finished run" if (folder / RESULTS_FILE).is_file() else "another run"
+        resume = " without a checkpoint;" if found is None else "; continue it with --resume last,"
+        raise InputError(
+            f"output_dir {folder} holds {what}{resume} replace it with --overwrite_run true, or give another --output_dir"
+        )
+    foreign = sorted(path.name for path in folder.iterdir() if not is_run_file(path))
+    if not is_generated_card(folder):
+        foreign.append(f"{CARD_FILE}, which was edited")
+    if foreign:
+        raise InputError(
+            f"output_dir {folder} holds more than a run ({', '.join(foreign[:3])}), so it is not replaced; move that away "
+            "or give another --output_dir"
+        )
+
+
+def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> None:
+    """Refuse to resume with settings under which the run would become another one."""
+    if not file.is_file():  # a checkpoint that was not written by a recipe
+        return
+    before, now = yaml.safe_load(file.read_text(encoding="utf-8")), resolved_values(*configs)
+    kinds = {kind for config in configs for kind in type(config).__mro__ if is_dataclass(kind)}
+    free = {item.name for kind in kinds for item in fields(kind) if item.metadata.get("resume") == "may change"}
+    for name in dict.fromkeys([*before, *now]):
+        was, new = before.get(name), now.get(name)
+        if was == new or name in _FREE | free or name.startswith(_FREE_PREFIXES):
+            continue
+        message = f"{name} is {_format(new)}, but in {file} {_format(was)}"
+        if not allow:
+            mend = f"leave --{name} out" if was is None else f"give --{name} {_format(was)}"
+            raise InputError(
+                f"resume: {message}; a run is resumed with its own settings: {mend}, start from scratch with --overwrite_run true, "
+                "or resume with --allow_changes true"
+            )
+        logger.warning("%s; the run is resumed with it, as allow_changes is true", message)
+
+
+def _format(value: Any) -> str:
+    if value is None:
+        return "not given"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _check_sources(folder: Path, sources: Mapping[str, str | None]) -> None:
+    """Refuse to replace a folder out of which the run reads."""
+    for name, path in sources.items():
+        # A Hub name is no path that is there.
+        if path is not None and Path(path).exists() and Path(path).resolve().is_relative_to(folder.resolve()):
+            raise InputError(
+                f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would delete; give another "
+                "--output_dir"
+            )
+
+
+# The state of a trainer
+
+NO_ENGINE = "none"
+
+
+def write_trainer_state(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write what `read_trainer_state` reads into a checkpoint's folder: `RecipeTrainer.state_dict`, `processes` a list."""
+    (folder / PROGRESS_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
+
+
+def read_trainer_state(
+    checkpoint: Path, *, fingerprint: Mapping[str, Any], engine: str, processes: int, allow_changes: bool
+) -> dict[str, Any]:
+    """What a complete checkpoint keeps; refused where it is another run's, or its optimiser cannot be opened under this engine."""
+    state: dict[str, Any] = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
+    before, parts = state["engine"], len(state["processes"])
+    # DeepSpeed opens parts of its own stage from as many processes only; nobody else opens them.
+    if before != engine or (parts != processes and engine.startswith("DeepSpeed")):
+        raise InputError(
+            f"{checkpoint} was written by {_launch(parts, before)}, this run has {_launch(processes, engine)} and cannot take its "
+            "optimiser up; launch it as before, or start a new run from its weights with --model_name_or_path (of DeepSpeed's "
+            "checkpoints recipes/consolidate_checkpoint.py makes a model)"
+        )
+    for name, value in fingerprint.items():
+        was = state["identity"].get(name)
+        if was == value:
+            continue
+        message = f"{name} is {value}, {checkpoint} was made with {was}"
+        if not allow_changes:
+            raise InputError(f"{message}; restore it, start from scratch, or resume with --allow_changes true")
+        logger.warning("%s; the run is resumed with it, as allow_changes is true", message)
+    return state
+
+
+def _launch(processes: int, engine: str) -> str:
+    under = "without DeepSpeed or FSDP" if engine == NO_ENGINE else f"under {engine}"
+    return f"{processes} process{'es' if processes > 1 else ''} {under}"
+
+
+def part_of_process(everyone: Sequence[dict[str, Any]], index: int, processes: int) -> dict[str, Any]:
+    """What one process takes up of what all of them kept; where there were more or fewer, each gets an equal part of the sum."""
+    if len(everyone) == processes:
+        return everyone[index]
+    return {name: _mean([each[name] for each in everyone]) for name in everyone[0]}
+
+
+def _mean(values: list[Any]) -> Any:
+    """Of numbers, or of lists of them element by element; of truths, whether any holds."""
+    if isinstance(values[0], bool):
+        return any(values)
+    if isinstance(values[0], list):
+        return [_mean(list(column)) for column in zip(*values, strict=True)]
+    return sum(values) / len(values)
+
+
+# DeepSpeed's checkpoints
+
+# DeepSpeed's own file: the name of the folder with the parts of all processes.
+LATEST_FILE = "latest"
+
+
+def check_zero_checkpoint(checkpoint: Path) -> None:
+    """See that a folder is a complete checkpoint of DeepSpeed.
+
+    The parts are pickles, as DeepSpeed writes them: opening one from elsewhere may run code. The manifest says that they are
+    what was written, not who wrote them.
+    """
+    reason = why_incomplete(checkpoint)
+    if reason is not None:
+        raise InputError(f"checkpoint: {checkpoint} is no complete checkpoint: {reason}")
+    if not (checkpoint / LATEST_FILE).is_file():
+        raise InputError(
+            f"checkpoint: {checkpoint} is not DeepSpeed's: it is in Hub form already, and opens with from_pretrained"
+        )
+
+
+def consolidate_zero_checkpoint(checkpoint: Path) -> "transformers.PreTrainedModel":
+    """The model of a checkpoint that passed `check_zero_checkpoint`, in float32, with stock's class and names."""
+    config: Any = transformers.AutoConfig.from_pretrained(checkpoint, local_files_only=True)
+    (name,) = config.architectures or ("none",)
+    kind = getattr(transformers, name, None)
+    if kind is None:
+        raise InputError(f"{checkpoint / 'config.json'}: no class of transformers is called {name!r}")
+    model: transformers.PreTrainedModel = kind(config)
+    found = model.load_state_dict(_read_zero_weights(checkpoint), strict=False)
+    model.tie_weights()
+    # A shared weight may be there under one of its names only.
+    missing = [key for key in found.missing_keys if key not in (model.all_tied_weights_keys or {})]
+    if missing or found.unexpected_keys:
+        wrong = ", ".join([*missing, *found.unexpected_keys][:3])
+        raise InputError(f"checkpoint: {checkpoint} and its config.json do not belong together ({wrong})")
+    return model
+
+
+def _read_zero_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    try:
+        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+    except ImportError as error:
+        raise InputError("DeepSpeed is missing; install it: pip install 'bert-recipes[deepspeed]'") from error
+    try:
+        # It tells what it does on stdout, which is ours.
+        with contextlib.redirect_stdout(sys.stderr):
+            weights: dict[str, torch.Tensor] = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(f"checkpoint: DeepSpeed does not open {checkpoint}: {error}") from error
+    # Shared weights come as one tensor under two names, which safetensors does not write.
+    return {name: weight.clone() for name, weight in weights.items()}

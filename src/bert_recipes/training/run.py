@@ -1,0 +1,257 @@
+"""A run from its start to its results: launch checks, log, training, evaluation, files; and what it was made from."""
+
+import ctypes
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from transformers import Trainer
+from transformers.trainer_utils import SaveStrategy
+from transformers.training_args import ParallelMode, TrainingArguments
+
+from bert_recipes.checkpointing import IDENTITY_FILE, keep_run_id, write_run_id
+from bert_recipes.config import save_config
+from bert_recipes.data.instances import InstanceDataset
+from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
+from bert_recipes.errors import InputError, PushError, saving
+from bert_recipes.files import fingerprint_files, hash_of, written_aside
+from bert_recipes.tasks.rows import Example
+from bert_recipes.training.callbacks import cost_facts
+from bert_recipes.training.engines import asks_for_fsdp
+from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, UNFINISHED_FILE
+from bert_recipes.training.speed import describe_machine, peak_memory_mb
+from bert_recipes.training.trainer import RecipeTrainer
+
+
+WEIGHTS_FILE = "model.safetensors"
+
+
+def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
+    """What a run was trained on and measured with: `DataArguments` and the `PreTrainingData` that they name.
+
+    Returns:
+        `describe_store`, or for instance files by split `files`, `bytes`, `names`, `instances` and a `fingerprint`.
+    """
+    if settings.store is not None:
+        return describe_store(settings.store)
+    parts = {"train": data.train, "validation": data.validation}
+    files = {split: _instance_files(part) for split, part in parts.items() if isinstance(part, InstanceDataset)}
+    return {"tokenizer_fingerprint": data.tokenizer.fingerprint, "instance_files": files}
+
+
+def _instance_files(dataset: InstanceDataset) -> dict[str, Any]:
+    return {
+        "files": len(dataset.paths),
+        "bytes": sum(path.stat().st_size for path in dataset.paths),
+        "names": [path.name for path in dataset.paths[:MAX_NAMED_SOURCES]],
+        "instances": len(dataset),
+        "fingerprint": fingerprint_files(dataset.paths),
+    }
+
+
+def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
+    """Which checkpoint a run began with: a folder or a Hub name, and the opened model's configuration.
+
+    Returns:
+        `name` (of a folder the last part), `is_local`; `sha256` of its weights where they are one local file, `revision` of
+        one from the Hub where it is known.
+    """
+    folder = Path(name)
+    if not folder.is_dir():
+        revision = getattr(config, "_commit_hash", None)
+        return {"name": name, "is_local": False} | ({} if revision is None else {"revision": revision})
+    facts: dict[str, Any] = {"name": folder.resolve().name, "is_local": True}
+    if (folder / WEIGHTS_FILE).is_file():
+        facts["sha256"] = hash_of(folder / WEIGHTS_FILE)
+    return facts
+
+
+def hash_of_examples(examples: Sequence[Example]) -> str:
+    """SHA-256 (hex) of examples as they were read: texts, labels and ids in their order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(repr(example).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def name_of_source(source: str) -> str:
+    """Where a split was read (`Split.source`), without the folders of this machine."""
+    return source if source.startswith("Hub data set ") else Path(source).name
+
+
+logger = logging.getLogger(__name__)
+
+
+# How many tasks of this program a scheduler has started, as its environment says.
+_TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def check_launch(args: TrainingArguments) -> None:
+    """Refuse a launch that would train something else than it seems to."""
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1 and (args.world_size != started or args.parallel_mode != ParallelMode.DISTRIBUTED):
+        raise InputError(
+            f"{started} processes were started but this one trains alone (world size {args.world_size}): all would write "
+            "to the same output_dir; on CPUs give --use_cpu true or use accelerate_configs/ddp_cpu.yaml, and leave "
+            "ddp_backend to the default"
+        )
+    tasks = max(int(os.environ.get(name, "1")) for name in _TASK_COUNTS)
+    if started == 1 and args.world_size == 1 and tasks > 1:
+        raise InputError(
+            f"{tasks} tasks were started (srun, mpirun) and each would train alone, in the same output_dir; start one launcher a "
+            "machine, as recipes/cluster/pretrain.slurm does, or one task"
+        )
+    if asks_for_fsdp(args) and args.device.type == "cpu" and torch.accelerator.is_available():
+        raise InputError(
+            "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu is for that"
+        )
+    # ddp_cpu.yaml has no GPU to see (-1); DS_ACCELERATOR is DeepSpeed's own way to ask for CPUs.
+    sees_none = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1")
+    engine = "DeepSpeed" if "ACCELERATE_USE_DEEPSPEED" in os.environ else "FSDP" if asks_for_fsdp(args) else None
+    is_chosen = getattr(args, "cpu_is_chosen", args.use_cpu) or sees_none
+    is_chosen = is_chosen or (engine == "DeepSpeed" and os.environ.get("DS_ACCELERATOR") == "cpu")
+    if args.device.type == "cpu" and not is_chosen:
+        if engine is not None:
+            raise InputError(
+                f"{engine} is for GPUs, and torch can use none here; on CPUs: LAUNCH=ddp_cpu, or give --use_cpu true"
+            )
+        if args.process_index == 0:
+            message = (
+                "no GPU that torch can use: %d process(es) train on the CPU, in %d thread(s) each (OMP_NUM_THREADS)"
+            )
+            logger.warning(message, started, torch.get_num_threads())
+            cores = (os.cpu_count() or 1) // started
+            if torch.get_num_threads() < cores:
+                logger.warning("OMP_NUM_THREADS=%d lets each process use %d cores", cores, cores)
+    if args.n_gpu > 1:
+        raise InputError(
+            f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
+            "CUDA_VISIBLE_DEVICES=0 for one GPU"
+        )
+    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+        # A launcher that is killed can pass nothing on: the system sends SIGTERM then (PR_SET_PDEATHSIG).
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def start_logging(args: TrainingArguments) -> None:
+    """Log to stderr: everything from the main process, warnings from the others."""
+    level = logging.INFO if args.process_index == 0 else logging.WARNING
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=level)
+    for library in ("accelerate", "filelock", "fsspec", "httpx", "httpx2", "matplotlib", "torch"):
+        logging.getLogger(library).setLevel(logging.WARNING)
+
+
+def run_training(
+    trainer: RecipeTrainer,
+    configs: Sequence[Any],
+    resume_from: str | None = None,
+    facts: Mapping[str, Any] = MappingProxyType({}),
+    finish: Callable[[dict[str, Any]], object] | None = None,
+) -> dict[str, Any]:
+    """Train, evaluate, save; the same for every recipe.
+
+    Leaves in output_dir: the model in Hub form (safetensors), the tokenizer, run.yaml (the resolved configuration),
+    all_results.json, trainer_state.json (with the logged history). The training ends with a checkpoint: ended anywhere after
+    that, a run is resumed from it, which trains nothing and does again what follows.
+
+    Args:
+        trainer: Ready to train; its processing_class is the tokenizer.
+        configs: The dataclasses of the run, in the order in which they are to be written to run.yaml.
+        resume_from: Checkpoint folder of `prepare_output_dir`.
+        facts: What else all_results.json is to say, for example about the data.
+        finish: Called with the results in all processes: predictions, report, card, trackers' end, push.
+
+    Returns:
+        The results that all_results.json holds.
+    """
+    args = trainer.args
+    folder = Path(args.output_dir)
+    if trainer.is_world_process_zero():
+        folder.mkdir(parents=True, exist_ok=True)
+        save_config(folder / CONFIG_FILE, *configs)
+    trainer.accelerator.wait_for_everyone()
+    if trainer.is_world_process_zero():
+        # As it was given: training fills in what follows from it, for example the number of steps.
+        text = (folder / CONFIG_FILE).read_text(encoding="utf-8")
+        trainer.checkpoint_files[CONFIG_FILE] = lambda path: path.write_text(text, encoding="utf-8")
+        run_id = keep_run_id(folder, None if resume_from is None else Path(resume_from))
+        trainer.checkpoint_files[IDENTITY_FILE] = partial(write_run_id, run_id=run_id)
+    is_own = resume_from is not None and Path(resume_from).parent.resolve() == folder.resolve()
+    trainer.ends_with_checkpoint = True
+    with trainer.trackers.recording(configs, goes_on=is_own), trainer.stoppable():
+        results = {**facts, **_train_and_measure(trainer, resume_from)}
+        save_run(trainer, results)
+    failure = None
+    try:
+        if finish is not None:
+            finish(results)
+    except PushError as error:
+        failure = error
+    # Nothing is missing; the checkpoint of the last step goes where none was asked for.
+    if trainer.is_world_process_zero():
+        (folder / UNFINISHED_FILE).unlink(missing_ok=True)
+        if args.save_strategy == SaveStrategy.NO:
+            shutil.rmtree(folder / f"checkpoint-{trainer.state.global_step}", ignore_errors=True)
+    if failure is not None:
+        raise failure
+    return results
+
+
+def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[str, Any]:
+    trainer.train(resume_from_checkpoint=resume_from)
+    results: dict[str, Any] = {"train_loss": trainer.mean_loss, "train_steps": trainer.state.global_step}
+    if trainer.skipped.total:
+        results["skipped_steps"] = trainer.skipped.total
+    if resume_from is not None:  # the rates are those since then
+        results["resumed_at_step"] = trainer.steps_done
+    results |= cost_facts(trainer.cost.so_far(), trainer.args.energy)
+    if trainer.eval_dataset is not None:
+        results |= trainer.evaluate() | trainer.certainty()
+    for name, digits in (("tokens_per_second", 1), ("data_wait_share", 4)):
+        values = [line[name] for line in trainer.state.log_history if name in line]
+        if values:
+            results[name] = round(statistics.median(values), digits)
+    results["peak_memory_mb"] = round(peak_memory_mb(), 1)
+    results["processes"] = trainer.args.world_size
+    results["precision"] = trainer.resume_fingerprint["precision"]
+    results["machine"] = describe_machine()
+    results["date"] = time.strftime("%Y-%m-%d")
+    return results
+
+
+def results_text(results: Mapping[str, Any]) -> str:
+    """Results as JSON, which has no NaN and no infinity: a value that is not defined is null."""
+    defined = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in results.items()
+    }
+    return json.dumps(defined, indent=2, allow_nan=False) + "\n"
+
+
+def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
+    """Write the model, the tokenizer and the results into output_dir."""
+    folder = Path(trainer.args.output_dir)
+    with saving(folder):
+        trainer.save_model(_internal_call=True)  # pushes nothing yet
+        trainer.save_state()
+        if trainer.is_world_process_zero():
+            # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
+            (folder / "training_args.bin").unlink(missing_ok=True)
+            # Its being there, and the other's not, says that the run has come to its end.
+            (folder / UNFINISHED_FILE).touch()
+            with written_aside(folder / RESULTS_FILE) as aside:
+                aside.write_text(results_text(results), encoding="utf-8")
+    trainer.accelerator.wait_for_everyone()

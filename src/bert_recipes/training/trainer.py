@@ -1,0 +1,619 @@
+"""What both Trainers share: the loss of the global batch, one order of examples, exact resume, an orderly end at a signal."""
+
+import logging
+import math
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from accelerate.utils import convert_outputs_to_fp32, gather_object
+from torch.utils.data import DataLoader
+from transformers import (
+    PreTrainedModel,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+from transformers.trainer_utils import TrainOutput
+
+from bert_recipes.checkpointing import STATE_FILE, aside_of, last_complete, put_in_place, read_step, rotate, seal
+from bert_recipes.data.order import Order, StepBatches
+from bert_recipes.errors import InputError, Interrupted, saving
+from bert_recipes.models.bert_model import choose_layers
+from bert_recipes.training.callbacks import CostMeter, StopOnSignal, ignore_signals
+from bert_recipes.training.emissions import EnergySettings
+from bert_recipes.training.engines import asks_for_fsdp, complete_engine
+from bert_recipes.training.optimization import Schedule, create_bert_schedule, create_optimizer, set_peak_rate
+from bert_recipes.training.resume import NO_ENGINE, part_of_process, read_trainer_state, write_trainer_state
+from bert_recipes.training.speed import ThroughputMeter, Work, best_rate, keep_freed_memory
+from bert_recipes.training.trackers import Trackers
+
+
+logger = logging.getLogger(__name__)
+
+# What stock `TrainingArguments` lack; optimiser and schedule are then the Trainer's.
+STOCK_SETTINGS: dict[str, Any] = {
+    "optimizer": "trainer",
+    "schedule": "trainer",
+    "fast_layers": "auto",
+    "keep_freed_memory": True,
+    "max_skipped_steps": 10,
+    "resume": "no",
+    "allow_changes": False,
+    "energy": EnergySettings(),
+}
+
+
+@dataclass
+class NonFiniteGradientGuard:
+    """Counts steps whose gradient is not finite; `limit` of them in a row end the run."""
+
+    limit: int
+    total: int = 0
+    in_a_row: int = 0
+
+    def note(self, norm: float) -> bool:
+        """Take a step's gradient norm; whether the step is to be left out."""
+        if math.isfinite(norm):
+            self.in_a_row = 0
+            return False
+        self.total += 1
+        self.in_a_row += 1
+        return True
+
+    def check(self, step: int, *, is_deepspeed: bool) -> None:
+        """End the run where it is enough; DeepSpeed has updated the weights by the time that it tells the norm."""
+        if self.in_a_row < self.limit and not is_deepspeed:
+            return
+        times = f"{self.in_a_row} steps in a row" if self.in_a_row > 1 else "one step"
+        why = ", and DeepSpeed cannot leave a step out" if is_deepspeed else ""
+        raise InputError(
+            f"step {step}: the gradient was not finite for {times}{why}; the checkpoints are from before. Lower learning_rate, "
+            "give more warmup_steps, or --precision fp32"
+        )
+
+
+@contextmanager
+def _changed(args: TrainingArguments, **settings: Any) -> Iterator[None]:
+    """Settings that stock would follow where it should not, changed inside of the block."""
+    before = {name: getattr(args, name) for name in settings}
+    vars(args).update(settings)
+    try:
+        yield
+    finally:
+        vars(args).update(before)
+
+
+def real_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """int64, the shape of input_ids: 1 = token, 0 = padding; without an attention mask all are tokens."""
+    return batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
+
+
+class RecipeTrainer(Trainer):
+    """`Trainer` whose loss is a mean over the global batch, whose step s trains on fixed examples, and whose checkpoints are complete or absent.
+
+    The global batch G is all micro-batches of all processes; stock BERT heads scale the loss with both. Step s trains on the
+    samples [s * G, (s + 1) * G) of one order, however G is split. SIGTERM and SIGINT end the run after the step that is being
+    computed, with a checkpoint. A step whose gradient is not finite changes nothing and is counted. A subclass says what the
+    loss is a mean over (`num_items`), and computes its part of it (`compute_loss`).
+
+    Args:
+        args: `RunArguments`, or stock `TrainingArguments`.
+        resume_fingerprint: Name -> value: what must be the same where a run is resumed, such as the data and the tokenizer.
+    """
+
+    args: Any
+    optimizer: Any
+    deepspeed: Any
+    lr_scheduler: Any
+    control: TrainerControl
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: TrainingArguments,
+        *,
+        resume_fingerprint: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        own: Any = args
+        for name, value in STOCK_SETTINGS.items():
+            if not hasattr(own, name):
+                setattr(own, name, value)
+        if own.use_cpu:
+            # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
+            choose_layers(model, "off" if asks_for_fsdp(args) else own.fast_layers)
+            if own.keep_freed_memory:
+                keep_freed_memory()
+        if own.ddp_find_unused_parameters is None and model.config.model_type == "bert":
+            own.ddp_find_unused_parameters = False  # every pass uses all; stock would look for unused ones in each
+        # Ours cannot end a run, so the Trainer makes no callbacks of report_to.
+        self.trackers = Trackers(args)
+        callbacks = [self.trackers, *(kwargs.pop("callbacks", None) or [])]
+        with _changed(args, report_to=[], push_to_hub=False):
+            super().__init__(model=model, args=args, callbacks=callbacks, **kwargs)
+        if own.bf16 and (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+            # Accelerate puts no autocast around a model that an engine has.
+            autocast = torch.autocast(own.device.type, torch.bfloat16)
+            self.model.forward = convert_outputs_to_fp32(autocast(self.model.forward))
+        if own.optimizer == "lamb" and self.engine != NO_ENGINE:
+            raise InputError(
+                f"optimizer is lamb; {self.engine} shares tensors out over the processes, and none knows the norms that LAMB scales "
+                "with: give --optimizer bert_adam or adamw, or LAUNCH=ddp"
+            )
+        self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
+        # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
+        self.model_accepts_loss_kwargs = True
+        self.meter = ThroughputMeter(self.args.device)
+        self.cost = CostMeter(own)
+        self.steps_done = 0  # before this call of train()
+        self.skipped = NonFiniteGradientGuard(own.max_skipped_steps)
+        # Written into each checkpoint by name of the file: what a resumed run must find again.
+        self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
+        self.resume_fingerprint = {
+            # "auto" may be another one on another machine.
+            "precision": "bf16" if own.bf16 else "fp16" if own.fp16 else "fp32",
+            "global batch": self.global_batch_size,
+            **(resume_fingerprint or {}),
+        }
+        # Whether the run ends with a checkpoint whatever save_strategy says: one that is ended while it is measured is resumed from it.
+        self.ends_with_checkpoint = False
+        self.stop_request = StopOnSignal()
+        self.add_callback(self.stop_request)
+        self.add_callback(_Boundaries(self))
+        self._save_total_limit = own.save_total_limit
+        self._loaded: dict[str, Any] = {}
+        # Whether the evaluation of this step comes after its checkpoint, or was stopped: a resumed run begins with it.
+        self._evaluation_is_due = False
+        self._writes_to: Path | None = None
+        self._flops_per_token: int | None = None
+        # FLOP/s of matrix products of a process; found when it is first asked for.
+        self._peak: float | None = None
+
+    # 1. A run
+
+    def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> TrainOutput:
+        """As stock.
+
+        Raises:
+            Interrupted: A signal asked for the end; everything is saved.
+        """
+        args, checkpoint = self.args, self._find_checkpoint(resume_from_checkpoint)
+        logger.info(
+            "batch: %d examples x %d micro-batches x %d processes = %d examples per step",
+            *(args.train_batch_size, args.gradient_accumulation_steps, args.world_size, self.global_batch_size),
+        )
+        if args.push_to_hub and not getattr(args, "hub_is_checked", False):
+            logger.warning("push_to_hub is true: nothing is pushed before you call trainer.push_to_hub()")
+        # The weights are made. Each process drops elements of its own; a resume loads the states of its checkpoint after this.
+        if args.process_index > 0:
+            torch.manual_seed(args.seed + args.process_index)
+        with self.cost:
+            self.steps_done = 0 if checkpoint is None else read_step(checkpoint)
+            # Read now, as the data may need it; applied by `_Boundaries`, when everything else is loaded.
+            self._loaded = {} if checkpoint is None else self._read_state(checkpoint)
+            self.skipped = NonFiniteGradientGuard(args.max_skipped_steps, self._loaded.get("skipped_steps", 0))
+            self._evaluation_is_due = False
+            self.stop_request.begin()
+            # At the end stock deletes all checkpoints but the best; `rotate` has done what is to be done. A resumed run has its
+            # first evaluation in its log.
+            stock = {"push_to_hub": False, "save_total_limit": None}
+            stock["eval_on_start"] = args.eval_on_start and self.steps_done == 0
+            with self.stop_request.listening(), _changed(args, **stock):
+                output = super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
+                self._leave_if_asked()
+        return output
+
+    def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
+        """The folder that stock's `resume_from_checkpoint` means; True: the newest complete one in output_dir."""
+        if resume is not True:
+            return Path(resume) if resume else None
+        found, _ = last_complete(Path(self.args.output_dir))
+        if found is None:
+            raise InputError(f"{self.args.output_dir} holds no complete checkpoint to resume from")
+        return found
+
+    @property
+    def global_batch_size(self) -> int:
+        """Examples of an optimiser step over all processes."""
+        return self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean of the training loss over all steps of the run, those before a resume too; after `train`."""
+        own = torch.tensor([self._total_loss_scalar], dtype=torch.float64, device=self.args.device)
+        # What came after the last line of the log is each process' own.
+        total = self.accelerator.gather(own).mean().item()
+        return total / max(self.state.global_step, 1)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log; `train_loss` at the end is the mean over all steps, where stock divides the sum of all by the steps since a resume."""
+        if "train_loss" in logs:
+            logs["train_loss"] = self.mean_loss
+        super().log(logs, start_time)
+
+    # 2. Stopping
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Around what is measured or predicted, in all processes: a signal ends it where `check_stop` is called, and at the end."""
+        with self.stop_request.listening():
+            yield
+            self.check_stop()
+
+    def check_stop(self) -> None:
+        """Raise `Interrupted` between two batches that are measured or predicted; all processes call it together."""
+        # At the end of a phase the next one's data would be measured when the run is resumed.
+        number = 0 if self._ends_here() else self._asked_to_stop()
+        if number:
+            self._leave(number, "before all was measured and predicted", "does the rest")
+
+    def _asked_to_stop(self) -> int:
+        """The signal by which any process was asked to stop, 0 for none; all call it together."""
+        number = self.stop_request.signal or 0
+        if self.args.world_size == 1:
+            return number
+        return int(self.accelerator.gather(torch.tensor([number], device=self.args.device)).max())
+
+    def _leave_if_asked(self) -> None:
+        """Raise where any process was asked to stop, also after the last step."""
+        number = self._asked_to_stop()
+        if not number:
+            return
+        is_saved = self.stop_request.is_stopped or self._checkpoint_folder().is_dir()
+        if not is_saved and not self.args.load_best_model_at_end:
+            self._save_checkpoint(self.model_wrapped, None)
+        self._leave(number, f"after step {self.state.global_step} of {self.state.max_steps}", "goes on from there")
+
+    def _leave(self, number: int, where: str, what: str) -> NoReturn:
+        command = "the same command" if self.args.resume == "auto" else "the same command with --resume auto"
+        mend = f"; {command} {what}" if self.state.max_steps else ""  # what only measures or predicts begins again
+        raise Interrupted(f"stopped by {signal.Signals(number).name} {where}{mend}", 128 + number)
+
+    def _ends_here(self) -> bool:
+        """Whether this step is the last one of a part of the run, which ends with a checkpoint."""
+        return False
+
+    # 3. Examples of a step
+
+    def train_loader(self, order: Order, first_step: int = 0, dataset: Any = None) -> DataLoader:
+        """The micro-batches of this process as one pass over the whole run; those that are done are not read.
+
+        Args:
+            order: Samples of the steps from `first_step` on.
+            first_step: Steps of the run that are another order's.
+            dataset: Takes the order's keys; default: train_dataset.
+        """
+        args = self.args
+        batches = StepBatches(
+            order,
+            batch_size=args.train_batch_size,
+            num_processes=args.world_size,
+            process_index=args.process_index,
+            first=first_step * args.gradient_accumulation_steps,
+            skipped=self.steps_done * args.gradient_accumulation_steps,
+        )
+        return DataLoader(
+            self.train_dataset if dataset is None else dataset,
+            batch_sampler=batches,
+            collate_fn=self.data_collator,
+            num_workers=args.dataloader_num_workers,
+            pin_memory=args.dataloader_pin_memory,
+            persistent_workers=args.dataloader_persistent_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            # A worker that cannot hand a batch over (shared memory is full) says so and reads on; nobody would ever get that batch.
+            timeout=args.ddp_timeout if args.dataloader_num_workers else 0,
+            worker_init_fn=ignore_signals,
+        )
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
+        """As stock; the counts are float64 (K,): `num_items` of the step over all micro-batches and processes, at least 1 each."""
+        start = time.perf_counter()
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self.meter.count_wait(time.perf_counter() - start)  # the model waits for data
+        return batches, self._count(batches, device) if batches else None
+
+    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
+        """Nothing: `get_batch_samples` counts, and only for training."""
+
+    def _count(self, batches: list[dict[str, torch.Tensor]], device: torch.device) -> torch.Tensor:
+        parts = [
+            torch.cat([items := self.num_items(batch).to(device), self.count_work(batch, items).to(device)])
+            for batch in batches
+        ]
+        counts = torch.stack(parts).sum(dim=0, dtype=torch.float64)
+        if self.args.world_size > 1:
+            counts = torch.cat([counts, counts.new_tensor([float(self.stop_request.signal is not None)])])
+            counts = self.accelerator.reduce(counts, reduction="sum")
+            self.stop_request.flags.append(counts[-1])
+            counts = counts[:-1]
+        self.meter.count_step(counts[-4:])
+        return counts[:-4].clamp(min=1.0)
+
+    def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """int64 (K,): what each part of the loss is a mean over, in this batch."""
+        raise NotImplementedError
+
+    def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
+        """int64 (4,): the fields of `Work` for a batch; `items` are those of `num_items`."""
+        lengths = real_tokens(batch).sum(dim=-1).flatten()
+        zero = lengths.new_zeros(())
+        return torch.stack([lengths.sum(), (lengths**2).sum(), lengths.new_tensor(len(lengths)), zero])
+
+    # 4. Optimiser and engine
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        """Build the optimiser that `args.optimizer` names."""
+        if self.args.optimizer == "trainer":
+            return super().create_optimizer(model)
+        if self.optimizer is None:
+            self.optimizer = create_optimizer(
+                self.args.optimizer,
+                self.model if model is None else model,
+                learning_rate=self.args.learning_rate,
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                epsilon=self.args.adam_epsilon,
+                weight_decay=self.args.weight_decay,
+            )
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
+        """Build the schedule that `args.schedule` names."""
+        if self.args.schedule == "trainer":
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            schedule = self.schedule_of(num_training_steps)
+            if schedule.warmup_steps >= schedule.steps:
+                logger.warning(
+                    "warmup_steps %d is not shorter than the run of %d steps: the learning rate will not reach its peak; "
+                    "a tenth of the steps is usual",
+                    *(schedule.warmup_steps, schedule.steps),
+                )
+            self.lr_scheduler = create_bert_schedule(optimizer or self.optimizer, schedule)
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def schedule_of(self, num_training_steps: int) -> Schedule:
+        """The schedule of the steps that are trained now."""
+        args = self.args
+        warmup = args.get_warmup_steps(num_training_steps)
+        return Schedule(0, num_training_steps, warmup, args.learning_rate, args.schedule_power)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """As stock; the peak of the learning rate is that of the schedule."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.args.schedule != "trainer":
+            set_peak_rate(self.lr_scheduler, self.schedule_of(self.state.max_steps).learning_rate)
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """As stock; a step whose gradient is not finite loses its gradients, so that the optimiser leaves everything as it is."""
+        norm = super()._get_grad_norm(model, grad_norm)
+        if norm is None or not self.skipped.note(float(norm)):
+            return norm
+        scaler = self.accelerator.scaler
+        # With a loss scaler this is how it finds its scale, which halves every time; below 1 it is not the scale that is wrong.
+        if scaler is None or scaler.get_scale() < 1:
+            step = self.state.global_step + 1
+            self.skipped.check(step, is_deepspeed=self.is_deepspeed_enabled)
+            if self.is_world_process_zero():
+                logger.warning("step %d is skipped: its gradient is not finite (%s)", step, float(norm))
+        model.zero_grad()
+        return norm
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """As stock, 6 x parameters x tokens; stock walks through all modules at every step to count the parameters."""
+        if self._flops_per_token is None:
+            self._flops_per_token = 6 * self.model.num_parameters(exclude_embeddings=True)
+        return self._flops_per_token * inputs[self.model.main_input_name].numel()
+
+    @property
+    def engine(self) -> str:
+        """What shares the optimiser's state out: its files in a checkpoint are of this form."""
+        if self.is_deepspeed_enabled:
+            return f"DeepSpeed ZeRO {self.accelerator.state.deepspeed_plugin.zero_stage}"
+        return "FSDP" if self.is_fsdp_enabled else NO_ENGINE
+
+    def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
+        return complete_engine(self.args, super()._build_accelerator_args(**kwargs))
+
+    def _load_best_model(self) -> None:
+        """As stock; torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation."""
+        if self.is_fsdp_enabled:
+            self.model.reshard()
+        super()._load_best_model()
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        """As stock; under FSDP Accelerate finds no embeddings: they stay in one group with the heads, which share weight and bias with them."""
+        if not self.is_fsdp_enabled:
+            return super()._prepare_for_training(*args, **kwargs)
+        # In a group of their own they would leave the other name of the decoder's bias, `cls.predictions.bias`, in another.
+        self.model.get_input_embeddings = self.model.get_output_embeddings = lambda: None
+        try:
+            return super()._prepare_for_training(*args, **kwargs)
+        finally:
+            del self.model.get_input_embeddings, self.model.get_output_embeddings
+
+    # 5. Checkpoints
+
+    def _checkpoint_folder(self) -> Path:
+        return Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+
+    def _get_output_dir(self, trial: Any) -> str:
+        """As stock; while a checkpoint is written, the folder beside it."""
+        return super()._get_output_dir(trial) if self._writes_to is None else str(self._writes_to)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Write everything aside, seal it, and only then give it its name; rotate when that is done."""
+        folder = Path(self.args.output_dir)
+        aside, target = aside_of(folder), self._checkpoint_folder()
+        try:
+            with saving(target):
+                if self.args.should_save:
+                    shutil.rmtree(aside, ignore_errors=True)
+                self.accelerator.wait_for_everyone()
+                self._writes_to = aside
+                super()._save_checkpoint(model, trial)
+                self._name_best(target)
+                self._write_state(aside / target.name)
+                self.accelerator.wait_for_everyone()
+                if self.args.should_save:
+                    self._finish_checkpoint(aside / target.name, target)
+            self.accelerator.wait_for_everyone()
+        finally:
+            self._writes_to = None
+            if self.args.should_save:
+                shutil.rmtree(aside, ignore_errors=True)
+
+    def _finish_checkpoint(self, written: Path, target: Path) -> None:
+        """In the main process: correct what names folders, seal, rename, rotate."""
+        # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
+        (written / "training_args.bin").unlink(missing_ok=True)
+        self.state.save_to_json(str(written / STATE_FILE))
+        states = len(list(written.glob("rng_state*.pth")))
+        if states != self.args.world_size:
+            raise InputError(
+                f"output_dir {target.parent}: {states} of {self.args.world_size} processes wrote their part of the checkpoint "
+                "there; it must be one folder that all machines share"
+            )
+        for name, write in self.checkpoint_files.items():
+            write(written / name)
+        seal(written)
+        put_in_place(written, target)
+        self._rotate(target)
+
+    def _rotate(self, newest: Path) -> None:
+        best = self.state.best_model_checkpoint
+        rotate(newest.parent, self._save_total_limit, keep=(newest,) if best is None else (newest, Path(best)))
+
+    def _name_best(self, target: Path) -> None:
+        """The best checkpoint by its final name; stock looks for it in the folder that is being written to."""
+        if self.state.best_global_step:
+            best = target.with_name(f"checkpoint-{self.state.best_global_step}")
+            self.state.best_model_checkpoint = str(best) if best == target or best.is_dir() else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside stock's files, JSON; all processes call it together. `process` is this process' own part."""
+        return {
+            "identity": self.resume_fingerprint,
+            "engine": self.engine,
+            "total_loss": self._total_loss_scalar,
+            "last_logged_step": self._globalstep_last_logged,
+            "skipped_steps": self.skipped.total,
+            "evaluation_is_due": self._evaluation_is_due,
+            "cost": self.cost.so_far(),
+            "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up the sums where the checkpoint left them, and make up for an evaluation; everything else is loaded by now."""
+        own = part_of_process(state["processes"], self.args.process_index, self.args.world_size)
+        self._tr_loss.fill_(own["loss"])
+        self.meter.take_sums(own["meter"])
+        self._total_loss_scalar = state["total_loss"]
+        self._globalstep_last_logged = state["last_logged_step"]
+        self.cost.resume(state.get("cost"))
+        if state.get("evaluation_is_due") and self.args.eval_strategy != "no":
+            self._determine_best_metric(self._evaluate(None, None), None)
+            self._name_best(self._checkpoint_folder())
+
+    def _write_state(self, folder: Path) -> None:
+        state = self.state_dict()
+        own = state.pop("process")
+        everyone = gather_object([own]) if self.args.world_size > 1 else [own]
+        if self.args.should_save:
+            write_trainer_state(folder, {**state, "processes": everyone})
+
+    def _read_state(self, checkpoint: Path) -> dict[str, Any]:
+        return read_trainer_state(
+            checkpoint,
+            fingerprint=self.resume_fingerprint,
+            engine=self.engine,
+            processes=self.args.world_size,
+            allow_changes=self.args.allow_changes,
+        )
+
+    # 6. Log
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """As stock; the time spent in here is no training time."""
+        start = time.perf_counter()
+        self.meter.start_clock()
+        is_last = self.state.global_step >= self.state.max_steps
+        self._log_save_evaluate(is_last and self.control.should_evaluate and self.control.should_save, *args, **kwargs)
+        self.meter.leave_out(start)
+
+    def _log_save_evaluate(self, saves_first: bool, *args: Any, **kwargs: Any) -> None:
+        """The last step is saved before it is measured; an evaluation that a signal ends is made up for by the resumed run."""
+        if saves_first:
+            self._evaluation_is_due, self.control.should_evaluate = True, False
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+            self.control.should_evaluate = True
+        try:
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+        except Interrupted:
+            self._evaluation_is_due = True
+            self.stop_request.stop(self.control)
+            self.control.should_evaluate, self.control.should_save = False, not saves_first
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+        if saves_first:  # it may be the best one
+            self._name_best(self._checkpoint_folder())
+            if self.args.should_save:
+                self._rotate(self._checkpoint_folder())
+            self.accelerator.wait_for_everyone()
+
+    def flops_of(self, work: Work) -> int | None:
+        """Model FLOPs of training steps (`speed.training_flops`); None where nobody knows them."""
+        return None
+
+    def certainty(self) -> dict[str, Any]:
+        """What all_results.json says of how sure the last evaluation's metrics are."""
+        return {}
+
+    def throughput(self) -> dict[str, float]:
+        """Of the meter's last reading: `mfu`, the fraction of the machine's rate of matrix products, and `hours_left`.
+
+        The machine's rate is measured at the first call, which takes up to a few seconds for a large model on a CPU.
+        """
+        if self.meter.interval is None:
+            return {}
+        args, (work, seconds, steps) = self.args, self.meter.interval
+        pace = {"hours_left": (self.state.max_steps - self.state.global_step) * seconds / steps / 3600}
+        flops = self.flops_of(work)
+        if flops is None:
+            return pace
+        if self._peak is None:
+            precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
+            tokens = round(work.tokens / steps / args.gradient_accumulation_steps / args.world_size)
+            self._peak = best_rate(self.model.config, max(tokens, 1), precision, args.device)
+        return {"mfu": flops / seconds / (self._peak * args.world_size), **pace}
+
+
+class _Boundaries(TrainerCallback):
+    """Takes a checkpoint's state up where training begins, and asks for a checkpoint where a part of the run ends."""
+
+    def __init__(self, trainer: RecipeTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # How often to log: as this run says, where stock would take the checkpoint's, and before stock's loop reads it.
+        state.compute_steps(args, state.max_steps)
+        if self.trainer._loaded:
+            self.trainer.load_state_dict(self.trainer._loaded)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.trainer._ends_here():
+            control.should_training_stop = control.should_save = True
+        if self.trainer.ends_with_checkpoint and state.global_step >= state.max_steps:
+            control.should_save = True

@@ -1,0 +1,648 @@
+"""Vectors of inputs: which layers, which inputs, stock's hidden states, and the files they are kept in."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import AutoTokenizer, BertConfig, BertModel, DistilBertConfig, DistilBertModel
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import InputError
+from bert_recipes.features import extract as module
+from bert_recipes.features.arguments import COLUMN_NAMES, FeatureArguments
+from bert_recipes.features.extract import (
+    Column,
+    FeatureExtractor,
+    choose_columns,
+    encode_input,
+    extract_features,
+    make_fast,
+    open_encoder,
+    read_inputs,
+    survey_inputs,
+)
+from bert_recipes.tokenization.loading import load_tokenizer
+
+
+# Layers
+
+
+HIDDEN = {number: torch.full((3, 2), 10.0**number) for number in range(7)}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "layers"),
+    [
+        ("last", (6,)),
+        ("second_to_last", (5,)),
+        ("sum_last_four", (3, 4, 5, 6)),
+        ("concat_last_four", (3, 4, 5, 6)),
+        ("sum_all", (1, 2, 3, 4, 5, 6)),
+        ("embeddings", (0,)),
+        ("-1", (6,)),
+        ("-6", (1,)),
+        ("0", (0,)),
+        ("2", (2,)),
+    ],
+)
+def test_names_are_those_of_table_7_and_numbers_those_of_transformers(wanted, layers):
+    """BERT, Devlin et al. 2019, Table 7; `hidden_states` of transformers begin with the embeddings."""
+    (column,) = choose_columns([wanted], "none", 6)
+    assert column.layers == layers
+
+
+def test_every_name_can_be_chosen():
+    assert [column.name for column in choose_columns(COLUMN_NAMES, "none", 6)] == list(COLUMN_NAMES)
+
+
+def test_layers_are_summed_put_side_by_side_or_kept_apart():
+    last_two = choose_columns(["-1", "-2"], "none", 6)
+    assert [(column.name, column.layers) for column in last_two] == [("layer_6", (6,)), ("layer_5", (5,))]
+    (summed,) = choose_columns(["-1", "-2"], "sum", 6)
+    assert torch.equal(summed.take(HIDDEN), torch.full((3, 2), 1_100_000.0))
+    (joined,) = choose_columns(["-2", "1"], "concat", 6)
+    assert joined.take(HIDDEN).tolist() == [[1e5, 1e5, 10.0, 10.0]] * 3  # in the order that was asked for
+    assert (joined.size(2), summed.size(2)) == (4, 2)
+    assert (joined.name, summed.name) == ("concat_5_1", "sum_6_5")
+
+
+def test_half_precision_states_are_summed_in_full():
+    states = {number: torch.full((1, 1), 40_000.0, dtype=torch.float16) for number in (1, 2)}
+    assert Column("x", (1, 2), "sum").take(states).item() == 80_000
+
+
+@pytest.mark.parametrize(
+    ("wanted", "join", "message"),
+    [
+        (["lats"], "none", "layers: 'lats' is no layer; allowed: embeddings, second_to_last"),
+        (["weighted_sum_last_four"], "none", "with equal ones it is sum_last_four"),
+        (["7"], "none", "layers: 7 is given, the model has 6: -6 to 6"),
+        (["-7"], "none", "layers: -7 is given"),
+        (["-1", "6"], "none", "names a layer twice"),
+        (["last", "last"], "none", "names a layer twice"),
+        (["last", "-2"], "sum", "join is 'sum'; it is for two or more"),
+        (["concat_last_four"], "none", "'Concat Last Four Hidden' needs 4 layers, the model has 3"),
+    ],
+)
+def test_a_layer_that_is_not_there_is_an_error(wanted, join, message):
+    with pytest.raises(InputError, match=message.replace("(", r"\(")):
+        choose_columns(wanted, join, 3 if "concat_last_four" in wanted else 6)
+
+
+# Inputs
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_checkpoint):
+    return load_tokenizer(tiny_checkpoint)
+
+
+def test_lines_are_read_as_the_original_reads_them(tmp_path):
+    """google-research/bert extract_features.py `read_examples`: stripped, and divided at the last ' ||| '."""
+    path = tmp_path / "in.txt"
+    path.write_text("  one text \n\na ||| b\na ||| b ||| c\na |||b\n||| b\na ||| \n", encoding="utf-8")
+    assert list(read_inputs(path)) == [
+        ("one text", None),
+        ("", None),
+        ("a", "b"),
+        ("a ||| b", "c"),
+        ("a |||b", None),
+        ("||| b", None),
+        ("a |||", None),
+    ]
+
+
+def test_tables_give_the_named_columns_row_by_row(tmp_path):
+    rows = [{"text": "a", "text_pair": "b", "n": 1}, {"text": "c ||| d", "text_pair": None}, {"text": ""}]
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    # In a table a text is a text: only lines are divided.
+    assert list(read_inputs(path)) == [("a", "b"), ("c ||| d", None), ("", None)]
+    other = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"q": ["x", "y"], "p": ["z", None]}), other)
+    assert list(read_inputs(other, ["q", "p"])) == [("x", "z"), ("y", None)]
+    with pytest.raises(InputError, match="row 2: column 'p' holds None"):
+        list(read_inputs(other, ["p"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "columns", "message"),
+    [
+        ("none.txt", None, None, "no such file"),
+        ("a.doc", "x", None, "unknown ending '.doc'; allowed: .txt, .jsonl"),
+        ("a.jsonl", '{"sentence": "x"}\n', None, r"a.jsonl, line 1: no column 'text'; .*--text_columns"),
+        ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', None, "line 2: column 'text' holds 3; text is expected"),
+        ("a.jsonl", '{"a": "x"}\n', ["a", "b"], "line 1: no column 'b'"),
+        ("a.jsonl", '{"text": "x"\n', None, "line 1: broken JSON"),
+        ("a.txt", b"good\nb\xe9d\n", None, "line 2: not UTF-8"),
+        ("a.txt", "", None, "no input in it"),
+        ("a.jsonl", "\n", None, "no input in it"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_its_place(tmp_path, name, text, columns, message):
+    if text is not None:
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=message):
+        survey_inputs(tmp_path / name, columns)
+
+
+def test_a_survey_counts_and_tells_inputs_apart(tmp_path):
+    surveys = []
+    for text in ("x\ny\n", "x\nz\n", "x y\n", "x ||| y\n"):
+        (tmp_path / "in.txt").write_text(text, encoding="utf-8")
+        surveys.append(survey_inputs(tmp_path / "in.txt", None))
+    assert [num_inputs for num_inputs, _ in surveys] == [2, 2, 1, 1]
+    assert len({fingerprint for _, fingerprint in surveys}) == 4
+
+
+def test_inputs_are_cut_as_the_original_cuts_them(tokenizer):
+    """google-research/bert extract_features.py `convert_examples_to_features`, `_truncate_seq_pair`."""
+
+    def original(text, pair, length):
+        first, second = (tokenizer.tokenize(each) if each else [] for each in (text, pair))
+        if second:
+            while len(first) + len(second) > length - 3:
+                (first if len(first) > len(second) else second).pop()
+        else:
+            first = first[: length - 2]
+        tokens = ["[CLS]", *first, "[SEP]"] + ([*second, "[SEP]"] if second else [])
+        types = [0] * (len(first) + 2) + [1] * (len(second) + 1 if second else 0)
+        return tokens, types
+
+    rng = np.random.default_rng(0)
+    seen = set()
+    for _ in range(300):
+        text, pair = ("".join(rng.choice(list("abc d"), rng.integers(0, 14))) for _ in range(2))
+        pair = pair if rng.random() < 0.6 else None
+        length = int(rng.integers(3, 30))
+        found = encode_input((text, pair), tokenizer, length)
+        tokens, types = original(text, pair, length)
+        assert tokenizer.convert_ids_to_tokens(found.input_ids) == tokens
+        assert found.token_type_ids == types
+        whole = encode_input((text, pair), tokenizer, 100)
+        assert found.is_truncated == (len(whole.input_ids) > len(found.input_ids))
+        assert not whole.is_truncated
+        seen.add((found.is_truncated, pair is None))
+    assert len(seen) == 4
+
+
+# Vectors
+
+
+def random_inputs(tokenizer, number=23, seed=0, length=40):
+    rng = np.random.default_rng(seed)
+    texts = ["".join(rng.choice(list("abcdefg "), rng.integers(0, 60))) for _ in range(2 * number)]
+    texts[4] = texts[5] = texts[6] = ""
+    pairs = [(a, b if rng.random() < 0.4 else None) for a, b in zip(texts[::2], texts[1::2], strict=True)]
+    return [encode_input(pair, tokenizer, length) for pair in pairs]
+
+
+def extractor(checkpoint, layers, *, join="none", fast_layers="off", **settings):
+    encoder, tokenizer = open_encoder(str(checkpoint))
+    columns = choose_columns(layers, join, encoder.config.num_hidden_layers)
+    make_fast(encoder, max(number for column in columns for number in column.layers), fast_layers)
+    return FeatureExtractor(encoder=encoder.eval(), tokenizer=tokenizer, columns=columns, **settings)
+
+
+@pytest.mark.parametrize("fast_layers", ["off", "plain", "auto"])
+@pytest.mark.parametrize("batch_size", [1, 7])
+def test_token_vectors_are_stocks_hidden_states(checkpoint, stock_states, fast_layers, batch_size):
+    names = ["last", "second_to_last", "concat_last_four", "sum_last_four", "sum_all", "embeddings", "-5"]
+    own = extractor(checkpoint, names, fast_layers=fast_layers, batch_size=batch_size)
+    inputs = random_inputs(own.tokenizer)
+    part = own.extract(inputs, first_row=5)
+    assert part.first_row == 5
+    for number, each in enumerate(inputs):
+        states = stock_states(each.input_ids, each.token_type_ids)
+        rows = slice(part.offsets[number], part.offsets[number + 1])
+        assert part.input_ids[rows].tolist() == each.input_ids
+        assert part.token_type_ids[rows].tolist() == each.token_type_ids
+        expected = {
+            "last": states[6],
+            "second_to_last": states[5],
+            "concat_last_four": torch.cat(states[3:], -1),
+            "sum_last_four": sum(states[3:]),
+            "sum_all": sum(states[1:]),
+            "embeddings": states[0],
+            "layer_2": states[2],
+        }
+        assert part.vectors.keys() == expected.keys()
+        for name, vectors in expected.items():
+            assert part.vectors[name].dtype == np.float32
+            # Of sums, each of the terms.
+            atol = 1e-5 * (len(next(c.layers for c in own.columns if c.name == name)) if "sum" in name else 1)
+            np.testing.assert_allclose(part.vectors[name][rows], vectors, atol=atol, rtol=0, err_msg=name)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "mean_all"])
+@pytest.mark.parametrize("fast_layers", ["off", "auto"])
+def test_an_input_has_the_vector_of_cls_or_a_mean(checkpoint, stock_states, pooling, fast_layers):
+    own = extractor(checkpoint, ["last", "concat_last_four"], pooling=pooling, fast_layers=fast_layers, batch_size=4)
+    inputs = random_inputs(own.tokenizer)
+    part = own.extract(inputs)
+    specials = {own.tokenizer.cls_token_id, own.tokenizer.sep_token_id}
+    kinds = set()
+    for number, each in enumerate(inputs):
+        states = stock_states(each.input_ids, each.token_type_ids)
+        words = [place for place, token in enumerate(each.input_ids) if token not in specials]
+        if pooling == "cls":
+            places = [0]
+        else:
+            # Of an input without words there is nothing but [CLS] and [SEP].
+            places = words if pooling == "mean" and words else list(range(len(each.input_ids)))
+        for name, hidden in {"last": states[6], "concat_last_four": torch.cat(states[3:], -1)}.items():
+            np.testing.assert_allclose(part.vectors[name][number], hidden[places].mean(0), atol=1e-5, rtol=0)
+        kinds.add((bool(words), sum(each.token_type_ids) > 0))
+    assert kinds == {(True, True), (True, False), (False, False)}
+
+
+@pytest.mark.parametrize("fast_layers", ["off", "auto"])
+def test_a_model_with_added_tokens_reads_them_as_stock_does(checkpoint, tmp_path, fast_layers):
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    tokenizer.add_tokens(["<e1>", "</e1>", "covid"])
+    model = BertModel.from_pretrained(checkpoint).eval()
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    own = extractor(tmp_path, ["last"], fast_layers=fast_layers)
+    pairs = [("ab <e1>cd</e1> covid efg", None), ("<E1>abc</e1>", "Covids <e1>d")]
+    part = own.extract([encode_input(pair, own.tokenizer, 40) for pair in pairs])
+    for number, pair in enumerate(pairs):
+        inputs = tokenizer(*pair, return_tensors="pt")
+        assert max(inputs["input_ids"][0]) >= len(tokenizer) - 3
+        with torch.no_grad():
+            wanted = model(**inputs).last_hidden_state[0]
+        rows = slice(part.offsets[number], part.offsets[number + 1])
+        assert part.input_ids[rows].tolist() == inputs["input_ids"][0].tolist()
+        np.testing.assert_allclose(part.vectors["last"][rows], wanted, atol=1e-5, rtol=0)
+
+
+def test_parts_follow_each_other_and_hold_what_they_may(checkpoint):
+    whole = extractor(checkpoint, ["last"], batch_size=5)
+    inputs = random_inputs(whole.tokenizer, 60)
+    budget = 40 * whole.bytes_per_vector
+    parts = list(whole.parts(iter(inputs), budget, first_row=7))
+    assert len(parts) > 5
+    assert [part.first_row for part in parts] == [7 + int(n) for n in np.cumsum([0, *(len(p) for p in parts[:-1])])]
+    assert sum(map(len, parts)) == 60
+    for part in parts:
+        assert part.vectors["last"].nbytes <= budget or len(part) == 1
+    one = whole.extract(inputs)
+    np.testing.assert_allclose(
+        np.concatenate([part.vectors["last"] for part in parts]), one.vectors["last"], atol=1e-5
+    )
+    assert list(whole.parts([], budget)) == []
+
+
+def test_texts_of_a_part_are_bounded_where_vectors_take_little(checkpoint, monkeypatch):
+    own = extractor(checkpoint, ["last"], pooling="mean", batch_size=5)
+    inputs = random_inputs(own.tokenizer, 60)
+    monkeypatch.setattr("bert_recipes.features.extract.MAX_PART_TOKENS", 200)
+    parts = list(own.parts(iter(inputs), 10**9))
+    assert len(parts) > 3
+    assert sum(map(len, parts)) == 60
+    assert max(len(part.input_ids) for part in parts) <= 200
+    monkeypatch.setattr("bert_recipes.features.extract.MAX_PART_INPUTS", 2)
+    assert max(map(len, own.parts(iter(inputs), 10**9))) == 2
+
+
+def test_inputs_are_drawn_only_as_parts_are_asked_for(checkpoint):
+    """Whatever the file's size, one part is held."""
+    own = extractor(checkpoint, ["last"])
+    drawn = 0
+
+    def endless():
+        nonlocal drawn
+        while True:
+            drawn += 1
+            yield encode_input(("abc", None), own.tokenizer, 20)
+
+    parts = own.parts(endless(), 50 * own.bytes_per_vector)
+    assert len(next(parts)) == 10
+    assert len(next(parts)) == 10
+    assert drawn == 21
+
+
+def test_half_precision_rounds_and_refuses_what_does_not_fit(checkpoint):
+    full, half = (extractor(checkpoint, ["last"], dtype=dtype) for dtype in ("float32", "float16"))
+    inputs = random_inputs(full.tokenizer, 5)
+    rounded = half.extract(inputs).vectors["last"]
+    assert rounded.dtype == np.float16
+    np.testing.assert_array_equal(rounded, full.extract(inputs).vectors["last"].astype(np.float16))
+    with torch.no_grad():
+        half.encoder.encoder.layer[-1].output.LayerNorm.bias[0] = 1e5
+    with pytest.raises(InputError, match="--dtype float32"):
+        half.extract(inputs)
+    with torch.no_grad():
+        full.encoder.encoder.layer[-1].output.LayerNorm.bias[0] = torch.nan
+    with pytest.raises(InputError, match="not finite"):
+        full.extract(inputs)
+
+
+def test_another_architecture_is_read_too(tiny_checkpoint, tmp_path):
+    """DistilBERT takes no token_type_ids."""
+    _, tokenizer = open_encoder(str(tiny_checkpoint))
+    torch.manual_seed(0)
+    config = DistilBertConfig(
+        vocab_size=len(tokenizer), dim=32, n_layers=2, n_heads=2, hidden_dim=64, max_position_embeddings=64
+    )
+    stock = DistilBertModel(config).eval()
+    stock.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    own = extractor(tmp_path, ["last", "-2"])
+    inputs = [encode_input((text, None), tokenizer, 20) for text in ("abc de", "f")]
+    part = own.extract(inputs)
+    for number, each in enumerate(inputs):
+        with torch.no_grad():
+            hidden = stock(torch.tensor([each.input_ids]), output_hidden_states=True).hidden_states
+        rows = slice(part.offsets[number], part.offsets[number + 1])
+        np.testing.assert_allclose(part.vectors["last"][rows], hidden[2][0], atol=1e-5)
+        np.testing.assert_allclose(part.vectors["layer_1"][rows], hidden[1][0], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fast_layers", ["off", "auto"])
+def test_a_model_of_base_size_is_as_close(tiny_checkpoint, tmp_path, fast_layers):
+    """12 layers of 768: what a small model cannot show."""
+    _, tokenizer = open_encoder(str(tiny_checkpoint))
+    torch.manual_seed(0)
+    stock = BertModel(BertConfig(vocab_size=len(tokenizer))).eval()
+    stock.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    names = ["last", "second_to_last", "concat_last_four", "embeddings"]
+    own = extractor(tmp_path, names, fast_layers=fast_layers, batch_size=8)
+    inputs = random_inputs(own.tokenizer, 16, length=128)
+    part = own.extract(inputs)
+    for number, each in enumerate(inputs):
+        with torch.no_grad():
+            states = stock(
+                input_ids=torch.tensor([each.input_ids]),
+                token_type_ids=torch.tensor([each.token_type_ids]),
+                output_hidden_states=True,
+            ).hidden_states
+        rows = slice(part.offsets[number], part.offsets[number + 1])
+        expected = (states[12][0], states[11][0], torch.cat([state[0] for state in states[9:]], -1), states[0][0])
+        for name, vectors in zip(names, expected, strict=True):
+            np.testing.assert_allclose(part.vectors[name][rows], vectors, atol=1e-5, rtol=0, err_msg=name)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_the_vectors_of_a_cpu(checkpoint):
+    own = extractor(checkpoint, ["last", "second_to_last"], pooling="mean")
+    inputs = random_inputs(own.tokenizer)
+    expected = own.extract(inputs).vectors
+    own.encoder.to("cuda")
+    for name, vectors in own.extract(inputs).vectors.items():
+        np.testing.assert_allclose(vectors, expected[name], atol=1e-5, rtol=0)
+
+
+# Files
+
+LINES = ["ab cd", "", "a" * 9 + " " + "b" * 9, "abc ||| de f", "x", "the of and the"] + [
+    f"a{number} b" for number in range(20)
+]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "in.txt"
+    path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def stock(tiny_checkpoint):
+    """Line -> tokens and hidden states by stock transformers alone, each input by itself."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    model = BertModel.from_pretrained(tiny_checkpoint).eval()
+
+    def states(line):
+        first, _, second = line.partition(" ||| ")
+        inputs = tokenizer(first, second or None, return_tensors="pt", truncation=True, max_length=16)
+        with torch.no_grad():
+            hidden = model(**inputs, output_hidden_states=True).hidden_states
+        return tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), [state[0].numpy() for state in hidden]
+
+    return states
+
+
+@pytest.fixture
+def extract(tiny_checkpoint, texts, tmp_path, monkeypatch):
+    """Extract into tmp_path / "out", in parts of 5 kB; flags replace those that are given by default."""
+    monkeypatch.setattr(module, "BYTES_PER_MB", 5_000)
+
+    def run(*flags):
+        given = {"--model_name_or_path": tiny_checkpoint, "--input_file": texts, "--output_dir": tmp_path / "out"}
+        given |= {"--max_seq_length": 16, "--part_mb": 1}
+        argv = [word for flag, value in given.items() if flag not in flags for word in (flag, value)]
+        return extract_features(parse_arguments(FeatureArguments, argv=list(map(str, (*argv, *flags))))[0])
+
+    return run
+
+
+def read_index(folder):
+    index = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+    assert [part["file"] for part in index["parts"]] == sorted(path.name for path in folder.glob("features[-.]*[!n]"))
+    return index
+
+
+def test_googles_lines_are_the_originals(extract, stock, tmp_path, caplog):
+    """google-research/bert extract_features.py `main`: keys, their order, every token, six digits."""
+    extract("--format", "google_jsonl", "--layers=-1,-2")
+    lines = (tmp_path / "out" / "features.jsonl").read_text(encoding="utf-8").splitlines()
+    for number, (line, text) in enumerate(zip(lines, LINES, strict=True)):
+        row = json.loads(line)
+        assert list(row) == ["linex_index", "features"]
+        assert row["linex_index"] == number
+        tokens, hidden = stock(text)
+        assert [feature["token"] for feature in row["features"]] == tokens
+        for position, feature in enumerate(row["features"]):
+            assert list(feature) == ["token", "layers"]
+            assert [list(layer) for layer in feature["layers"]] == [["index", "values"]] * 2
+            assert [layer["index"] for layer in feature["layers"]] == [-1, -2]
+            for layer in feature["layers"]:
+                np.testing.assert_allclose(layer["values"], hidden[layer["index"]][position], atol=1e-5 + 5e-7)
+                assert all(value == round(value, 6) for value in layer["values"])
+        assert line == json.dumps(row), "separators as json writes them"
+    assert "1 of 26 inputs are longer than 16 positions" in caplog.text
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"features.json", "features.jsonl"}
+    assert extract("--format", "google_jsonl", "--layers=-1,-2").computed == 0
+
+
+def test_parquet_holds_a_row_per_input_with_vectors_of_every_token(extract, stock, tmp_path):
+    extract("--layers", "last", "-1", "-2", "--join", "concat", "--part_mb", 1000)
+    index = read_index(tmp_path / "out")
+    rows = pq.read_table(tmp_path / "out" / "features-00000.parquet").to_pylist()
+    assert [row["row"] for row in rows] == list(range(len(LINES)))
+    for row, text in zip(rows, LINES, strict=True):
+        tokens, hidden = stock(text)
+        assert row["tokens"] == tokens
+        assert row["truncated"] == (len(text) > 15)
+        np.testing.assert_allclose(row["last"], hidden[-1], atol=1e-5)
+        np.testing.assert_allclose(row["concat_2_1"], np.concatenate([hidden[2], hidden[1]], -1), atol=1e-5)
+        assert row["token_type_ids"] == [0] * row["token_type_ids"].count(0) + [1] * row["token_type_ids"].count(1)
+    assert sum(rows[3]["token_type_ids"]) == 4  # d ##e f [SEP]
+    assert index["is_complete"]
+    assert (index["num_inputs"], index["num_truncated"]) == (len(LINES), 1)
+    assert index["num_tokens"] == sum(len(row["tokens"]) for row in rows)
+    assert [column["size"] for column in index["columns"]] == [32, 64]
+
+
+def test_safetensors_parts_and_their_index_give_every_input_its_vectors(extract, stock, tmp_path):
+    extract("--format", "safetensors")
+    parts = read_index(tmp_path / "out")["parts"]
+    assert len(parts) > 3
+    row = 0
+    for part in parts:
+        tensors = load_file(tmp_path / "out" / part["file"])
+        assert part["first_row"] == row
+        assert part["num_inputs"] == len(tensors["truncated"]) == len(tensors["offsets"]) - 1
+        assert tensors["last"].nbytes <= 5_000
+        for start, end in zip(tensors["offsets"][:-1], tensors["offsets"][1:], strict=True):
+            np.testing.assert_allclose(tensors["last"][start:end], stock(LINES[row])[1][-1], atol=1e-5)
+            row += 1
+    assert row == len(LINES)
+    flags = ("--format", "safetensors", "--pooling", "mean_all", "--dtype", "float16", "--overwrite", "true")
+    extract(*flags)
+    parts = read_index(tmp_path / "out")["parts"]
+    vectors = np.concatenate([load_file(tmp_path / "out" / part["file"])["last"] for part in parts])
+    assert vectors.dtype == np.float16
+    np.testing.assert_allclose(vectors, np.stack([stock(text)[1][-1].mean(0) for text in LINES]), atol=2e-3)
+
+
+@pytest.mark.parametrize("form", ["parquet", "safetensors"])
+def test_an_interrupted_extraction_resumes_to_the_same_files(extract, tmp_path, monkeypatch, form):
+    complete, cut = tmp_path / "complete", tmp_path / "out"
+    extract("--format", form, "--output_dir", complete)
+    write, calls = getattr(module, f"write_{form}"), []
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            arguments[0].write_bytes(b"half a par")
+            raise KeyboardInterrupt
+        write(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, f"write_{form}", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            extract("--format", form)
+    index = read_index(cut)
+    assert len(index["parts"]) == 2
+    assert not index["is_complete"]
+    (cut / ".features-00002.parquet.1.tmp").write_bytes(b"left by a killed process")
+    (cut / f"features-00002.{form}").write_bytes(b"left before it was entered")
+    (cut / f"features-train.{form}").write_bytes(b"a user's")
+    done = extract("--format", form)
+    assert 0 < done.computed < len(LINES)
+    assert (cut / f"features-train.{form}").read_bytes() == b"a user's"
+    (cut / f"features-train.{form}").unlink()
+    indexes = [read_index(folder) for folder in (complete, cut)]
+    for index in indexes:
+        del index["seconds"], index["inputs_per_second"]
+    assert indexes[0] == indexes[1]
+    assert {path.name for path in complete.iterdir()} == {path.name for path in cut.iterdir()}
+    for part in indexes[0]["parts"]:
+        assert (complete / part["file"]).read_bytes() == (cut / part["file"]).read_bytes()
+    # Once more: nothing is computed.
+    assert extract("--format", form)[:4] == (*done[:3], 0)
+
+
+def test_a_damaged_part_and_what_follows_is_computed_again(extract, tmp_path, caplog):
+    extract()
+    files = sorted((tmp_path / "out").glob("*.parquet"))
+    before = [file.read_bytes() for file in files]
+    files[1].write_bytes(before[1][:-9])
+    assert 0 < extract().computed < len(LINES)
+    assert [file.read_bytes() for file in files] == before
+    assert "features-00001.parquet is missing or damaged" in caplog.text
+
+
+def test_googles_file_is_complete_or_absent(extract, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        yield "{}"
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "google_lines", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            extract("--format", "google_jsonl", "--layers", "-1")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["features.json"]
+    assert extract("--format", "google_jsonl", "--layers", "-1").computed == len(LINES)
+
+
+def test_features_of_other_settings_are_neither_taken_nor_replaced(extract, tiny_checkpoint, texts, tmp_path):
+    extract()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    other = shutil.copytree(tiny_checkpoint, tmp_path / "other")
+    model = BertModel.from_pretrained(other)
+    with torch.no_grad():
+        model.encoder.layer[1].output.dense.bias[0] += 1e-3
+    model.save_pretrained(other)
+    changed = tmp_path / "in.txt"
+    changed.write_text(texts.read_text().replace("ab cd", "ab ce"))
+    for flags, what in (
+        (("--layers", "second_to_last"), "layers"),
+        (("--max_seq_length", 12), "max_seq_length 16"),
+        (("--pooling", "mean"), "pooling tokens"),
+        (("--model_name_or_path", other), "another model"),
+        (("--input_file", changed), "other inputs"),
+        (("--format", "safetensors"), "format parquet"),
+    ):
+        with pytest.raises(InputError, match=f"holds features of {what}"):
+            extract(*flags)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    extract("--format", "safetensors", "--overwrite", "true")
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".json", ".safetensors"}
+    assert read_index(tmp_path / "out")["is_complete"]
+
+
+def test_an_index_of_somebody_else_is_kept(extract, tmp_path):
+    (tmp_path / "out").mkdir()
+    for text in ('{"settings": {"a": 1}}', '{"a": 1}', "[1]", "{"):
+        (tmp_path / "out" / "features.json").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match="give another --output_dir"):
+            extract()
+        assert (tmp_path / "out" / "features.json").read_text(encoding="utf-8") == text
+
+
+def test_what_a_killed_process_leaves_is_taken_over(extract, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".features.json.1.tmp").write_text("{", encoding="utf-8")  # killed before there was an index
+    assert extract().computed == len(LINES)
+    for path in (tmp_path / "out").glob("*.parquet"):
+        path.unlink()  # killed while old features were deleted
+    assert extract().computed == len(LINES)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--pooling", "max"], "pooling is 'max'; allowed: tokens, cls, mean, mean_all"),
+        (["--layers", "9"], "layers: 9 is given, the model has 2: -2 to 2"),
+        (["--format", "google_jsonl", "--pooling", "cls"], "pooling is 'cls'; the original's lines"),
+        (["--format", "google_jsonl"], "layers: -3 is given, the model has 2"),
+        *(
+            (["--format", "google_jsonl", f"--layers={text}"], f"layers: '{text}' is given; google_jsonl counts from")
+            for text in ("last", "0", "3", "-0", "-x")
+        ),
+        (["--max_seq_length", "500"], "max_seq_length is 500, the model has 128 positions"),
+        (["--max_seq_length", "2"], "max_seq_length is 2; allowed: 3 or more"),
+        (["--text_columns", "a"], "text_columns: "),
+        (["--output_dir", "recipes"], "output_dir recipes holds files that are no features"),
+        (["--output_dir", "Makefile"], "output_dir Makefile is a file"),
+        (["--model_name_or_path", "no/such/folder"], "model_name_or_path: no folder no/such/folder"),
+    ],
+)
+def test_a_mistake_is_found_before_the_work(extract, repository, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(repository)
+    with pytest.raises(InputError) as error:
+        extract(*flags)
+    assert str(error.value).startswith(message)
+    assert not (tmp_path / "out").exists()
+    assert not (repository / ".recipes.lock").exists()

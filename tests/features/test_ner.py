@@ -1,0 +1,434 @@
+"""The paper's feature-based NER: hidden states of words that are kept, the BiLSTM on them, and the table of its runs."""
+
+import logging
+import runpy
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, BertModel
+
+from bert_recipes.errors import InputError
+from bert_recipes.features.arguments import LAYER_CHOICES, FeatureNerArguments
+from bert_recipes.features.extract import open_encoder
+from bert_recipes.features.ner import (
+    FeatureRequest,
+    FeatureTagger,
+    LayerFeatures,
+    TaggerSettings,
+    load_feature_data,
+    make_table,
+    measure_ways,
+    predict_labels,
+    train_tagger,
+)
+from bert_recipes.tasks.rows import TaggedExample
+from bert_recipes.tokenization.loading import load_tokenizer
+
+
+# Kept features
+
+
+def make_encoder(seed=0, **changes):
+    torch.manual_seed(seed)
+    settings = {
+        "vocab_size": 200,
+        "hidden_size": 32,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+        "max_position_embeddings": 64,
+    }
+    # In training mode, as a caller may have left it: dropout must not reach the features.
+    return BertModel(BertConfig(**settings | changes)).train()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_checkpoint):
+    return load_tokenizer(tiny_checkpoint)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return make_encoder()
+
+
+def compute(encoder, tokenizer, examples, folder, **settings):
+    request = FeatureRequest(encoder, tokenizer, examples, **{"max_seq_length": 64} | settings)
+    return request.compute(folder, request.key())
+
+
+def sentences(seed=0, number=9):
+    rng = np.random.default_rng(seed)
+    return [
+        TaggedExample(
+            idx=i,
+            tokens=tuple(
+                "".join(rng.choice(list("abcdefghij"), rng.integers(1, 4))) for _ in range(rng.integers(1, 9))
+            ),
+            document=i // 3,
+        )
+        for i in range(number)
+    ]
+
+
+def test_features_are_the_hidden_states_of_first_pieces_in_the_complete_document(tokenizer, encoder, tmp_path):
+    """BERT, Devlin et al. 2019, section 5.3; against one plain pass over each document."""
+    examples = sentences()
+    features = compute(encoder, tokenizer, examples, tmp_path, dtype="float32")
+    assert np.diff(features.starts).tolist() == [len(example.tokens) for example in examples]
+    plain = make_encoder().eval()
+    expected = []
+    for document in range(3):
+        ids, firsts = [tokenizer.cls_token_id], []
+        for example in examples[3 * document : 3 * document + 3]:
+            for word in example.tokens:
+                firsts.append(len(ids))
+                ids += tokenizer.encode_ids(word)
+        ids.append(tokenizer.sep_token_id)
+        with torch.no_grad():
+            hidden = plain(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        expected.append(torch.cat(hidden)[:, firsts].numpy())
+    np.testing.assert_allclose(features.vectors, np.concatenate(expected, axis=1), atol=1e-5)
+    assert encoder.training, "the encoder is left as it was"
+
+
+def test_features_do_not_depend_on_the_batch_and_half_precision_rounds_them(tokenizer, encoder, tmp_path):
+    settings = {"max_seq_length": 16}
+    one = compute(encoder, tokenizer, sentences(1), tmp_path / "a", batch_size=1, dtype="float32", **settings)
+    many = compute(encoder, tokenizer, sentences(1), tmp_path / "b", batch_size=50, dtype="float32", **settings)
+    half = compute(encoder, tokenizer, sentences(1), tmp_path / "c", **settings)
+    np.testing.assert_allclose(one.vectors, many.vectors, atol=1e-5)
+    assert half.vectors.dtype == np.float16
+    np.testing.assert_allclose(half.vectors, one.vectors, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("damage", [None, "missing", "cut short", "other shape"])
+def test_features_are_computed_once_unless_they_are_damaged(tokenizer, tmp_path, damage, monkeypatch, caplog):
+    encoder, calls = make_encoder(), []
+    forward = encoder.forward
+    monkeypatch.setattr(encoder, "forward", lambda *args, **kwargs: calls.append(1) or forward(*args, **kwargs))
+    expected = np.array(compute(encoder, tokenizer, sentences(), tmp_path).vectors)
+    computed = len(calls)
+    (file,) = tmp_path.glob("*/vectors.npy")
+    if damage == "missing":
+        file.unlink()
+    elif damage == "cut short":
+        file.write_bytes(file.read_bytes()[:-10])
+    elif damage == "other shape":
+        np.save(file, expected[1:])
+    with caplog.at_level(logging.INFO):
+        again = compute(encoder, tokenizer, sentences(), tmp_path)
+    np.testing.assert_array_equal(again.vectors, expected)
+    assert len(calls) == computed * (2 if damage else 1)
+    assert ("is computed again" if damage else "kept ones reused") in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == [file.parent.name]
+
+
+def test_an_interrupted_computation_leaves_nothing_behind(tokenizer, tmp_path, monkeypatch):
+    encoder = make_encoder()
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(encoder, "forward", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        compute(encoder, tokenizer, sentences(), tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+def test_only_what_features_follow_from_makes_new_ones(tokenizer, encoder, tmp_path):
+    def key(model=encoder, own=tokenizer, examples=None, length=64, dtype="float16"):
+        return FeatureRequest(model, own, examples or sentences(), max_seq_length=length, dtype=dtype).key()
+
+    same = make_encoder()
+    torch.nn.init.normal_(same.pooler.dense.weight)  # hidden states do not depend on it
+    same.config.id2label = {0: "x", 1: "y", 2: "z"}
+    same.config._name_or_path = "elsewhere"
+    assert key(same) == key()
+    nudged = make_encoder()
+    with torch.no_grad():
+        nudged.encoder.layer[0].output.dense.bias[3] += 1e-6
+    (tmp_path / "vocab.txt").write_text("\n".join(reversed(tokenizer.get_vocab())) + "\n", encoding="utf-8")
+    first, last = sentences()[0], sentences()[-1]
+    keys = [
+        key(),
+        key(nudged),
+        key(make_encoder(layer_norm_eps=1e-5)),
+        key(own=load_tokenizer(tmp_path / "vocab.txt", do_lower_case=True)),
+        key(examples=[*sentences()[:-1], TaggedExample(idx=8, tokens=last.tokens, document=7)]),
+        key(examples=[TaggedExample(idx=0, tokens=("zz", *first.tokens[1:])), *sentences()[1:]]),
+        key(length=32),
+        key(dtype="float32"),
+    ]
+    assert len(set(keys)) == len(keys)
+
+
+def test_what_cannot_be_kept_is_refused(tokenizer, encoder, tmp_path, monkeypatch):
+    large = make_encoder()
+    with torch.no_grad():
+        large.embeddings.LayerNorm.bias[0] = 1e5
+    with pytest.raises(InputError, match="--feature_dtype float32"):
+        compute(large, tokenizer, sentences(), tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=100))
+    with pytest.raises(InputError, match="--features_dir"):
+        compute(encoder, tokenizer, sentences(), tmp_path / "new")
+
+
+# The BiLSTM
+
+CPU = torch.device("cpu")
+SETTINGS = TaggerSettings(lstm_dim=24, dropout=0.1, learning_rate=1e-2, batch_size=16, num_epochs=12)
+
+
+def build(way, *, hidden_size=8, lstm_dim=6, num_labels=3):
+    torch.manual_seed(0)
+    settings = {"hidden_size": hidden_size, "num_labels": num_labels, "lstm_dim": lstm_dim}
+    return FeatureTagger(LAYER_CHOICES[way], num_layers=12, dropout=0.0, **settings)
+
+
+@pytest.mark.parametrize(
+    ("way", "taken", "input_size", "paper"),
+    [
+        ("embeddings", [0], 768, 91.0),
+        ("second_to_last", [11], 768, 95.6),
+        ("last", [12], 768, 94.9),
+        ("weighted_sum_last_four", [9, 10, 11, 12], 768, 95.9),
+        ("concat_last_four", [9, 10, 11, 12], 3072, 96.1),
+        ("weighted_sum_all", list(range(1, 13)), 768, 95.5),
+    ],
+)
+def test_the_six_ways_take_the_layers_of_the_paper(way, taken, input_size, paper):
+    """BERT, Devlin et al. 2019, Table 7, for the 12 layers of BERT-base; number 0 is the embeddings."""
+    choice = LAYER_CHOICES[way]
+    assert list(range(13))[choice.taken] == taken
+    assert choice.paper_dev_f1 == paper
+    tagger = build(way, hidden_size=768, lstm_dim=2)
+    assert tagger.input_size == tagger.lstm.input_size == input_size
+
+
+def test_the_lstm_has_two_layers_of_768_units_in_both_directions_and_one_linear_layer_behind():
+    """BERT, Devlin et al. 2019, section 5.3."""
+    tagger = build("last", lstm_dim=TaggerSettings().lstm_dim, num_labels=9)
+    assert (tagger.lstm.num_layers, tagger.lstm.hidden_size, tagger.lstm.bidirectional) == (2, 768, True)
+    assert tagger.classifier.weight.shape == (9, 1536)
+
+
+def test_a_weighted_sum_starts_as_the_mean_of_its_layers_and_learns_its_weights():
+    tagger = build("weighted_sum_last_four").eval()
+    plain = build("last").eval()
+    plain.load_state_dict({k: v for k, v in tagger.state_dict().items() if k not in ("layer_weights", "scale")})
+    vectors = torch.randn(4, 5, 8)
+    logits = tagger(vectors, [3, 2])
+    torch.testing.assert_close(logits, plain(vectors.mean(0, keepdim=True), [3, 2]))
+    logits[:, 0].sum().backward()
+    assert tagger.layer_weights.grad.abs().min() > 0
+    assert tagger.scale.grad.abs() > 0
+
+
+def test_concatenation_keeps_each_layer_of_a_word_together():
+    tagger = build("concat_last_four").eval()
+    vectors = torch.randn(4, 5, 8)
+    joined = torch.stack([torch.cat([vectors[layer, word] for layer in range(4)]) for word in range(5)])
+    outputs, _ = tagger.lstm(joined[:, None])
+    torch.testing.assert_close(tagger(vectors, [5]), tagger.classifier(outputs[:, 0]))
+
+
+def test_sentences_of_a_batch_do_not_see_each_other_and_keep_their_order():
+    tagger = build("last").eval()
+    lengths = [2, 7, 1, 4]
+    vectors = torch.randn(1, sum(lengths), 8)
+    alone = [tagger(part, [part.shape[1]]) for part in vectors.split(lengths, dim=1)]
+    torch.testing.assert_close(tagger(vectors, lengths), torch.cat(alone))
+
+
+def toy_corpus(num_sentences, seed, num_words=12, hidden_size=16):
+    """A word's label is that of the word before it (0 at the start of a sentence): context decides, not the word."""
+    embedding = np.random.default_rng(99).normal(size=(5, num_words, hidden_size))
+    own_label = np.random.default_rng(98).integers(1, 4, num_words)
+    rng = np.random.default_rng(seed)
+    words_of = [rng.integers(0, num_words, rng.integers(1, 9)) for _ in range(num_sentences)]
+    labels = [np.concatenate([[0], own_label[words[:-1]]]) for words in words_of]
+    starts = np.concatenate([[0], np.cumsum([len(words) for words in words_of])])
+    return LayerFeatures(embedding[:, np.concatenate(words_of)].astype(np.float16), starts), np.concatenate(labels)
+
+
+@pytest.mark.parametrize(
+    ("way", "precision", "device"),
+    [
+        *((way, "fp32", "cpu") for way in LAYER_CHOICES),
+        ("weighted_sum_all", "bf16", "cpu"),
+        pytest.param("concat_last_four", "bf16", "cuda", marks=pytest.mark.gpu),
+    ],
+)
+def test_every_way_learns_a_corpus_in_which_context_decides(way, precision, device):
+    train, labels = toy_corpus(200, seed=0)
+    held_out, expected = toy_corpus(60, seed=1)
+    choice, settings = LAYER_CHOICES[way], replace(SETTINGS, precision=precision)
+    tagger = train_tagger(train, labels, choice, settings, num_labels=4, seed=3, device=torch.device(device))
+    assert not tagger.training
+    found = predict_labels(tagger, held_out, choice, precision=precision, batch_size=7)
+    assert [len(sentence) for sentence in found] == np.diff(held_out.starts).tolist()
+    assert np.bincount(expected).max() / len(expected) < 0.6
+    assert (np.concatenate(found) == expected).mean() > 0.95
+
+
+def test_the_same_seed_gives_the_same_tagger_and_another_seed_another_one():
+    train, labels = toy_corpus(40, seed=0)
+    settings = TaggerSettings(lstm_dim=8, batch_size=8, num_epochs=1)
+    first, again, other = (
+        train_tagger(train, labels, LAYER_CHOICES["last"], settings, num_labels=4, seed=seed, device=CPU).state_dict()
+        for seed in (1, 1, 2)
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["classifier.weight"], other["classifier.weight"])
+
+
+def test_sentences_without_words_are_passed_over_in_training_and_stay_in_place():
+    train, labels = toy_corpus(6, seed=0)
+    with_empty = LayerFeatures(train.vectors, np.insert(train.starts, 3, train.starts[3]))
+    settings = TaggerSettings(lstm_dim=8, batch_size=32, num_epochs=1)
+    tagger = train_tagger(with_empty, labels, LAYER_CHOICES["last"], settings, num_labels=4, seed=1, device=CPU)
+    found = predict_labels(tagger, with_empty, LAYER_CHOICES["last"], precision="fp32")
+    assert [len(sentence) for sentence in found] == np.diff(with_empty.starts).tolist()
+    assert found[3] == []
+
+
+# Runs and the table
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with data/, model4/ and model2/."""
+    folder = tmp_path_factory.mktemp("feature-ner")
+    runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "ner_folder.py"))["make_folder"](folder)
+    return folder
+
+
+def arguments(folder, out, **changes):
+    settings = {
+        "model_name_or_path": str(folder / "model4"),
+        "data_dir": str(folder / "data"),
+        "output_dir": str(out),
+        "features_dir": str(folder / "features"),
+        "layers": ["last"],
+        "max_seq_length": 64,
+        "num_train_epochs": 1,
+        "lstm_dim": 8,
+        "use_cpu": True,
+        "precision": "fp32",
+    }
+    return FeatureNerArguments(**(settings | changes))
+
+
+def measure(args):
+    return measure_ways(args, load_feature_data(args))
+
+
+def test_runs_of_other_settings_are_neither_mixed_nor_replaced(folder, tmp_path):
+    measure(arguments(folder, tmp_path))
+    kept = (tmp_path / "runs" / "last-seed1.json").read_text(encoding="utf-8")
+    # The clash is found before "embeddings", which comes first, is trained.
+    with pytest.raises(InputError, match=r"last-seed1.json was measured with dropout 0.2, not 0.25; give another"):
+        measure(arguments(folder, tmp_path, layers=["embeddings", "last"], dropout=0.25))
+    with pytest.raises(InputError, match="was measured with another model or other data; give another --output_dir"):
+        measure(arguments(folder, tmp_path, max_train_sentences=20))
+    # And before features are computed.
+    other = {"model_name_or_path": str(folder / "model2"), "features_dir": str(tmp_path / "new")}
+    with pytest.raises(InputError, match="was measured with another model or other data"):
+        measure(arguments(folder, tmp_path, **other))
+    assert not (tmp_path / "new").exists()
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["last-seed1.json"]
+    assert (tmp_path / "runs" / "last-seed1.json").read_text(encoding="utf-8") == kept
+
+
+def test_kept_runs_stay_and_others_are_added(folder, tmp_path):
+    (first,) = measure(arguments(folder, tmp_path))
+    measure(arguments(folder, tmp_path, layers=["weighted_sum_all"], dropout=0.3))
+    records = measure(arguments(folder, tmp_path, layers=["embeddings", "last"], seeds=[2, 1]))
+    assert [(run["way"], run["seed"]) for run in records] == [
+        (way, seed) for way in ("embeddings", "last") for seed in (1, 2)
+    ]
+    assert records[2] == first
+
+
+@pytest.mark.parametrize("text", ['{"way": "la', "[]", '{"settings": 3}', '{"way": "last"}'])
+def test_an_incomplete_run_is_measured_again(folder, tmp_path, caplog, text):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "last-seed1.json").write_text(text, encoding="utf-8")
+    (record,) = measure(arguments(folder, tmp_path))
+    assert "is no complete run and is measured again" in caplog.text
+    assert record["input_size"] == 32
+
+
+def test_the_table_has_the_paper_beside_it_and_says_what_it_was_measured_on(folder, tmp_path):
+    data = load_feature_data(arguments(folder, tmp_path, max_train_sentences=20, max_eval_sentences=10))
+    seconds = {"train_seconds": 9, "eval_seconds": 2}
+    records = [
+        {"way": "concat_last_four", "seed": 1, "f1": 0.95, "input_size": 3072, **seconds},
+        {"way": "concat_last_four", "seed": 2, "f1": 0.96, "input_size": 3072, **seconds},
+        {"way": "embeddings", "seed": 1, "f1": 0.9, "input_size": 768, "train_seconds": 4, "eval_seconds": 1},
+    ]
+    assert make_table(records, data) == (
+        "Dev F1, 20 training and 10 dev sentences (a part of CoNLL-2003); the model has 4 layers. The paper's are those of "
+        "BERT-base (12 layers, cased) on all sentences.\n\n"
+        "| layers | input size | F1 | paper | seeds | seconds per run |\n"
+        "| --- | --: | --: | --: | --: | --: |\n"
+        "| Embeddings | 768 | 90.00 | 91.0 | 1 | 5 |\n"
+        "| Concat Last Four Hidden | 3,072 | 95.50 ± 0.71 | 96.1 | 2 | 11 |\n"
+    )
+    full = replace(
+        data, train=replace(data.train, published_rows=20), validation=replace(data.validation, published_rows=10)
+    )
+    assert "20 training and 10 dev sentences; the model" in make_table(records, full)
+
+
+def test_a_masked_lm_checkpoint_is_opened_without_its_head_and_always_alike(folder, tmp_path, caplog):
+    BertForMaskedLM(BertConfig.from_pretrained(folder / "model4")).bfloat16().save_pretrained(tmp_path)
+    load_tokenizer(folder / "model4").save_pretrained(tmp_path)
+    encoder, _ = open_encoder(str(tmp_path))
+    assert type(encoder) is BertModel
+    assert encoder.dtype == torch.float32
+    settings = {"model_name_or_path": str(tmp_path), "features_dir": str(tmp_path / "f")}
+    with caplog.at_level(logging.INFO):
+        first, again = (load_feature_data(arguments(folder, tmp_path / name, **settings)) for name in "ab")
+    assert first.settings == again.settings
+    assert caplog.text.count("kept ones reused") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": ["lst"]}, "layers is 'lst'; allowed: embeddings, second_to_last"),
+        ({"layers": []}, "layers is empty; allowed: embeddings"),
+        ({"seeds": [-1]}, r"seeds is \[-1\]; allowed: one or more numbers, 0 or more"),
+        ({"feature_dtype": "int8"}, "feature_dtype is 'int8'; allowed: float16, float32"),
+        ({"dropout": 1.0}, "dropout is 1.0; allowed: 0 or more and below 1"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; allowed: above 0"),
+        ({"num_train_epochs": float("nan")}, "num_train_epochs is nan; allowed: above 0"),
+        ({"max_train_sentences": 0}, "max_train_sentences is 0; allowed: 1 or more"),
+        ({"lstm_dim": 0}, "lstm_dim is 0; allowed: 1 or more"),
+        ({"precision": "fp16"}, "precision is 'fp16'; allowed: auto, fp32, bf16"),
+        ({"max_seq_length": 512}, "max_seq_length is 512, the model has 64 positions"),
+        ({"model_name_or_path": "nowhere/at/all", "data_dir": "no data"}, "no folder nowhere/at/all"),
+        (
+            {"model_name_or_path": "model2", "layers": list(LAYER_CHOICES)},
+            "needs 4 layers, the model has 2; give others: --layers embeddings second_to_last last weighted_sum_all",
+        ),
+        ({"model_name_or_path": "other"}, "they do not belong together"),
+    ],
+)
+def test_mistakes_are_found_before_the_work(folder, tmp_path, monkeypatch, changes, message):
+    monkeypatch.chdir(folder)
+    if changes.get("model_name_or_path") == "other":
+        config = BertConfig.from_pretrained("model2")
+        config.vocab_size -= 3
+        BertModel(config).save_pretrained("other")
+        load_tokenizer(folder / "model2").save_pretrained("other")
+    with pytest.raises(InputError, match=message):
+        load_feature_data(arguments(folder, tmp_path, **{"features_dir": str(tmp_path / "features")} | changes))
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,46 @@
+"""What the kinds of tasks share: cutting pairs, joining texts, padding."""
+
+import itertools
+
+import torch
+
+from bert_recipes.finetuning.kind import pad_batch, pad_further, truncate_pair
+
+
+def plain_truncation(a, b, limit):
+    """google-research/bert run_classifier.py `_truncate_seq_pair`, word for word."""
+    while len(a) + len(b) > limit:
+        if len(a) > len(b):
+            a.pop()
+        else:
+            b.pop()
+
+
+def test_pairs_are_cut_as_the_original_cuts_them():
+    for size_a, size_b, limit in itertools.product(range(13), range(13), range(26)):
+        plain, ours = (list(range(size_a)), list(range(size_b))), (list(range(size_a)), list(range(size_b)))
+        plain_truncation(*plain, limit)
+        truncate_pair(*ours, limit)
+        assert ours == plain, (size_a, size_b, limit)
+
+
+FEATURES = [
+    {"input_ids": [2, 7, 3], "token_type_ids": [0, 0, 0], "labels": [-100, 1, -100]},
+    {"input_ids": [2, 7, 8, 3, 9, 3], "token_type_ids": [0, 0, 0, 0, 1, 1], "labels": [-100, 0, 2, -100, 1, -100]},
+]
+
+
+def test_a_batch_is_padded_to_its_longest_row():
+    batch = pad_batch(FEATURES, 0, label_pads={"labels": -100})
+    assert batch["input_ids"].tolist() == [[2, 7, 3, 0, 0, 0], [2, 7, 8, 3, 9, 3]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 0, 0, 0], [1] * 6]
+    assert batch["token_type_ids"].tolist() == [[0] * 6, [0, 0, 0, 0, 1, 1]]
+    assert batch["labels"].tolist() == [[-100, 1, -100, -100, -100, -100], [-100, 0, 2, -100, 1, -100]]
+    assert all(tensor.dtype == torch.int64 for tensor in batch.values())
+
+
+def test_padding_further_is_padding_to_that_length():
+    pads = {"input_ids": 0, "token_type_ids": 0, "attention_mask": 0, "labels": -100}
+    longer = pad_further(pad_batch(FEATURES, 0, label_pads={"labels": -100}), 9, pads)
+    wanted = pad_batch(FEATURES, 0, pad_to=9, label_pads={"labels": -100})
+    assert all(torch.equal(longer[key], wanted[key]) for key in wanted)

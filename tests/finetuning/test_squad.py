@@ -1,0 +1,817 @@
+"""SQuAD: features, decoders and answer texts, worked out by hand and held to run_squad.py's rules (original_squad.py)."""
+
+import functools
+import logging
+import math
+import random
+import runpy
+import string
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import TaskArguments
+from bert_recipes.finetuning.question_answering import QuestionAnswering
+from bert_recipes.finetuning.squad import (
+    NO_ANSWER,
+    AnswerTexts,
+    OffsetTexts,
+    WindowLogits,
+    cut_windows,
+    decode_offsets,
+    decode_original,
+    encode_context,
+    encode_questions,
+    improve_answer_span,
+    join_pieces,
+    positions_in_window,
+    realign,
+    split_words,
+    window_owners,
+)
+from bert_recipes.tasks.rows import Answer, QuestionExample, Split
+from bert_recipes.tasks.task import Task
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
+
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ORIGINAL = runpy.run_path(str(FIXTURES / "original_squad.py"))
+RULES = runpy.run_path(str(FIXTURES / "original_rules.py"))
+DEV_FILES = ("dev-v1.1.json", "dev-v2.0.json", "squadshifts_amazon-v1.1.json")
+TRAIN_FILES = ("train-v1.1.json", "train-v2.0.json")
+VOCABULARIES = ("uncased", "cased")
+# (max_seq_length, doc_stride, max_query_length, pad_to_max_length): the original's, and many windows
+LENGTHS = ((384, 128, 64, False), (48, 16, 12, False), (64, 24, 20, True))
+PIECES = [
+    *"abcdefghij",
+    *["born", "when", "was", "john", "smith", "japan", "##ese", "(", ")", "-", ".", "1895", "1943", "?"],
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(make_tokenizer):
+    return make_tokenizer(PIECES)
+
+
+def question(context, *answers, text="when?", idx="q"):
+    """Answers as texts that stand in the context, or (text, start)."""
+    pairs = [(item, context.index(item)) if isinstance(item, str) else item for item in answers]
+    gold = tuple(Answer(text=answer, answer_start=start) for answer, start in pairs)
+    return QuestionExample(idx=idx, question=text, context=context, answers=gold)
+
+
+def encode(tokenizer, *questions, max_seq=32, max_query=8, stride=4, v2=False, training=True):
+    settings = TaskArguments(task="squad", max_seq_length=max_seq, max_query_length=max_query, doc_stride=stride)
+    return encode_questions(questions, tokenizer, settings, allows_no_answer=v2, for_training=training)
+
+
+def tokens_at_answer(tokenizer, feature):
+    ids = feature["input_ids"][feature["start_positions"] : feature["end_positions"] + 1]
+    return tokenizer.convert_ids_to_tokens(ids)
+
+
+# Words and windows
+
+
+def test_words_end_at_five_characters_only():
+    """Source: run_squad.py `is_whitespace`; U+00A0, U+3000 and the form feed do not separate."""
+    assert split_words(" a\tb\rc\nd\u202fe  f") == ["a", "b", "c", "d", "e", "f"]
+    assert split_words("a\u00a0b\u3000c\x0cd") == ["a\u00a0b\u3000c\x0cd"]
+    assert split_words(" \n\t") == []
+
+
+def test_every_piece_knows_its_word_and_every_word_its_first_piece(tokenizer):
+    context = encode_context("John  \x07 (1895-1943).", tokenizer.encode_ids)
+    pieces = tokenizer.convert_ids_to_tokens(context.piece_ids.tolist())
+    assert pieces == ["john", "(", "1895", "-", "1943", ")", "."]
+    assert context.word_of_piece.tolist() == [0, 2, 2, 2, 2, 2, 2]
+    # The control character is a word without pieces.
+    assert context.first_piece.tolist() == [0, 1, 1, 7]
+    assert context.word_starts.tolist() == [0, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "room", "stride", "expected"),
+    [
+        (0, 5, 2, []),
+        (5, 5, 2, [(0, 5)]),
+        (6, 5, 2, [(0, 5), (2, 4)]),
+        (9, 5, 2, [(0, 5), (2, 5), (4, 5)]),
+        (10, 5, 2, [(0, 5), (2, 5), (4, 5), (6, 4)]),
+        # A stride longer than the window leaves nothing out.
+        (12, 5, 9, [(0, 5), (5, 5), (10, 2)]),
+    ],
+)
+def test_windows_start_a_stride_apart_until_the_end_is_reached(pieces, room, stride, expected):
+    """Source: run_squad.py `convert_examples_to_features`, doc_spans."""
+    assert cut_windows(pieces, room, stride) == expected
+
+
+def test_a_piece_belongs_to_the_window_that_sees_most_around_it():
+    """Source: run_squad.py `_check_is_max_context`.
+
+    Windows 0-4 and 2-6 over seven pieces, both of length 5. Piece 2: min(2, 2) = 2 against min(0, 4) = 0. Piece 3: 1
+    against 1, a tie, the first has it. Piece 4: 0 against 2.
+    """
+    assert window_owners([(0, 5), (2, 5)], 7).tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_of_windows_with_equal_context_the_longer_one_has_the_piece():
+    """Windows 0-3 (length 4) and 1-6 (length 6). Piece 2: min(2, 1) + 0.04 = 1.04 against min(1, 4) + 0.06 = 1.06.
+
+    With a first window of length 6 as well, the tie would go to the first.
+    """
+    assert window_owners([(0, 4), (1, 6)], 7).tolist() == [0, 0, 1, 1, 1, 1, 1]
+    assert window_owners([(0, 6), (3, 6)], 9).tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    assert window_owners([(0, 6), (2, 5)], 7).tolist()[:5] == [0, 0, 0, 0, 1]
+
+
+def test_questions_are_cut_and_the_window_takes_what_is_left(tokenizer):
+    """Source: run_squad.py max_query_length. Of a question of 70 pieces 64 are kept; 80 - 64 - 3 = 13 are left."""
+    features = encode(
+        tokenizer, question(" ".join("abcdefghij" * 2), "a", text="when " * 70), max_seq=80, max_query=64, stride=10
+    )
+    first = features[0]
+    when, sep = tokenizer.convert_tokens_to_ids(["when", "[SEP]"])
+    assert first["input_ids"].count(when) == 64
+    assert first["input_ids"][:2] == [tokenizer.cls_token_id, when]
+    assert (first["input_ids"][65], first["input_ids"][-1]) == (sep, sep)
+    assert first["token_type_ids"] == [0] * 66 + [1] * 14
+    assert features.windows_of(0) == [(0, 13), (10, 10)]
+    assert features.lengths.tolist() == [80, 77]
+    assert [len(feature["input_ids"]) for feature in features[:]] == [80, 77]
+
+
+def test_paragraphs_are_tokenised_once_for_all_their_questions(tokenizer):
+    first, second = "John was born (1895-1943).", "a b c"
+    questions = [question(context, idx=str(i)) for i, context in enumerate([first, first, second, first])]
+    features = encode(tokenizer, *questions, v2=True)
+    assert len(features.contexts) == 2
+    assert features.context_of_example.tolist() == [0, 0, 1, 0]
+
+
+# Answers
+
+
+def test_an_answer_inside_a_word_is_narrowed_to_its_pieces(tokenizer):
+    """Source: run_squad.py `_improve_answer_span`: "1895" in "(1895-1943)."."""
+    features = encode(tokenizer, question("John Smith (1895-1943).", "1895"))
+    assert tokens_at_answer(tokenizer, features[0]) == ["1895"]
+    # [CLS] when ? [SEP] john smith ( 1895
+    assert features[0]["start_positions"] == features[0]["end_positions"] == 7
+
+
+def test_an_answer_that_is_part_of_a_piece_takes_the_whole_word(tokenizer):
+    """Source: run_squad.py `_improve_answer_span`: "Japan" in "Japanese" would be a piece here, "Japane" is none."""
+    features = encode(tokenizer, question("a Japanese b", "Japane"))
+    assert tokens_at_answer(tokenizer, features[0]) == ["japan", "##ese"]
+    features = encode(tokenizer, question("a Japanese b", "Japan"))
+    assert tokens_at_answer(tokenizer, features[0]) == ["japan"]
+
+
+def test_the_first_span_that_equals_the_answer_is_taken():
+    assert improve_answer_span([7, 8, 9, 8, 9], 10, 14, [8, 9]) == (11, 12)
+    assert improve_answer_span([7, 8], 10, 11, [8, 9]) == (10, 11)
+    assert improve_answer_span([7, 8], 10, 11, []) == (10, 11)
+    assert ORIGINAL["improve"](list("xabcbc"), 1, 5, list("bc")) == (2, 3)
+
+
+def test_a_window_without_the_whole_answer_points_at_cls(tokenizer):
+    """Source: run_squad.py, out_of_span. Windows of 5 over ten pieces: 0-4, 4-8, 8-9; the answer is pieces 3-5."""
+    features = encode(tokenizer, question("a b c d e f g h i j", "d e f"), max_seq=10, max_query=2, stride=4)
+    assert features.windows_of(0) == [(0, 5), (4, 5), (8, 2)]
+    assert features.positions.tolist() == [[0, 0], [0, 0], [0, 0]]
+    features = encode(tokenizer, question("a b c d e f g h i j", "e f"), max_seq=10, max_query=2, stride=4)
+    # [CLS] when ? [SEP] e f
+    assert features.positions.tolist() == [[0, 0], [4, 5], [0, 0]]
+
+
+def test_positions_are_counted_from_the_window():
+    assert positions_in_window((4, 6), (4, 3), 10) == (10, 12)
+    assert positions_in_window((4, 6), (4, 2), 10) == (0, 0)
+    assert positions_in_window((4, 6), (5, 9), 10) == (0, 0)
+    assert positions_in_window(NO_ANSWER, (0, 9), 10) == (0, 0)
+
+
+def test_a_question_without_an_answer_points_at_cls(tokenizer):
+    """Source: run_squad.py, is_impossible."""
+    features = encode(tokenizer, question("a b c"), v2=True)
+    assert features.positions.tolist() == [[0, 0]]
+
+
+def test_training_answers_that_the_words_do_not_hold_are_left_out_counted_and_named(tokenizer, caplog):
+    """Source: run_squad.py `read_squad_examples`, "Could not find answer".
+
+    A no-break space is part of a word for the paragraph and a space for the answer.
+    """
+    bad = [question("a b\u00a0c d", "b\u00a0c", idx=f"bad{number}") for number in range(5)]
+    good = question("a b d", "b", idx="good")
+    with caplog.at_level(logging.INFO):
+        features = encode(tokenizer, bad[0], good, *bad[1:])
+    assert features.dropped == ["bad0", "bad1", "bad2", "bad3", "bad4"]
+    assert len(features) == 1
+    assert features.example_of_feature.tolist() == [1]
+    assert tokens_at_answer(tokenizer, features[0]) == ["b"]
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        "5 of 6 training questions are left out: the words of their paragraphs do not hold their answers "
+        "(bad0, bad1, bad2, ...)"
+    )
+
+
+def test_prediction_keeps_such_a_question_without_a_label(tokenizer):
+    features = encode(tokenizer, question("a b\u00a0c d", "b\u00a0c"), question("a b d", "b"), training=False)
+    assert features.positions.tolist() == [[-100, -100], [5, 5]]
+    assert features.dropped == []
+
+
+def test_hidden_answers_give_features_without_labels(tokenizer):
+    hidden = QuestionExample(idx="q7", question="when", context="a b", answers=None)
+    features = encode(tokenizer, question("a b", "a"), hidden, training=False)
+    assert features.positions is None
+    assert "start_positions" not in features[0]
+
+
+def test_of_several_training_answers_the_first_is_taken_and_that_is_logged(tokenizer, caplog):
+    with caplog.at_level(logging.INFO):
+        features = encode(tokenizer, question("a b c", "c", "a"))
+    assert tokens_at_answer(tokenizer, features[0]) == ["c"]
+    assert "1 of 1 training questions have several answers" in caplog.text
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_question_without_an_answer_is_refused_in_squad_1(tokenizer, training):
+    with pytest.raises(
+        InputError, match=r"question q3 has no answer, but the task is SQuAD 1\.1; take --task squad_v2"
+    ):
+        encode(tokenizer, question("a b", "a"), question("a b", idx="q3"), training=training)
+
+
+@pytest.mark.parametrize("answer", [("c", 99), ("b c d", 2), ("a", -1)])
+def test_an_answer_outside_its_paragraph_is_refused(tokenizer, answer):
+    with pytest.raises(InputError, match=r"question q: the answer .* does not lie in its paragraph of 5 characters"):
+        encode(tokenizer, question("a b c", answer))
+
+
+def test_a_paragraph_without_words_has_no_windows(tokenizer):
+    features = encode(tokenizer, question(" \n", idx="x"), question("a", idx="y"), v2=True)
+    assert features.first_feature.tolist() == [0, 0, 1]
+    assert len(features) == 1
+
+
+LOW = -50.0
+
+
+def window(size, starts, ends, *, first_piece=0, owned=None, null=(LOW, LOW), first_position=2, length=None):
+    """A window of `size` pieces after [CLS] and [SEP]; starts and ends: piece of the window -> logit, all else is LOW."""
+    total = first_position + size + 1 if length is None else length
+    start, end = np.full(total, LOW, np.float32), np.full(total, LOW, np.float32)
+    start[0], end[0] = null
+    for logits, given in ((start, starts), (end, ends)):
+        for piece, logit in given.items():
+            logits[first_position + piece] = logit
+    return WindowLogits(start, end, first_position, first_piece, np.ones(size, bool) if owned is None else owned)
+
+
+def v1(**values):
+    return {"settings": TaskArguments(task="squad", **values)}
+
+
+def v2(**values):
+    return v1(**values) | {"allows_no_answer": True}
+
+
+def span_name(first, last):
+    return f"{first}-{last}"
+
+
+def texts(answer):
+    return [entry.text for entry in answer.nbest]
+
+
+# Candidates
+
+
+def test_the_best_sum_of_start_and_end_is_the_answer():
+    """Source: run_squad.py `write_predictions`. Sums: 2-3 5+4, 4-4 6+2, 2-4 5+2; 4-3 ends before it starts."""
+    answer = decode_original([window(6, {2: 5, 4: 6}, {3: 4, 4: 2})], span_name, **v1(n_best_size=2))
+    assert texts(answer) == ["2-3", "4-4"]
+    assert (answer.text, answer.best_text, answer.null_odds) == ("2-3", "2-3", None)
+    assert [(entry.start_logit, entry.end_logit) for entry in answer.nbest] == [(5.0, 4.0), (6.0, 2.0)]
+    # Softmax of 9 and 8.
+    assert answer.nbest[0].probability == pytest.approx(1 / (1 + math.exp(-1)))
+    assert sum(entry.probability for entry in answer.nbest) == pytest.approx(1)
+
+
+def test_an_answer_of_30_pieces_is_allowed_and_one_of_31_is_not():
+    """Source: run_squad.py max_answer_length."""
+    settings = v1(n_best_size=1)
+    assert decode_original([window(40, {1: 9}, {30: 9})], span_name, **settings).text == "1-30"
+    assert decode_original([window(40, {1: 9}, {31: 9})], span_name, **settings).text == "empty"
+
+
+def test_only_the_n_best_starts_and_ends_are_looked_at():
+    """Starts 0 and 1 are the two best; their sum with end 2 is beaten by none of the others, which are not considered."""
+    starts, ends = {0: 9, 1: 8, 2: 7}, {2: 9, 3: 8, 4: 7}
+    answer = decode_original([window(8, starts, ends)], span_name, **v1(n_best_size=2))
+    assert texts(answer) == ["0-2", "0-3"]
+    # All four are valid, and the n-best list holds two.
+    answer = decode_original([window(8, starts, ends)], lambda first, last: "same", **v1(n_best_size=2))
+    assert texts(answer) == ["same"]
+
+
+def test_positions_outside_the_paragraph_use_up_places_but_are_no_answers():
+    """Source: run_squad.py, token_to_orig_map. The question at position 1, the last [SEP] and padding are best here."""
+    logits = window(4, {1: 5}, {2: 5}, length=12)
+    for outside in (1, 6, 9):
+        logits.start[outside] = logits.end[outside] = 10
+    assert decode_original([logits], span_name, **v1(n_best_size=4)).text == "1-2"
+    assert decode_original([logits], span_name, **v1(n_best_size=3)).text == "empty"
+
+
+def test_answers_start_only_where_the_window_sees_most():
+    """Source: run_squad.py, token_is_max_context. The end may lie where another window sees more."""
+    owned = np.array([True, True, False, False])
+    answer = decode_original([window(4, {1: 1, 2: 9}, {3: 5}, owned=owned)], span_name, **v1(n_best_size=2))
+    assert answer.text == "1-3"
+    assert "2-3" not in texts(answer)
+    assert decode_offsets([window(4, {1: 1, 2: 9}, {3: 5}, owned=owned)], span_name, **v1()).text == "2-3"
+
+
+def test_pieces_are_numbered_in_the_paragraph_whatever_the_window():
+    windows = [window(4, {0: 1}, {1: 1}), window(4, {0: 2}, {1: 2}, first_piece=3)]
+    assert decode_original(windows, span_name, **v1()).text == "3-4"
+
+
+def test_of_equal_sums_the_earlier_window_then_the_better_start_comes_first():
+    """Python's sort is stable in both directions. 1-2: 4+3, 0-2: 3+3 and 0-3: 3+4."""
+    answer = decode_original([window(5, {1: 4, 0: 3}, {3: 3, 2: 3})], span_name, **v1(n_best_size=4))
+    assert texts(answer) == ["1-2", "1-3", "0-2", "0-3"]
+    windows = [window(3, {0: 1}, {1: 1}), window(3, {0: 1}, {1: 1}, first_piece=7)]
+    assert texts(decode_original(windows, span_name, **v1()))[:2] == ["0-1", "7-8"]
+
+
+def test_logits_are_added_in_double_precision():
+    """2**24 + 1 is no float32: in single precision both sums would be equal, and the first would win."""
+    windows = [window(2, {0: 2**24}, {0: 0.0}), window(2, {0: 2**24}, {0: 1.0}, first_piece=5)]
+    assert decode_original(windows, span_name, **v1()).text == "5-5"
+    assert decode_offsets(windows, span_name, **v1()).text == "0-0"
+
+
+# The n-best list
+
+
+def test_a_text_enters_once_and_the_next_candidate_takes_its_place():
+    """Source: run_squad.py, seen_predictions."""
+    names = {(0, 1): "Tesla", (1, 1): "Tesla", (0, 2): "Tesla,", (1, 2): "x", (2, 2): "y"}
+    logits = [window(3, {0: 5, 1: 4, 2: 1}, {1: 5, 2: 3})]
+    settings = v1(n_best_size=3)
+    answer = decode_original(logits, lambda *span: names[span], **settings)
+    assert texts(answer) == ["Tesla", "Tesla,", "x"]
+    assert answer.nbest[0].start_logit == 5
+    assert texts(decode_offsets(logits, lambda *span: names[span], **settings)) == ["Tesla", "Tesla", "Tesla,"]
+
+
+def test_without_any_candidate_the_answer_is_empty_with_logits_0():
+    """Source: run_squad.py, "In very rare edge cases we could have no valid predictions"."""
+    for windows in ([], [window(40, {35: 9}, {2: 9}, owned=np.zeros(40, bool))]):
+        answer = decode_original(windows, span_name, **v1())
+        assert [(entry.text, entry.probability, entry.start_logit, entry.end_logit) for entry in answer.nbest] == [
+            ("empty", 1.0, 0.0, 0.0)
+        ]
+        assert answer.text == "empty"
+
+
+# SQuAD 2.0
+
+
+def test_the_null_score_is_the_least_of_all_windows():
+    """Source: run_squad.py, score_null. Windows 3+1 and 0+2; the best span has 4+5, so the odds are 2 - 9."""
+    windows = [
+        window(3, {0: 4}, {1: 5}, null=(3, 1)),
+        window(3, {0: 1}, {1: 1}, first_piece=3, null=(0, 2)),
+    ]
+    answer = decode_original(windows, span_name, **v2())
+    assert answer.null_odds == -7.0
+    null = next(entry for entry in answer.nbest if entry.text == "")
+    assert (null.start_logit, null.end_logit) == (0.0, 2.0)
+    # Of equal null scores the first window's logits are kept.
+    windows[1].start[0], windows[1].end[0] = 1, 3
+    null = next(entry for entry in decode_original(windows, span_name, **v2()).nbest if entry.text == "")
+    assert (null.start_logit, null.end_logit) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize(("threshold", "expected"), [(-7.5, ""), (-7.0, "0-1"), (-6.5, "0-1"), (0.0, "0-1")])
+def test_the_answer_is_null_only_where_the_odds_exceed_the_threshold(threshold, expected):
+    """Source: run_squad.py null_score_diff_threshold: odds of -7 are not greater than a threshold of -7."""
+    settings = v2(null_score_diff_threshold=threshold)
+    for decoder in (decode_original, decode_offsets):
+        answer = decoder([window(3, {0: 4}, {1: 5}, null=(0, 2))], span_name, **settings)
+        assert (answer.text, answer.best_text, answer.null_odds) == (expected, "0-1", -7.0)
+
+
+def test_null_is_added_where_the_list_is_full_without_it():
+    """Source: run_squad.py, "if we didn't inlude the empty option": the list then has one entry more."""
+    settings = v2(n_best_size=2)
+    answer = decode_original([window(4, {0: 9, 1: 8}, {2: 9, 3: 8}, null=(1, 1))], span_name, **settings)
+    assert texts(answer) == ["0-2", "0-3", ""]
+    assert answer.nbest[-1].start_logit == 1.0
+
+
+def test_null_stands_in_the_list_at_its_rank():
+    answer = decode_original([window(2, {0: 9, 1: 3}, {1: 9}, null=(7, 7))], span_name, **v2())
+    assert texts(answer)[:3] == ["0-1", "", "1-1"]
+    assert (answer.text, answer.null_odds) == ("0-1", -4.0)
+
+
+@pytest.mark.parametrize("threshold", [-1e9, 0.0, 1e9])
+def test_a_question_without_a_single_span_has_no_answer_whatever_the_threshold(threshold):
+    """The original crashes here (google-research/bert PR #1106): nothing but "" in the list, so no best_non_null_entry.
+
+    The odds are those against logits of 0, which the original gives to "empty" in SQuAD 1.1.
+    """
+    settings = v2(n_best_size=1, null_score_diff_threshold=threshold)
+    none_owned = window(3, {1: 9}, {1: 9}, owned=np.zeros(3, bool), null=(1, 2))
+    # The best start and the best end are those of [CLS].
+    null_on_top = window(3, {1: 3}, {2: 4}, null=(10, 10))
+    for windows, odds in (([none_owned], 3.0), ([null_on_top], 20.0), ([], 1e6)):
+        answer = decode_original(windows, span_name, **settings)
+        assert (texts(answer), answer.text, answer.best_text, answer.null_odds) == ([""], "", "", odds)
+        assert answer.nbest[0].probability == 1.0
+
+
+@pytest.mark.parametrize("n_best_size", [1, 2, 3])
+def test_a_list_holds_a_text_wherever_there_is_a_span(n_best_size):
+    """So that the case above is the only one without: random logits with a strong [CLS], against all valid spans."""
+    rng = np.random.default_rng(6)
+    settings = v2(n_best_size=n_best_size)
+    without = 0
+    for _ in range(300):
+        windows = []
+        for number in range(rng.integers(1, 4)):
+            logits = rng.integers(-3, 4, (2, 7)).astype(np.float32)
+            logits[:, 0] += rng.integers(0, 4)
+            windows.append(WindowLogits(*logits, 2, 4 * number, rng.random(4) < 0.7))
+        first_version = decode_original(windows, span_name, **v1(n_best_size=n_best_size))
+        has_span = first_version.text != "empty"
+        answer = decode_original(windows, span_name, **settings)
+        assert bool(answer.best_text) == has_span
+        assert (texts(answer) != [""]) == has_span
+        without += not has_span
+    assert 0 < without < 300
+
+
+def test_the_offsets_decoder_answers_empty_there():
+    """Source: utils_qa.py, "we create a fake prediction to avoid failure"."""
+    windows = [window(40, {39: 9}, {0: 9}, null=(10, 10))]
+    settings = v2(n_best_size=1)
+    answer = decode_offsets(windows, span_name, **settings)
+    assert texts(answer) == ["empty", ""]
+    assert (answer.text, answer.null_odds) == ("", 20.0)
+    assert decode_offsets([], span_name, **v1()).text == "empty"
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (["steve", "sm", "##ith"], "steve smith"),
+        (["##ith", "'", "s"], "ith ' s"),
+        (["##ith"], "ith"),
+        (["a", "[UNK]", "##b"], "a [UNK]b"),
+    ],
+)
+def test_pieces_are_joined_to_words(pieces, expected):
+    """Source: run_squad.py, "De-tokenize WordPieces that have been split off"."""
+    assert join_pieces(pieces) == expected
+
+
+@pytest.mark.parametrize(
+    ("predicted", "original", "normalized", "expected"),
+    [
+        # The example of the original's comment.
+        ("steve smith", "Steve Smith's", "steve smith ' s", "Steve Smith"),
+        ("1895", "(1895-1943).", "( 1895 - 1943 ) .", "1895"),
+        # Accents are dropped, one character for one.
+        ("beyonce", "Beyonc\u00e9,", "beyonce ,", "Beyonc\u00e9"),
+        # In decomposed form the accent is a character of its own: the lengths differ.
+        ("beyonce", "Beyonce\u0301,", "beyonce ,", "Beyonce\u0301,"),
+        # A no-break space is no space for the alignment, and the tokenizer drops it.
+        ("b", "a\u00a0b,", "a b ,", "a\u00a0b,"),
+        # A control character is dropped: one character too few.
+        ("b", "a\x07 b", "a b", "a\x07 b"),
+        # Not there at all.
+        ("[UNK]", "\U0001f600", "\U0001f600", "\U0001f600"),
+        # The first of several places.
+        ("a", "b A a", "b a a", "A"),
+        # Also inside a word: the piece "s" after the apostrophe was meant.
+        ("s", "Smith's", "smith ' s", "S"),
+        ("' s", "Smith's", "smith ' s", "'s"),
+    ],
+)
+def test_answers_are_aligned_to_the_original_characters(predicted, original, normalized, expected):
+    """Source: run_squad.py `get_final_text`."""
+    assert realign(predicted, original, normalized) == expected
+
+
+@pytest.fixture(scope="module")
+def steve(make_tokenizer):
+    return make_tokenizer(["steve", "sm", "##ith", "'", "s", "the", "caf", "##e", ",", "(", ")", "1895", "-"])
+
+
+def test_span_texts_come_from_the_words_of_the_paragraph(steve):
+    """Pieces: the, steve, sm, ##ith, ', s, (, 1895, -, caf, ##e, ). Spaces of the paragraph become single ones."""
+    paragraph = "The  Steve\n Smith's (1895-Caf\u00e9)"
+    context = encode_context(paragraph, steve.encode_ids)
+    assert len(context.piece_ids) == 12
+    pieces = steve.convert_ids_to_tokens(list(range(len(steve))))
+    original = AnswerTexts(paragraph, context, pieces, steve.normalize)
+    offsets = OffsetTexts(paragraph, context, steve)
+    spans = {(1, 3): "Steve Smith", (0, 1): "The Steve", (7, 7): "1895", (9, 10): "Caf\u00e9", (4, 5): "'s"}
+    assert {span: original(*span) for span in spans} == spans
+    assert original(3, 3) == "ith"
+    spans |= {(1, 3): "Steve\n Smith", (0, 1): "The  Steve"}
+    assert {span: offsets(*span) for span in spans} == spans
+
+
+# Against the original
+
+
+@pytest.fixture(scope="module", params=VOCABULARIES)
+def tools(request, shared_data):
+    return make_tools(shared_data / "vocab" / f"bert-base-{request.param}-vocab.txt", lower=request.param == "uncased")
+
+
+@pytest.fixture(scope="module", params=VOCABULARIES)
+def made_tools(request, tmp_path_factory):
+    """The same with a vocabulary of letters, marks and a few words."""
+    letters = [*string.ascii_letters, *string.digits, *"\u00e9\u00df\u03c3\u03a3\u03b1\u0391\u4e2d\u0915"]
+    words = ["the", "cafe", "steve", "Steve", "smith", "##mith", "##eill", "##an", "##bul", "##xx"]
+    pieces = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in letters), *string.punctuation, *words]
+    path = tmp_path_factory.mktemp("made") / "vocab.txt"
+    path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    return make_tools(path, lower=request.param == "uncased")
+
+
+def make_tools(path, *, lower):
+    """The tokenizer, and the plain one: its `tokenize` and `basic` (texts recur, so results are remembered)."""
+    vocabulary = RULES["load_vocab"](path)
+    tokenize = functools.cache(lambda text: RULES["tokenize"](text, vocabulary, lower))
+    basic = functools.cache(lambda text: RULES["basic_tokens"](text, lower))
+    return load_tokenizer(path, do_lower_case=lower), tokenize, basic
+
+
+def make_kind(tokenizer, lengths, version_2, **settings):
+    max_seq, stride, max_query, pad = lengths
+    name = "squad_v2" if version_2 else "squad"
+    task = Task(
+        name=name,
+        kind="question_answering",
+        text_columns=("question", "context"),
+        label_column="answers",
+        metrics=(name,),
+    )
+    lengths = {
+        "max_seq_length": max_seq,
+        "doc_stride": stride,
+        "max_query_length": max_query,
+        "pad_to_max_length": pad,
+    }
+    return QuestionAnswering(task, tokenizer, TaskArguments(task=name, **lengths, **settings), {})
+
+
+def as_split(questions):
+    examples = [
+        QuestionExample(
+            idx=question["id"],
+            question=question["question"],
+            context=question["context"],
+            answers=tuple(
+                Answer(text=item["text"], answer_start=item["answer_start"]) for item in question["answers"]
+            ),
+        )
+        for question in questions
+    ]
+    return Split(name="validation", examples=examples, source="made", num_rows=len(examples))
+
+
+def random_logits(rng, features, length=None):
+    """float32 (2, S) for each feature: plain noise, noise with many ties, a strong [CLS], flat."""
+    outputs = []
+    for feature in features:
+        size = len(feature["tokens"]) if length is None else length
+        logits = rng.normal(0, 3, (2, size))
+        style = rng.integers(0, 4)
+        if style == 1:
+            logits = np.round(logits)
+        if style == 2:
+            logits[:, 0] += 10
+        if style == 3:
+            logits *= 0.01
+        outputs.append(logits.astype(np.float32))
+    return outputs
+
+
+def check_features(kind, tokenize, lengths, questions, training):
+    """Returns the encoded split and the plain features of each question."""
+    encoded = kind.encode(as_split(questions), for_training=training)
+    plain = [ORIGINAL["make_features"](item, tokenize, *lengths[:3], training) for item in questions]
+    flat = [feature for features in plain for feature in features]
+    assert len(encoded) == len(flat)
+    vocabulary = kind.tokenizer.get_vocab()
+    for feature, expected in zip(encoded.features, flat, strict=True):
+        assert feature["input_ids"] == [vocabulary[token] for token in expected["tokens"]]
+        assert feature["token_type_ids"] == expected["types"]
+        assert feature["attention_mask"] == [1] * len(expected["tokens"])
+        if training:
+            assert (feature["start_positions"], feature["end_positions"]) == (expected["start"], expected["end"])
+    assert encoded.lengths.tolist() == [len(feature["tokens"]) for feature in flat]
+    if training:
+        without = [question["id"] for question in questions if ORIGINAL["training_words"](question) is None]
+        assert encoded.details.dropped == without
+    return encoded, plain
+
+
+def check_decoding(kind, tools, lengths, questions, seed):
+    _, tokenize, basic = tools
+    encoded, plain = check_features(kind, tokenize, lengths, questions, training=False)
+    flat = [feature for features in plain for feature in features]
+    outputs = random_logits(np.random.default_rng(seed), flat, lengths[0] if lengths[3] else None)
+    predictions = kind.decode(encoded, outputs)
+    assert len(predictions) == len(questions)
+    settings, position = kind.settings, 0
+    for prediction, question, features in zip(predictions, questions, plain, strict=True):
+        logits = [tuple(map(np.ndarray.tolist, array)) for array in outputs[position : position + len(features)]]
+        position += len(features)
+        text, n_best, odds = ORIGINAL["decode"](
+            question,
+            features,
+            logits,
+            basic,
+            settings.n_best_size,
+            settings.max_answer_length,
+            kind.allows_no_answer,
+            settings.null_score_diff_threshold,
+        )
+        assert prediction.idx == question["id"]
+        ours = [(entry.text, entry.start_logit, entry.end_logit) for entry in prediction.nbest]
+        assert ours == [(entry["text"], entry["start_logit"], entry["end_logit"]) for entry in n_best]
+        shares = [entry["probability"] for entry in n_best]
+        assert [entry.probability for entry in prediction.nbest] == pytest.approx(shares, rel=1e-12)
+        if text == "CRASH":
+            assert (prediction.value, prediction.best_text) == ("", "")
+        else:
+            assert (prediction.value, prediction.null_odds) == (text, odds)
+
+
+def read_sample(shared_data, name, every):
+    return ORIGINAL["read_questions"](shared_data / "squad" / name)[::every]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("name", DEV_FILES)
+def test_decoder_equals_the_original_on_random_logits(shared_data, tools, name, lengths):
+    """Source: google-research/bert run_squad.py `convert_examples_to_features`, `write_predictions`, `get_final_text`."""
+    questions = read_sample(shared_data, name, 101)
+    kind = make_kind(tools[0], lengths, "v2" in name)
+    check_decoding(kind, tools, lengths, questions, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEV_FILES)
+def test_decoder_equals_the_original_on_every_question(shared_data, tools, name):
+    """Source: google-research/bert run_squad.py, as above."""
+    questions = read_sample(shared_data, name, 1)
+    for lengths in LENGTHS[:2]:
+        for start in range(0, len(questions), 500):
+            kind = make_kind(tools[0], lengths, "v2" in name)
+            check_decoding(kind, tools, lengths, questions[start : start + 500], seed=start)
+            tools[1].cache_clear()
+            tools[2].cache_clear()
+
+
+@pytest.mark.parametrize("name", ["dev-v1.1.json", "dev-v2.0.json"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"n_best_size": 3, "max_answer_length": 4, "null_score_diff_threshold": -3.0},
+        {"n_best_size": 1, "max_answer_length": 1, "null_score_diff_threshold": 2.5},
+        {"n_best_size": 60, "max_answer_length": 200},
+    ],
+    ids=str,
+)
+def test_decoder_equals_the_original_with_other_settings(shared_data, tools, name, settings):
+    """Source: google-research/bert run_squad.py, flags n_best_size, max_answer_length, null_score_diff_threshold."""
+    lengths = LENGTHS[1]
+    kind = make_kind(tools[0], lengths, "v2" in name, **settings)
+    check_decoding(kind, tools, lengths, read_sample(shared_data, name, 151), seed=2)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS[:2], ids=str)
+@pytest.mark.parametrize("name", TRAIN_FILES)
+def test_training_features_equal_the_original(shared_data, tools, name, lengths):
+    """Source: google-research/bert run_squad.py `read_squad_examples`, `convert_examples_to_features`."""
+    kind = make_kind(tools[0], lengths, "v2" in name)
+    check_features(kind, tools[1], lengths, read_sample(shared_data, name, 61), training=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAIN_FILES)
+def test_training_features_equal_the_original_for_every_question(shared_data, tools, name):
+    """Source: google-research/bert run_squad.py, as above."""
+    for lengths in LENGTHS[:2]:
+        kind = make_kind(tools[0], lengths, "v2" in name)
+        check_features(kind, tools[1], lengths, read_sample(shared_data, name, 1), training=True)
+
+
+# What breaks alignments: accents in two forms, case that changes length, spaces that are none for the original, marks that
+# are dropped, characters that are dropped, pieces and special tokens written out, Han characters, unknown ones.
+ODD = [
+    *("caf\u00e9", "cafe\u0301", "\u0130stanbul", "Stra\u00dfe", "\ufb01ne", "\u00a0", "\u3000", "\u202f", "\u200b"),
+    *("\x07", "##ing", "[SEP]", "[UNK]", "#", "'s", "(1895-1943).", "\u4e2d\u6587", "\U0001f600", "\u0915\u093f"),
+    *("\ufffd", "\u2028", "O\u2019Neill", "\u03a3\u0391\u03a3", "A.B.C.", "--", "$5", "x" * 210, "\t", "\n", "\r"),
+    *("the", "Steve", "Smith's"),
+]
+
+
+def odd_question(rng, number):
+    """A paragraph of odd words, and an answer that is any part of it."""
+    parts = [rng.choice(ODD) + rng.choice(["", "", " ", " ", " ", "\t", "\u00a0"]) for _ in range(rng.randint(1, 70))]
+    context = "".join(parts)
+    start = rng.randrange(len(context))
+    text = context[start : start + rng.choice([1, 2, 5, 20])]
+    question = " ".join(rng.choices(ODD, k=rng.randint(0, 15)))
+    return {
+        "id": f"q{number}",
+        "question": question,
+        "context": context,
+        "answers": [{"text": text, "answer_start": start}] if text.strip() else [],
+    }
+
+
+def check_odd_texts(tools):
+    rng = random.Random(3)
+    questions = [odd_question(rng, number) for number in range(150)]
+    for lengths in LENGTHS[1:]:
+        kind = make_kind(tools[0], lengths, version_2=True)
+        encoded, _ = check_features(kind, tools[1], lengths, questions, training=True)
+        assert encoded.details.dropped
+        check_decoding(kind, tools, lengths, questions, seed=4)
+
+
+def test_features_and_decoder_equal_the_original_on_odd_texts(made_tools):
+    """Source: google-research/bert run_squad.py `read_squad_examples`, `write_predictions`, `get_final_text`."""
+    check_odd_texts(made_tools)
+
+
+def test_features_and_decoder_equal_the_original_on_odd_texts_with_the_published_vocabularies(tools):
+    """Source: google-research/bert run_squad.py, as above."""
+    check_odd_texts(tools)
+
+
+@pytest.mark.parametrize("name", ["dev-v1.1.json", "dev-v2.0.json"])
+def test_offsets_decoder_equals_the_hugging_face_example(shared_data, tools, name):
+    """Source: transformers examples/pytorch/question-answering/utils_qa.py `postprocess_qa_predictions`."""
+    tokenizer, tokenize, _ = tools
+    lengths = LENGTHS[1]
+    kind = make_kind(tokenizer, lengths, "v2" in name, decoder="offsets")
+    questions = read_sample(shared_data, name, 41)
+    encoded, plain = check_features(kind, tokenize, lengths, questions, training=False)
+    rng = np.random.default_rng(5)
+    outputs = [rng.normal(0, 3, (2, length)).astype(np.float32) for length in encoded.lengths]
+    position, differing = 0, 0
+    for prediction, question, features in zip(kind.decode(encoded, outputs), questions, plain, strict=True):
+        logits = [tuple(map(np.ndarray.tolist, array)) for array in outputs[position : position + len(features)]]
+        position += len(features)
+        offsets = position_offsets(tokenizer, question["context"], features)
+        text, n_best, odds = ORIGINAL["decode_offsets"](
+            question["context"], features, offsets, logits, 20, 30, kind.allows_no_answer, 0.0
+        )
+        assert prediction.value == text
+        assert prediction.null_odds == (None if odds is None else pytest.approx(odds, abs=1e-5))
+        scores = [entry.start_logit + entry.end_logit for entry in prediction.nbest]
+        assert scores == pytest.approx([entry["score"] for entry in n_best], abs=1e-5)
+        texts = [entry.text for entry in prediction.nbest]
+        assert sorted(texts) == sorted(entry["text"] for entry in n_best)
+        differing += len(set(texts)) < len(texts)
+    assert differing  # equal texts stay, unlike in the original
+
+
+def position_offsets(tokenizer, context, features):
+    """For each feature, position -> span of characters, from the tokenizer's view of the whole paragraph."""
+    spans = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    pieces = [token for feature in features for token in feature["tokens"]]
+    assert pieces
+    result, start = [], 0
+    for number, feature in enumerate(features):
+        first = min(feature["word_at"])
+        if number:
+            start += min(len(features[number - 1]["word_at"]), 16)
+        result.append({position: spans[start + position - first] for position in feature["word_at"]})
+    return result

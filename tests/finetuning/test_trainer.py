@@ -1,0 +1,63 @@
+"""What a tracker is told of the speed of a fine-tuning run: the share of the machine's rate, where the formula is the model's."""
+
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.finetuning import trainer
+from bert_recipes.training import trainer as base_trainer
+from bert_recipes.training.speed import Work, training_flops
+
+
+TINY_RUNS = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
+RATE = 1e9
+
+
+@pytest.fixture
+def train(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Flags -> (lines of the training log, work and FLOPs of each) of three steps on a machine of one GFLOP/s."""
+    counted: list[tuple[Work, int]] = []
+
+    def count(config: object, work: Work, **values: bool) -> int:
+        counted.append((work, training_flops(config, work, **values)))
+        return counted[-1][1]
+
+    monkeypatch.setattr(base_trainer, "best_rate", lambda *_: RATE)
+    monkeypatch.setattr(trainer, "training_flops", count)
+
+    def run(*flags: object) -> tuple[list[dict], list[tuple[Work, int]]]:
+        steps = ("--max_steps", 3, "--logging_steps", 1)
+        folder = TINY_RUNS["make_run"]("sequence_classification", tiny_checkpoint, tmp_path, *steps, *flags)
+        history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+        return [line for line in history if "loss" in line], counted
+
+    return run
+
+
+def test_a_tracked_run_logs_its_share_of_the_rate_and_the_time_left(train):
+    pytest.importorskip("tensorboard", reason="the extra `tracking` is not installed")
+    (first, *others), counted = train("--report_to", "tensorboard")
+    assert "mfu" not in first  # it is not timed
+    assert len(others) == len(counted) == 2
+    for line, (work, flops) in zip(others, counted, strict=True):
+        assert (work.sequences, work.masked) == (8, 0)
+        seconds = work.tokens / line["tokens_per_second"]
+        assert line["mfu"] == pytest.approx(flops / seconds / RATE)
+        assert line["hours_left"] == pytest.approx((3 - line["step"]) * seconds / 3600)
+
+
+def test_where_parts_of_the_model_do_not_learn_only_the_time_left_is_known(train):
+    pytest.importorskip("tensorboard", reason="the extra `tracking` is not installed")
+    lines, counted = train("--report_to", "tensorboard", "--freeze_encoder", "true")
+    assert [line["step"] for line in lines if "hours_left" in line] == [2, 3]
+    assert not counted
+    assert not [line for line in lines if "mfu" in line]
+
+
+def test_nobody_waits_for_the_machine_to_be_measured_where_nobody_looks_on(train):
+    lines, counted = train()
+    assert len(lines) == 3
+    assert not counted
+    assert not [line for line in lines if {"mfu", "hours_left"} & set(line)]

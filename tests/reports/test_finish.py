@@ -1,0 +1,180 @@
+"""A report never harms the run that it is about; one that cannot be written says why in one line."""
+
+import json
+import logging
+import runpy
+import sys
+
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.files import strict
+from bert_recipes.reports.facts import read_run
+from bert_recipes.reports.finish import report_run
+from bert_recipes.reports.page import write_report
+from bert_recipes.training.resume import is_run_file
+
+
+@pytest.fixture
+def recipe(repository, monkeypatch, capsys):
+    """Run a recipe as a script in this process."""
+
+    def run(name, *arguments):
+        path = repository / "recipes" / f"{name}.py"
+        monkeypatch.setattr(sys, "argv", [str(path), *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(path), run_name="__main__")
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return run
+
+
+def break_down():
+    raise RuntimeError("the sky\nis falling")
+
+
+def test_a_failing_report_is_a_warning_and_the_run_stays(make_run_folder, caplog):
+    folder = make_run_folder(results={"eval_mlm_loss": 5.0})
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with caplog.at_level(logging.WARNING):
+        assert report_run(folder, break_down, is_main=True) == []
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert "no report (RuntimeError: the sky is falling)" in message
+    assert f"make report RUN={folder}" in message
+    assert "\n" not in message
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"kind": "pretraining", "phases": [{"pairs": 3}]},
+        {"kind": "pretraining", "held_out": {"masks": [{"guesses": 3}]}},
+        {"kind": "finetuning", "splits": [{"name": "validation"}]},
+    ],
+)
+def test_facts_that_make_no_report_are_a_warning_at_the_end_of_a_run_and_a_mistake_afterwards(
+    make_run_folder, caplog, facts
+):
+    folder = make_run_folder()
+    assert report_run(folder, lambda: facts, is_main=True) == []
+    assert "cannot be read as a report" in caplog.text
+    with pytest.raises(InputError, match="cannot be read as a report"):
+        write_report(folder)
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_warning(make_run_folder, caplog):
+    folder = make_run_folder()
+    (folder / "report.html").mkdir()
+    assert report_run(folder, lambda: {"kind": "pretraining"}, is_main=True) == []
+    assert "cannot be written" in caplog.text
+    assert not list(folder.glob(".*"))
+
+
+def test_everything_that_a_report_leaves_belongs_to_the_run(make_run_folder):
+    folder = make_run_folder()
+    for path in report_run(folder, lambda: {"kind": "pretraining"}, is_main=True):
+        assert is_run_file(path), path.name
+
+
+def test_a_run_that_goes_on_does_not_keep_the_report_of_before(make_run_folder, pretraining_facts):
+    folder = make_run_folder(facts=pretraining_facts)
+    write_report(folder)
+    assert report_run(folder, break_down, is_main=True) == []
+    assert not list(folder.glob("report.*"))
+
+
+def test_half_a_letter_is_shown_as_a_question_mark(make_run_folder):
+    mask = {"before": "a\ud83d", "after": "", "truth": "b", "guesses": [["b", 0.5]]}
+    facts = {"kind": "pretraining", "held_out": {"pairs": 1, "masks": [mask]}}
+    folder = make_run_folder()
+    assert len(report_run(folder, lambda: facts, is_main=True)) == 4
+    assert "| a? [MASK] | b | **b** 0.50 |" in (folder / "report.md").read_text().splitlines()
+    assert "a? <mark" in (folder / "report.html").read_text()
+
+
+def test_numbers_that_json_does_not_have_are_null():
+    assert strict({"a": [float("nan"), 1.5], 3: (float("-inf"), "x")}) == {"a": [None, 1.5], "3": [None, "x"]}
+
+
+def test_the_recipe_writes_the_same_report_again(recipe, make_run_folder, pretraining_facts):
+    folder = make_run_folder(facts=pretraining_facts)
+    first = {path.name: path.read_bytes() for path in write_report(folder)}
+    for name in first:
+        (folder / name).unlink()
+    code, out, err = recipe("write_report", "--run", folder)
+    assert (code, err) == (0, "")
+    assert str(folder / "report.html") in out
+    assert {name: (folder / name).read_bytes() for name in first} == first
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: folder.rename(folder.with_name("away")), "run: no folder"),
+        (lambda folder: (folder / "all_results.json").unlink(), "is not finished: it has no all_results.json"),
+        (lambda folder: [path.unlink() for path in folder.iterdir()], "is no run: it has no all_results.json"),
+        (lambda folder: (folder / "all_results.json").write_text("{"), "all_results.json: not valid JSON"),
+        (lambda folder: (folder / "trainer_state.json").write_text("[]"), "trainer_state.json: no JSON object"),
+        (lambda folder: (folder / "trainer_state.json").write_bytes(b"\xff\xfe"), "not valid JSON"),
+        (lambda folder: (folder / "report.json").write_text('{"format": 99}'), "format 99, this version reads 1"),
+        (lambda folder: (folder / "run.yaml").write_text("a: [1"), "run.yaml"),
+    ],
+)
+def test_what_is_no_run_is_one_line(recipe, make_run_folder, change, message):
+    folder = make_run_folder()
+    change(folder)
+    code, _, err = recipe("write_report", "--run", folder)
+    assert code == 1
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_the_recipe_compares_runs_into_a_folder_of_its_own(recipe, make_run_folder, tmp_path):
+    runs = [make_run_folder(name, results={"eval_mlm_loss": loss}) for name, loss in (("a", 5.0), ("b", 4.0))]
+    output = tmp_path / "compared"
+    for _ in range(2):  # an older comparison is replaced
+        code, out, err = recipe("compare_runs", "--runs", *runs, "--output_dir", output)
+        assert (code, err) == (0, "")
+        assert "| mlm loss | 5.0000 | 4.0000 |" in out
+        assert "## Curves" not in out
+    assert {path.name for path in output.iterdir()} == {"report.md", "report.html"}
+    (output / "mine.txt").touch()
+    for folder, message in ((output, "holds other files (mine.txt)"), (runs[0], "holds other files")):
+        code, _, err = recipe("compare_runs", "--runs", *runs, "--output_dir", folder)
+        assert code == 1
+        assert message in err
+    code, _, err = recipe("compare_runs", "--runs", *runs, "--output_dir", output / "mine.txt")
+    assert "mine.txt is a file" in err
+    code, _, err = recipe("compare_runs", "--runs", runs[0])
+    assert err == "error: runs: 1 given; give 2 to 8 folders of finished runs\n"
+
+
+def test_a_terminal_gets_all_of_a_comparison_but_its_plots(recipe, make_run_folder, finetuning_facts, tmp_path):
+    history = [{"step": step, "loss": 1.0 / step} for step in (1, 2)]
+    facts = finetuning_facts | {"task": "mrpc"}
+    runs = [make_run_folder(name, results={"task": "mrpc"}, history=history, facts=facts) for name in "ab"]
+    code, out, err = recipe("compare_runs", "--runs", *runs, "--output_dir", tmp_path / "compared")
+    assert (code, err) == (0, "")
+    written = (tmp_path / "compared" / "report.md").read_text()
+    assert "## Curves\n\n![curves](curves.png)" in written
+    assert "## Curves" not in out
+    assert "## F1 by class" in out, "what stands below the plots"
+
+
+def test_a_run_of_another_version_is_known_by_its_files(make_run_folder):
+    task = "name: mine\nkind: sequence_classification\ntext_columns: [text]\nlabels: [a, b]\nfiles: {train: a.jsonl}\n"
+    assert read_run(make_run_folder("a", task=task)).kind == "finetuning"
+    assert read_run(make_run_folder("b", results={"task": "mrpc"})).kind == "finetuning"
+    assert read_run(make_run_folder("c", results={"eval_mlm_loss": 1.0})).kind == "pretraining"
+    assert (write_report(make_run_folder("d", results={"task": "mrpc", "eval_f1": None}))[0]).is_file()
+
+
+def test_a_log_of_nonsense_is_read_as_far_as_it_goes(make_run_folder):
+    folder = make_run_folder(history=[{"loss": 1.0}, 3, {"step": 2, "loss": "x"}, {"step": 3, "loss": 2.0}])
+    state = json.loads((folder / "trainer_state.json").read_text())
+    assert len(state["log_history"]) == 4
+    write_report(folder)

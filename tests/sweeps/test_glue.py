@@ -1,0 +1,471 @@
+"""The paper's table, recipes/glue_all.py over a stand-in for finetune.py, and the leaderboard's zip from made-up predictions."""
+
+import itertools
+import json
+import math
+import shutil
+import zipfile
+
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.sweeps.glue import (
+    COLUMNS,
+    TASKS,
+    find_runs,
+    format_table,
+    make_table,
+    plan_files,
+    table_as_json,
+    table_mean,
+    write_submission,
+)
+from bert_recipes.tasks.rows import get_task
+
+
+# Devlin et al. 2019, Table 1, in its order: MNLI-m, -mm, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE; then "Average".
+PAPER = {
+    "OpenAI GPT": ((82.1, 81.4, 70.3, 87.4, 91.3, 45.4, 80.0, 82.3, 56.0), 75.1),
+    "BERT-base": ((84.6, 83.4, 71.2, 90.5, 93.5, 52.1, 85.8, 88.9, 66.4), 79.6),
+    "BERT-large": ((86.7, 85.9, 72.1, 92.7, 94.9, 60.5, 86.5, 89.3, 70.1), 82.1),
+}
+
+
+def results(task, **figures):
+    """all_results.json of a run over the published splits."""
+    row = get_task(task)
+    splits = {
+        name: {"examples": rows, "published": rows, "partial": False} for name, rows in row.published_rows.items()
+    }
+    return {"task": task, "splits": splits, **{f"eval_{name}": value for name, value in figures.items()}}
+
+
+def all_runs(figures):
+    runs = {name: {} for name in TASKS}
+    for (_, task, figure, _), value in zip(COLUMNS, figures, strict=True):
+        runs[task][figure] = value / 100
+    runs["wnli"]["accuracy"] = 0.01
+    return {name: [results(name, **given)] for name, given in runs.items()}
+
+
+@pytest.mark.parametrize("system", PAPER)
+def test_the_mean_is_the_papers_average(system):
+    """Devlin et al. 2019, Table 1: MNLI-m and -mm are two columns, WNLI is none."""
+    figures, average = PAPER[system]
+    assert round(table_mean(figures), 1) == average
+    assert round(make_table(all_runs(figures)).mean, 1) == average
+
+
+def test_the_papers_own_figures_stand_beside_the_dev_figures():
+    table = make_table(all_runs([50.0] * 9))
+    assert tuple(cell.test_paper for cell in table.cells) == PAPER["BERT-base"][0]
+    assert round(table.paper_mean, 1) == 79.6
+    text = format_table(table)
+    assert "| MNLI-m | accuracy | 50.0 |  | 1 | 9,815 | 392,702 | 84.6 |" in text
+    assert "| QQP | F1 | 50.0 |" in text
+    assert "| **mean** | of the nine | **50.0** | | | | | **79.6** |" in text
+    assert "| WNLI | accuracy | 1.0 |" in text
+    assert "| dev | std | seeds | dev rows | train rows | test (paper) |" in text
+
+
+def test_a_missing_task_leaves_the_mean_out():
+    runs = all_runs(PAPER["BERT-base"][0])
+    del runs["rte"]
+    table = make_table(runs)
+    assert table.mean is None
+    assert "No mean: RTE is missing." in format_table(table)
+    assert "| mean | | | | | | | 79.6 |" in format_table(table)
+    assert table_as_json(table)["mean_dev"] is None
+
+
+def test_partial_splits_are_marked_with_their_rows():
+    runs = all_runs(PAPER["BERT-base"][0])
+    runs["qqp"][0]["splits"]["validation"] |= {"examples": 10000, "partial": True}
+    runs["qqp"][0]["splits"]["train"] |= {"examples": 3000, "partial": True}
+    text = format_table(make_table(runs))
+    assert "| QQP | F1 | 71.2* |  | 1 | 10,000 of 40,430 | 3,000 of 363,846 | 71.2 |" in text
+    assert "**79.6*** |" in text
+    assert "QQP (10,000 rows, published 40,430)." in text
+    assert "MRPC (" not in text
+
+
+def test_of_several_seeds_the_median_counts():
+    runs = all_runs([50.0] * 9)
+    runs["mrpc"] = [results("mrpc", f1=value) for value in (0.80, 0.90, 0.88)]
+    cell = next(cell for cell in make_table(runs).cells if cell.title == "MRPC")
+    assert (cell.dev, cell.seeds) == (pytest.approx(88.0), 3)
+    assert cell.std == pytest.approx(5.2915, abs=1e-4)
+
+
+def test_a_diverged_run_is_said_and_makes_no_mean():
+    runs = all_runs([50.0] * 9)
+    runs["cola"] = [results("cola", matthews_correlation=math.nan)]
+    table = make_table(runs)
+    assert "| CoLA | Matthews | diverged |" in format_table(table)
+    assert table_as_json(table)["mean_dev"] is None
+
+
+@pytest.fixture
+def figures():
+    return {
+        name: {k: v for k, v in run[0].items() if k != "task"} for name, run in all_runs(PAPER["BERT-base"][0]).items()
+    }
+
+
+def test_glue_all_runs_the_nine_and_prints_the_table(bench, figures):
+    bench.plan(figures=figures)
+    flags = ("--model_name_or_path", "bert", "--rte", "--num_train_epochs 5 --fp16 true")
+    done = bench.run("glue_all.py", *flags, "--output_dir", bench.output)
+    assert done.returncode == 0, done.stderr
+    calls = {call["task"]: call for call in bench.calls()}
+    assert list(calls) == list(TASKS)
+    assert all(
+        call["model_name_or_path"] == "bert" and call["config"].endswith("glue.yaml") for call in calls.values()
+    )
+    assert (calls["rte"]["num_train_epochs"], calls["rte"]["fp16"]) == ("5", "true")
+    assert "num_train_epochs" not in calls["cola"]
+    assert all((bench.output / name / "seed-1" / "model.safetensors").is_file() for name in TASKS)
+    assert "**79.6** | | | | | **79.6** |" in done.stdout
+    report = json.loads((bench.output / "glue.json").read_text())
+    assert round(report["mean_dev"], 1) == round(report["mean_test_paper"], 1) == 79.6
+    assert "Model: bert\n" in (bench.output / "glue.md").read_text()
+    # A second time nothing is left to run.
+    assert bench.run("glue_all.py", *flags, "--output_dir", bench.output).stdout == done.stdout
+    assert len(bench.calls()) == 9
+
+
+def test_glue_all_goes_on_after_a_failure(bench, figures):
+    bench.plan(figures=figures, fail_at=3)
+    failed = bench.run("glue_all.py", "--output_dir", bench.output)
+    assert failed.returncode == 1
+    assert "mrpc/seed-1 failed" in failed.stderr
+    bench.plan(figures=figures)
+    assert bench.run("glue_all.py", "--output_dir", bench.output).returncode == 0
+    assert [call["task"] for call in bench.calls()] == [*TASKS[:3], *TASKS[2:]]
+
+
+def test_a_missing_file_of_a_later_task_is_found_before_the_first_run(bench, figures, tmp_path):
+    bench.plan(figures=figures)
+    (tmp_path / get_task("rte").local_name / "validation.jsonl").unlink()
+    for flags, split in (((), "validation"), (("--tasks", "cola", "--do_predict", "true"), "test")):
+        failed = bench.run("glue_all.py", *flags, "--output_dir", bench.output)
+        assert failed.returncode == 1
+        assert f"split '{split}': no file in --data_dir" in failed.stderr.splitlines()[-1]
+    assert not bench.calls()
+
+
+def test_glue_all_with_seeds_has_a_folder_for_each(bench, figures):
+    bench.plan(figures=figures)
+    flags = ("--tasks", "cola", "rte", "--output_dir", bench.output)
+    done = bench.run("glue_all.py", *flags, "--num_seeds", 2)
+    assert done.returncode == 0, done.stderr
+    assert [(call["task"], call["seed"]) for call in bench.calls()] == [
+        (task, seed) for task in ("cola", "rte") for seed in "12"
+    ]
+    assert "| CoLA | Matthews | 52.1 | 0.0 | 2 |" in done.stdout
+    assert "No mean: MNLI-m, MNLI-mm, QQP, QNLI, SST-2, STS-B, MRPC are missing." in done.stdout
+
+
+def test_the_table_is_that_of_the_seeds_asked_for(bench):
+    flags = ("--tasks", "cola", "--output_dir", bench.output)
+    for seeds, figure, cells in (
+        (("1", "2"), 0.5, "50.0 | 0.0 | 2"),
+        (("3", "4"), 0.6, "60.0 | 0.0 | 2"),
+        ("5", 0.7, "70.0 |  | 1"),
+    ):
+        bench.plan(figures={"cola": {"eval_matthews_correlation": figure}})
+        done = bench.run("glue_all.py", *flags, "--seeds", *seeds)
+        assert f"| CoLA | Matthews | {cells} |" in done.stdout, done.stderr
+    assert [call["seed"] for call in bench.calls()] == ["1", "2", "3", "4", "5"]
+    assert "| CoLA | Matthews | 50.0 |  | 1 |" in bench.run("glue_all.py", *flags, "--num_seeds", 1).stdout
+    assert len(bench.calls()) == 5
+
+
+def test_a_changed_configuration_of_one_task_is_refused(bench):
+    bench.plan()
+    special = bench.recipes / "special.yaml"
+    special.write_text("seed: 1\n")
+    flags = ("--tasks", "rte", "--rte", f"--run_name {special}", "--output_dir", bench.output)
+    assert bench.run("glue_all.py", *flags).returncode == 0
+    special.write_text("seed: 2\n")
+    assert "(files: was" in bench.run("glue_all.py", *flags).stderr
+
+
+def test_what_follows_a_task_belongs_to_it_also_where_it_looks_like_a_flag(bench):
+    bench.plan()
+    done = bench.run(
+        "glue_all.py", "--tasks", "rte", "--rte", "--learning_rate=3e-5 --seed=1", "--output_dir", bench.output
+    )
+    assert "--seed cannot be given here" in done.stderr
+    command = ("--tasks", "rte", "--rte", "--learning_rate=-1", "--output_dir", bench.output)
+    assert "learning_rate is -1.0" in bench.run("glue_all.py", *command).stderr
+    assert not bench.output.exists()
+
+
+def test_glue_all_can_sweep_each_task(bench):
+    rates = ("5e-5", "4e-5", "3e-5", "2e-5")
+    bench.plan(scores={f"{rate} {seed}": 0.9 if rate == "3e-5" else 0.5 for rate in rates for seed in (1, 2)})
+    done = bench.run(
+        "glue_all.py", "--tasks", "mrpc", "--sweep", "paper", "--num_seeds", 2, "--output_dir", bench.output
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| MRPC | F1 | 90.0 | 0.0 | 2 |" in done.stdout
+    assert (bench.output / "mrpc" / "best" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--tasks", "mrcp"), "'mrcp' is none of GLUE's nine"),
+        (("--task", "rte"), "take it out of one"),
+        (("--rte", "--seed 3"), "--num_seeds"),
+        (("--rte", "--learning_rate '3e-5"), '--rte: "--learning_rate \'3e-5" cannot be read (No closing quotation)'),
+        (("--rte", "--model_name_or_path nowhere/at/all"), "no folder nowhere/at/all"),
+        (("--rte", "--num_train_epoch 5"), "unknown option --num_train_epoch; did you mean --num_train_epochs?"),
+        (("--sweep", "paper", "--rte", "--learning_rate 1e-5"), "in the sweep and on the command line"),
+    ],
+)
+def test_glue_all_refuses_what_it_decides_itself(bench, flags, words):
+    refused = bench.run("glue_all.py", *flags, "--output_dir", bench.output)
+    assert refused.returncode == 1
+    assert words in refused.stderr
+    assert bench.calls() == []
+
+
+# The zip
+
+
+# As gluebenchmark.com states them.
+ROWS = {
+    "AX.tsv": 1104,
+    "CoLA.tsv": 1063,
+    "MNLI-m.tsv": 9796,
+    "MNLI-mm.tsv": 9847,
+    "MRPC.tsv": 1725,
+    "QNLI.tsv": 5463,
+    "QQP.tsv": 390965,
+    "RTE.tsv": 3000,
+    "SST-2.tsv": 1821,
+    "STS-B.tsv": 1379,
+    "WNLI.tsv": 146,
+}
+
+
+def make_run(folder, name, **figures):
+    """What a run with --do_predict leaves behind; the predictions take turns through the labels."""
+    folder.mkdir(parents=True)
+    (folder / "all_results.json").write_text(json.dumps({"task": name, **figures}))
+    (folder / "task.yaml").write_text("")
+    tests = {split: (get_task(name), split) for split in get_task(name).test_splits}
+    if name == "mnli":
+        tests["ax"] = (get_task("ax"), "test")
+    for stem, (task, split) in tests.items():
+        values = (0.0, 1.2346, 5.0) if name == "stsb" else task.labels
+        with (folder / f"predictions_{stem}.jsonl").open("w") as file:
+            for idx, value in zip(range(task.published_rows[split]), itertools.cycle(values), strict=False):
+                file.write(json.dumps({"idx": idx, "prediction": value, "probabilities": None}) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    """Runs of the nine tasks in one folder, as recipes/glue_all.py makes them."""
+    folder = tmp_path_factory.mktemp("glue")
+    for name in TASKS:
+        make_run(folder / name, name)
+    return folder
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A run of WNLI, the smallest, to be spoilt."""
+    return make_run(tmp_path / "wnli", "wnli")
+
+
+def lines_of(archive, name):
+    return archive.read(name).decode("ascii").split("\n")
+
+
+def test_the_rows_of_the_tasks_are_those_that_the_leaderboard_wants():
+    assert {file.name: file.num_rows for file in plan_files({})} == ROWS
+
+
+def test_a_complete_set_makes_the_eleven_files(complete, tmp_path):
+    made_of = write_submission(tmp_path / "glue.zip", find_runs([complete]))
+    assert list(made_of) == sorted(ROWS)
+    with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
+        assert archive.testzip() is None
+        assert archive.namelist() == sorted(ROWS)
+        for name, rows in ROWS.items():
+            header, *lines, end = lines_of(archive, name)
+            assert (header, end, len(lines)) == ("index\tprediction", "", rows)
+            assert [line.split("\t")[0] for line in lines] == [str(number) for number in range(rows)]
+        # Names of labels for MNLI, QNLI, RTE and AX, numbers for the rest.
+        for name in ("MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"):
+            assert lines_of(archive, name)[1:4] == ["0\tentailment", "1\tneutral", "2\tcontradiction"]
+        for name in ("QNLI.tsv", "RTE.tsv"):
+            assert lines_of(archive, name)[1:3] == ["0\tentailment", "1\tnot_entailment"]
+        for name in ("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "QQP.tsv", "WNLI.tsv"):
+            assert lines_of(archive, name)[1:4] == ["0\t0", "1\t1", "2\t0"]
+        assert lines_of(archive, "STS-B.tsv")[1:4] == ["0\t0.000", "1\t1.235", "2\t5.000"]
+
+
+def test_the_same_predictions_are_the_same_bytes(complete, tmp_path):
+    runs = find_runs([complete])
+    for name in ("a.zip", "b.zip"):
+        write_submission(tmp_path / name, runs)
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
+def test_the_script_takes_folders_and_says_what_is_in_the_zip(complete, bench):
+    zip_file = bench.output / "glue.zip"
+    folders = [str(complete / name) for name in TASKS]
+    done = bench.run("make_glue_submission.py", "--runs", *folders, "--output_file", zip_file)
+    assert done.returncode == 0, done.stderr
+    assert "AX.tsv      1,104 rows, from" in done.stdout
+    assert "mnli/predictions_ax.jsonl" in done.stdout
+    assert zipfile.is_zipfile(zip_file)
+
+
+def test_missing_tasks_are_named_and_nothing_is_written(small, tmp_path):
+    with pytest.raises(InputError) as error:
+        write_submission(tmp_path / "glue.zip", find_runs([small]))
+    message = str(error.value)
+    assert "no run for AX.tsv, CoLA.tsv, MNLI-m.tsv" in message
+    assert "WNLI.tsv" not in message
+    assert "--fill_missing true" in message
+    assert not list(tmp_path.glob("*.zip"))
+
+
+def test_missing_predictions_name_the_file_and_the_flag(complete, tmp_path):
+    mnli = tmp_path / "mnli"
+    shutil.copytree(complete / "mnli", mnli)
+    (mnli / "predictions_ax.jsonl").unlink()
+    runs = find_runs([complete / name for name in TASKS if name != "mnli"] + [mnli])
+    with pytest.raises(InputError, match=r"no file .*mnli/predictions_ax\.jsonl: run it with --do_predict true"):
+        write_submission(tmp_path / "glue.zip", runs)
+
+
+def test_missing_tasks_can_be_filled_and_that_is_said(small, tmp_path):
+    made_of = write_submission(tmp_path / "glue.zip", find_runs([small]), fill_missing=True)
+    assert "FILLED" not in made_of.pop("WNLI.tsv")
+    assert all("FILLED with one constant" in origin for origin in made_of.values())
+    with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
+        assert {name: len(lines_of(archive, name)) - 2 for name in archive.namelist()} == ROWS
+        assert set(lines_of(archive, "AX.tsv")[1:-1]) == {f"{number}\tentailment" for number in range(1104)}
+        assert lines_of(archive, "STS-B.tsv")[1] == "0\t0.000"
+
+
+def spoil(lines, number, **changes):
+    lines[number] = json.dumps(json.loads(lines[number]) | changes)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda lines: lines[:-1], "145 predictions; WNLI.tsv needs the published test split's 146"),
+        (lambda lines: [*lines, json.dumps({"idx": 146, "prediction": "entailment"})], "147 predictions"),
+        (lambda lines: [lines[1], lines[0], *lines[2:]], "line 1: idx is 1, expected 0"),
+        (lambda lines: [lines[0], *lines[:-1]], "line 2: idx is 0, expected 1"),
+        (lambda lines: spoil(lines, 4, idx="4"), "line 5: idx is '4', expected 4"),
+        (lambda lines: spoil(lines, 4, idx=None), "line 5: idx is None, expected 4"),
+        (
+            lambda lines: spoil(lines, 6, prediction="maybe"),
+            "line 7: the prediction is 'maybe'; allowed: not_entailment",
+        ),
+        (
+            lambda lines: spoil(lines, 6, prediction=1),
+            "line 7: the prediction is 1; allowed: not_entailment, entailment",
+        ),
+        (lambda lines: spoil(lines, 6, prediction=["entailment"]), "line 7: the prediction is ['entailment']"),
+        (lambda lines: [*lines[:9], '{"idx": 9', *lines[10:]], "line 10: expected an object with idx and prediction"),
+        (lambda lines: [*lines[:9], "[]", *lines[10:]], "line 10: expected an object"),
+        (lambda lines: [*lines[:9], '{"idx": 9}', *lines[10:]], "line 10: expected an object"),
+        (lambda lines: [], "0 predictions"),
+    ],
+)
+def test_each_defect_is_one_line_and_nothing_is_written(small, tmp_path, change, words):
+    file = small / "predictions_test.jsonl"
+    file.write_text("".join(line + "\n" for line in change(file.read_text().splitlines())))
+    with pytest.raises(InputError) as error:
+        write_submission(tmp_path / "glue.zip", find_runs([small]), fill_missing=True)
+    assert words in str(error.value)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.glob("*.zip*"))
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), "3.5", None, True])
+def test_a_score_that_is_no_finite_number_is_refused(tmp_path, score):
+    run = make_run(tmp_path / "stsb", "stsb")
+    file = run / "predictions_test.jsonl"
+    file.write_text("\n".join(spoil(file.read_text().splitlines(), 2, prediction=score)) + "\n")
+    with pytest.raises(InputError, match=r"line 3: the score is .*; allowed: a finite number"):
+        write_submission(tmp_path / "glue.zip", find_runs([run]), fill_missing=True)
+
+
+def test_scores_outside_of_0_to_5_are_moved_to_the_end_of_the_range_and_counted(tmp_path):
+    """As the formatters of GLUE's authors do: nyu-mll/GLUE-baselines src/evaluate.py."""
+    run = make_run(tmp_path / "stsb", "stsb")
+    file = run / "predictions_test.jsonl"
+    lines = spoil(
+        spoil(spoil(file.read_text().splitlines(), 0, prediction=-0.2), 1, prediction=5.31), 2, prediction=-0.0
+    )
+    file.write_text("\n".join(lines) + "\n")
+    made_of = write_submission(tmp_path / "glue.zip", find_runs([run]), fill_missing=True)
+    assert made_of["STS-B.tsv"].endswith("2 scores moved into the range of the labels")
+    with zipfile.ZipFile(tmp_path / "glue.zip") as archive:
+        assert lines_of(archive, "STS-B.tsv")[1:4] == ["0\t0.000", "1\t5.000", "2\t0.000"]
+
+
+def test_a_folder_and_a_file_in_the_way_of_the_zip_are_refused(small, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="cannot be written"):
+        write_submission(small / "all_results.json" / "glue.zip", find_runs([small]), fill_missing=True)
+    monkeypatch.setattr("bert_recipes.sweeps.glue.render", lambda file: pytest.fail("rendered"))
+    with pytest.raises(InputError, match=r"is a folder; give a file, as .*wnli/submission\.zip"):
+        write_submission(small, find_runs([small]), fill_missing=True)
+
+
+def test_predictions_in_another_encoding_name_their_line(small, tmp_path):
+    file = small / "predictions_test.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:3], b'{"idx": 3, "prediction": "caf\xe9"}\n', *lines[4:]]))
+    with pytest.raises(InputError, match=r"predictions_test\.jsonl, line 4: not UTF-8 \(byte 0xe9\)"):
+        write_submission(tmp_path / "glue.zip", find_runs([small]), fill_missing=True)
+
+
+def test_an_existing_zip_survives_a_refusal(small, tmp_path):
+    (tmp_path / "glue.zip").write_bytes(b"earlier")
+    (small / "predictions_test.jsonl").write_text("")
+    with pytest.raises(InputError):
+        write_submission(tmp_path / "glue.zip", find_runs([small]), fill_missing=True)
+    assert (tmp_path / "glue.zip").read_bytes() == b"earlier"
+
+
+def test_of_a_sweep_the_best_run_is_taken_and_of_seeds_the_best_on_dev(tmp_path):
+    best = make_run(tmp_path / "all" / "wnli" / "learning_rate-5e-5" / "seed-1", "wnli")
+    (tmp_path / "all" / "wnli" / "best").symlink_to(best, target_is_directory=True)
+    for seed, value in enumerate((0.7, None, 0.8), 1):
+        make_run(tmp_path / "all" / "mrpc" / f"seed-{seed}", "mrpc", eval_f1=value)
+    runs = find_runs([tmp_path / "all"])
+    assert runs == {"wnli": tmp_path / "all" / "wnli" / "best", "mrpc": tmp_path / "all" / "mrpc" / "seed-3"}
+
+
+def test_two_runs_of_a_task_other_tasks_and_empty_folders_are_refused(small, tmp_path):
+    again = make_run(tmp_path / "again", "wnli")
+    with pytest.raises(InputError, match="two runs of wnli"):
+        find_runs([small, again])
+    with pytest.raises(InputError, match="no finished run"):
+        find_runs([tmp_path / "nowhere"])
+    other = make_run(tmp_path / "other", "wnli")
+    (other / "all_results.json").write_text(json.dumps({"task": "tickets"}))
+    with pytest.raises(InputError, match="'tickets' is none of GLUE's"):
+        find_runs([other])
+
+
+@pytest.mark.parametrize("name", ["sst2", "mrpc", "stsb"])
+def test_the_official_test_files_have_the_rows_and_the_order_that_the_zip_needs(name, shared_data):
+    rows = (shared_data / "glue" / name / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    file = next(file for file in plan_files({}) if file.task.name == name)
+    assert [json.loads(row)["idx"] for row in rows] == list(range(file.num_rows))

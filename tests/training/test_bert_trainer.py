@@ -1,0 +1,246 @@
+"""BertTrainer: exact evaluation, and stock arguments, data sets and collators."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+from transformers import TrainingArguments, default_data_collator
+
+from bert_recipes.data.collator import DataCollatorForPreTraining
+from bert_recipes.data.dataset import PreTrainingDataset
+from bert_recipes.data.store import open_store
+from bert_recipes.errors import InputError
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.training.bert_trainer import BertTrainer, EvaluationSampler, PreTrainingSums, unigram_log_probs
+
+
+class Pairs:
+    def __init__(self, number):
+        self.number = number
+
+    def num_pairs(self, epoch):
+        return self.number
+
+
+@pytest.mark.parametrize(
+    ("pairs", "limit", "batch", "world"), [(100, 75, 8, 2), (10, 99, 4, 3), (3, 3, 2, 4), (8, 8, 8, 1), (9, 99, 4, 2)]
+)
+def test_each_held_out_pair_is_counted_once_and_processes_have_equally_many_batches(pairs, limit, batch, world):
+    samplers = [EvaluationSampler(Pairs(pairs), limit, batch, rank, world) for rank in range(world)]
+    most = -(-min(pairs, limit) // world)  # of one process
+    assert [len(sampler) for sampler in samplers] == [-(-most // batch)] * world
+    assert all(len(list(sampler)) == len(sampler) for sampler in samplers)
+    counted = []
+    for sampler in samplers:
+        for keys, is_filler in zip(sampler, sampler.is_filler, strict=True):
+            assert 1 <= len(keys) <= batch
+            counted += [] if is_filler else [index for _, index in keys]
+    assert len(counted) == len(set(counted)) == min(pairs, limit)
+
+
+def test_unigram_baseline_is_the_add_one_cross_entropy():
+    counts = np.array([0, 3, 5, 0, 92])
+    log_probs = unigram_log_probs(counts)
+    assert log_probs.exp().sum().item() == pytest.approx(1.0)
+    assert log_probs.tolist() == pytest.approx([math.log((c + 1) / 105) for c in counts.tolist()])
+
+
+def test_metrics_are_those_of_all_pairs_together_whatever_the_batches(small_store):
+    """Against one plain computation with full logits over all rows."""
+    store = open_store(small_store)
+    tokenizer = load_tokenizer(store.tokenizer_path)
+    dataset = PreTrainingDataset(
+        store.validation, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint, max_seq_length=32
+    )
+    collator = DataCollatorForPreTraining(tokenizer)
+    torch.manual_seed(0)
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=len(tokenizer))).eval()
+    features = [dataset[index] for index in range(23)]
+    sums = PreTrainingSums(torch.device("cpu"), unigram_log_probs(store.train.unigram_counts))
+    with torch.no_grad():
+        for start in range(0, 23, 5):
+            batch = collator(features[start : start + 5])
+            sums.add(model(**batch, return_full_logits=False), batch)
+        batch = collator(features)
+        full = model(**batch)
+    metrics = sums.metrics()
+    chosen = batch["labels"] != -100
+    targets = batch["labels"][chosen]
+    counts = store.train.unigram_counts
+    unigram = -np.log((counts[targets.numpy()] + 1) / (counts.sum() + len(counts))).mean()
+    labels = batch["next_sentence_label"]
+    assert metrics["eval_mlm_loss"] == pytest.approx(full.mlm_loss.item(), rel=1e-5)
+    assert metrics["eval_nsp_loss"] == pytest.approx(full.nsp_loss.item(), rel=1e-5)
+    assert metrics["eval_loss"] == pytest.approx(full.loss.item(), rel=1e-5)
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(full.mlm_loss.item()), rel=1e-4)
+    right = (full.prediction_logits[chosen].argmax(-1) == targets).float().mean().item()
+    assert metrics["eval_mlm_accuracy"] == pytest.approx(right)
+    assert metrics["eval_unigram_loss"] == pytest.approx(unigram)
+    nsp_right = (full.seq_relationship_logits.argmax(-1) == labels).float().mean().item()
+    assert metrics["eval_nsp_accuracy"] == pytest.approx(nsp_right)
+    share = labels.float().mean().item()
+    assert metrics["eval_majority_accuracy"] == pytest.approx(max(share, 1 - share))
+    assert metrics["eval_pairs"] == 23
+    assert metrics["eval_masked_tokens"] == len(targets)
+
+
+@pytest.mark.parametrize(("random", "majority"), [(30.0, 0.75), (10.0, 0.75), (20.0, 0.5)])
+def test_the_majority_is_the_more_frequent_label_and_perplexity_that_of_the_masked_part(random, majority):
+    sums = PreTrainingSums(torch.device("cpu"))
+    parts = {"mlm_loss": 50.0, "masked": 20.0, "nsp_loss": 8.0, "pairs": 40.0, "random": random}
+    sums.values = torch.tensor([parts.get(name, 0.0) for name in sums.NAMES], dtype=torch.float64)
+    metrics = sums.metrics()
+    assert metrics["eval_majority_accuracy"] == majority
+    assert metrics["eval_perplexity"] == pytest.approx(math.exp(2.5))
+    assert metrics["eval_loss"] == pytest.approx(2.5 + 0.2)
+
+
+def test_without_next_sentence_labels_only_the_masked_part_is_reported(small_store):
+    store = open_store(small_store)
+    tokenizer = load_tokenizer(store.tokenizer_path)
+    dataset = PreTrainingDataset(store.validation, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint)
+    features = [{k: v for k, v in dataset[i].items() if k != "next_sentence_label"} for i in range(4)]
+    batch = DataCollatorForPreTraining(tokenizer)(features)
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=len(tokenizer))).eval()
+    sums = PreTrainingSums(torch.device("cpu"))
+    with torch.no_grad():
+        sums.add(model(**batch, return_full_logits=False), batch)
+    metrics = sums.metrics()
+    assert "eval_nsp_loss" not in metrics
+    assert "eval_unigram_loss" not in metrics
+    assert metrics["eval_loss"] == metrics["eval_mlm_loss"]
+
+
+# With nothing of ours but the model and the Trainer
+
+
+def rows(number=24):
+    """Masked pairs as anybody may have them: plain lists, one column that the model does not know."""
+    rng = np.random.default_rng(5)
+    made = []
+    for index in range(number):
+        ids = rng.integers(5, 60, 12).tolist()
+        labels = [-100] * 12
+        labels[3], ids[3] = ids[3], 4
+        made.append({"input_ids": ids, "labels": labels, "attention_mask": [1] * 12, "next_sentence_label": index % 2})
+        made[-1] |= {"token_type_ids": [0] * 6 + [1] * 6, "source_line": index}
+    return made
+
+
+class TorchRows(Dataset):
+    def __len__(self):
+        return len(rows())
+
+    def __getitem__(self, index):
+        return rows()[index]
+
+
+def as_datasets():
+    return pytest.importorskip("datasets").Dataset.from_list(rows())
+
+
+def own_collator(features):
+    names = ("input_ids", "labels", "next_sentence_label")
+    return {name: torch.tensor([feature[name] for feature in features]) for name in names}
+
+
+def stock_trainer(folder, dataset, collator=None, **settings):
+    torch.manual_seed(0)
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=60, dropout=0.0))
+    defaults = {"max_steps": 6, "per_device_train_batch_size": 8, "learning_rate": 1e-3, "logging_steps": 1}
+    defaults |= {"use_cpu": True, "disable_tqdm": True, "save_strategy": "no", "seed": 3}
+    args = TrainingArguments(output_dir=str(folder), **(defaults | settings))
+    return BertTrainer(model, args, train_dataset=dataset, eval_dataset=dataset, data_collator=collator)
+
+
+def losses(trainer):
+    return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+
+@pytest.mark.parametrize("collator", [None, default_data_collator])
+@pytest.mark.parametrize("make", [rows, TorchRows, as_datasets])
+def test_stock_arguments_any_data_set_and_any_collator_train_alike(tmp_path, make, collator):
+    expected = stock_trainer(tmp_path, rows(), default_data_collator)
+    expected.train()
+    trainer = stock_trainer(tmp_path, make(), collator)
+    trainer.train()
+    assert losses(trainer) == losses(expected)
+    assert len(losses(trainer)) == 6
+    assert trainer.state.log_history[1].keys() >= {"mlm_loss", "nsp_loss", "tokens_per_second", "learning_rate"}
+    metrics = trainer.evaluate()
+    assert metrics["eval_pairs"] == metrics["eval_masked_tokens"] == 24
+    assert metrics["eval_loss"] == pytest.approx(trainer.predict(make()).metrics["test_loss"], rel=1e-5)
+
+
+def test_the_split_of_the_batch_does_not_matter_with_stock_arguments_either(tmp_path):
+    complete = stock_trainer(tmp_path, rows())
+    complete.train()
+    parts = stock_trainer(tmp_path, rows(), per_device_train_batch_size=2, gradient_accumulation_steps=4)
+    parts.train()
+    assert losses(parts)[0] == pytest.approx(losses(complete)[0], rel=1e-6)
+    assert losses(parts) == pytest.approx(losses(complete), rel=1e-3)  # Adam's first steps divide by tiny numbers
+
+
+def test_a_collator_without_masks_and_types_is_enough(tmp_path):
+    trainer = stock_trainer(tmp_path, rows(), own_collator, remove_unused_columns=False, max_steps=2)
+    trainer.train()
+    assert all(math.isfinite(loss) for loss in losses(trainer))
+    assert trainer.evaluate()["eval_pairs"] == 24
+
+
+def test_metrics_of_ones_own_are_computed_as_stock_does(tmp_path):
+    trainer = stock_trainer(tmp_path, rows())
+    trainer.compute_metrics = lambda prediction: {"rows": len(prediction.label_ids[0])}
+    assert trainer.evaluate()["eval_rows"] == 24
+
+
+def test_a_run_with_stock_arguments_is_resumed_bit_for_bit(tmp_path):
+    straight = stock_trainer(tmp_path / "a", rows())
+    straight.train()
+    saving = {"save_strategy": "steps", "save_steps": 4}
+    stock_trainer(tmp_path / "b", rows(), **saving).train()
+    resumed = stock_trainer(tmp_path / "b", rows(), **saving)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "b" / "checkpoint-4"))
+    assert losses(resumed) == losses(straight)
+    for name, weight in straight.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name]), name
+    again = stock_trainer(tmp_path / "b", rows(), **saving)
+    again.train(resume_from_checkpoint=True)  # the newest one, of step 6
+    assert again.steps_done == 6
+
+
+def test_epochs_of_a_plain_data_set_are_counted_in_its_rows(tmp_path):
+    trainer = stock_trainer(tmp_path, rows(), max_steps=-1, num_train_epochs=2)
+    trainer.train()
+    assert (trainer.state.global_step, trainer.state.epoch) == (6, 2.0)
+
+
+def test_what_cannot_be_shuffled_and_a_checkpoint_that_is_not_there_are_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no complete checkpoint"):
+        stock_trainer(tmp_path, rows()).train(resume_from_checkpoint=True)
+
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield from rows()
+
+    with pytest.raises(InputError, match="Stream has no length"):
+        stock_trainer(tmp_path, Stream()).train()
+
+
+def test_pushing_is_left_to_the_user_and_said(tmp_path, caplog):
+    stock_trainer(tmp_path, rows(), max_steps=1, push_to_hub=True).train()
+    assert "nothing is pushed before you call trainer.push_to_hub()" in caplog.text
+
+
+def test_the_page_about_the_trainer_shows_what_runs(repository, tmp_path, monkeypatch):
+    text = (repository / "docs" / "trainer.md").read_text(encoding="utf-8")
+    code = text.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    found: dict = {}
+    exec(code.replace("max_steps=20", "max_steps=2, use_cpu=True"), found)
+    assert found["trainer"].state.global_step == 2
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15

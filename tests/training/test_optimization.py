@@ -1,0 +1,251 @@
+"""Optimiser and schedule of the original. Source: google-research/bert optimization.py."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from bert_recipes.errors import InputError
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.training.optimization import (
+    BertAdam,
+    Lamb,
+    Schedule,
+    bert_linear,
+    create_bert_schedule,
+    create_optimizer,
+    decay_groups,
+    set_peak_rate,
+)
+
+
+def plain_bert_adam(weights, gradients, rates, betas=(0.9, 0.999), eps=1e-6, decay=0.01):
+    """AdamWeightDecayOptimizer.apply_gradients, written out in float64."""
+    theta, m, v = weights.double(), torch.zeros_like(weights.double()), torch.zeros_like(weights.double())
+    for gradient, rate in zip(gradients, rates, strict=True):
+        g = gradient.double()
+        m = betas[0] * m + (1 - betas[0]) * g
+        v = betas[1] * v + (1 - betas[1]) * g * g
+        update = m / (v.sqrt() + eps) + decay * theta
+        theta = theta - rate * update
+    return theta
+
+
+@pytest.mark.parametrize("decay", [0.01, 0.0])
+def test_bert_adam_is_adam_without_bias_correction_and_with_decoupled_decay(decay):
+    generator = torch.Generator().manual_seed(0)
+    start = 0.02 * torch.randn(40, 30, generator=generator)
+    gradients = [torch.randn(40, 30, generator=generator) * 10.0 ** (step % 4 - 3) for step in range(30)]
+    rates = [1e-3 * (step + 1) / 30 for step in range(30)]
+    parameter = nn.Parameter(start.clone())
+    optimizer = BertAdam([parameter], weight_decay=decay)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        optimizer.param_groups[0]["lr"] = rate
+        parameter.grad = gradient
+        optimizer.step()
+        assert optimizer.param_groups[0]["lr"] == rate
+    expected = plain_bert_adam(start, gradients, rates, decay=decay)
+    moved = (expected - start.double()).abs().max().item()
+    assert (parameter.double() - expected).abs().max().item() / moved < 1e-5
+
+
+def test_the_first_step_is_3_16_times_that_of_adam_with_correction():
+    """m / sqrt(v) at step 1 is 0.1 / sqrt(0.001) without bias correction."""
+    parameter = nn.Parameter(torch.zeros(1))
+    optimizer = BertAdam([parameter], lr=1.0, weight_decay=0.0)
+    parameter.grad = torch.ones(1)
+    optimizer.step()
+    assert -parameter.item() == pytest.approx(0.1 / 0.001**0.5, rel=1e-4)
+
+
+def test_bert_adam_goes_on_from_its_state_dict():
+    def run(steps, state=None, weights=None):
+        parameter = nn.Parameter(torch.ones(5) if weights is None else weights)
+        optimizer = BertAdam([parameter], lr=0.01)
+        if state is not None:
+            optimizer.load_state_dict(state)
+        for step in steps:
+            parameter.grad = torch.full((5,), float(step + 1))
+            optimizer.step()
+        return parameter, optimizer
+
+    whole, _ = run(range(10))
+    half, optimizer = run(range(5))
+    resumed, _ = run(range(5, 10), optimizer.state_dict(), half.detach().clone())
+    assert torch.equal(whole, resumed)
+
+
+def test_bert_adam_refuses_parameters_that_are_trained_now_and_then():
+    first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = BertAdam([first, second])
+    first.grad = torch.ones(2)
+    optimizer.step()
+    second.grad = torch.ones(2)
+    with pytest.raises(RuntimeError, match="group of their own"):
+        optimizer.step()
+
+
+def test_schedule_starts_at_zero_warms_up_and_decays_from_step_zero():
+    """create_optimizer: polynomial_decay counted from 0, warm-up replaces it while step < warmup."""
+    rates = [bert_linear(step, num_warmup_steps=10, num_training_steps=100) for step in range(101)]
+    assert rates[0] == 0.0
+    assert rates[5] == 0.5
+    assert rates[9] == 0.9
+    assert rates[10] == 0.9  # the peak is 1 - warmup / total
+    assert rates[55] == pytest.approx(0.45)
+    assert rates[100] == 0.0
+    assert bert_linear(0, num_warmup_steps=0, num_training_steps=100) == 1.0
+
+
+def test_schedule_drives_the_optimiser():
+    parameter = nn.Parameter(torch.ones(1))
+    optimizer = BertAdam([parameter], lr=2.0)
+    schedule = create_bert_schedule(optimizer, Schedule(0, 10, 4, 2.0))
+    seen = []
+    for _ in range(10):
+        seen.append(optimizer.param_groups[0]["lr"])
+        parameter.grad = torch.ones(1)
+        optimizer.step()
+        schedule.step()
+    assert seen == pytest.approx([2.0 * x for x in (0, 0.25, 0.5, 0.75, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)])
+
+
+def test_the_decay_may_have_another_power():
+    """NVIDIA DeepLearningExamples, BERT, schedulers.py, PolyWarmUpScheduler: warm-up to the peak, then (1 - progress) ** 0.5."""
+    schedule = Schedule(0, 7038, round(0.2843 * 7038), 6e-3, power=0.5)
+    assert schedule.factor(1000) == 1000 / 2001
+    for step in (2001, 5000, 7037):
+        assert schedule.factor(step) == pytest.approx((1 - step / 7038) ** 0.5)
+    assert schedule.factor(7038) == 0.0
+
+
+def test_a_phase_may_have_a_schedule_of_its_own():
+    """It begins where the one before has ended, with its own peak; what was loaded from the checkpoint is the other's."""
+    optimizer = BertAdam([nn.Parameter(torch.ones(1))], lr=2.0)
+    first = create_bert_schedule(optimizer, Schedule(0, 10, 4, 2.0))
+    for _ in range(10):
+        first.step()
+    second = create_bert_schedule(optimizer, Schedule(10, 5, 2, 0.5))
+    second.load_state_dict(first.state_dict())
+    set_peak_rate(second, 0.5)
+    seen = []
+    for _ in range(5):
+        seen.append(optimizer.param_groups[0]["lr"])
+        second.step()
+    assert seen == pytest.approx([0.5 * x for x in (0, 0.5, 0.6, 0.4, 0.2)])
+    # The first step's rate is the new schedule's also where both have the same peak.
+    third = create_bert_schedule(optimizer, Schedule(10, 5, 0, 2.0))
+    third.load_state_dict(first.state_dict())
+    set_peak_rate(third, 2.0)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("name", ["bert_adam", "adamw", "lamb"])
+def test_a_step_without_gradients_changes_nothing(name):
+    """What is left of a step whose gradient was not finite."""
+    finals = []
+    for skips in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 1)
+        optimizer = create_optimizer(name, model, learning_rate=0.01)
+        for step in range(4):
+            if skips and step == 2:
+                before = [parameter.detach().clone() for parameter in model.parameters()]
+                optimizer.zero_grad()
+                optimizer.step()
+                assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        finals.append([parameter.detach().clone() for parameter in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*finals, strict=True))
+
+
+def test_lamb_is_that_of_the_original(shared_data):
+    """google-research/albert lamb_optimizer.py: its formula in float64 on five tensors, one of which starts at zero."""
+    for tensor in json.loads((shared_data / "reference" / "family" / "lamb_trajectory.json").read_text()):
+        parameter = nn.Parameter(torch.tensor(tensor["start"], dtype=torch.float64))
+        group = {name: tensor[name] for name in ("weight_decay", "layer_adaptation")}
+        optimizer = Lamb([{"params": [parameter], **group}], lr=tensor["lr"])
+        for gradient, expected in zip(tensor["gradients"], tensor["parameters"], strict=True):
+            parameter.grad = torch.tensor(gradient, dtype=torch.float64)
+            optimizer.step()
+            expected = torch.tensor(expected, dtype=torch.float64)
+            torch.testing.assert_close(parameter.detach(), expected, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("decay", [0.01, 0.0])
+def test_lambs_step_is_the_weights_own_length_but_for_layer_norms_and_biases(decay):
+    """lamb_optimizer.py: exclude_from_layer_adaptation is exclude_from_weight_decay; neither a decay of 0 nor a long tensor changes that."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"dense": nn.Linear(30, 40), "LayerNorm": nn.LayerNorm(40)})
+    with torch.no_grad():
+        model["dense"].weight.mul_(40.0)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = create_optimizer("lamb", model, learning_rate=0.001, weight_decay=decay)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    moved = {name: (parameter - before[name]).norm().item() for name, parameter in model.named_parameters()}
+    assert before["dense.weight"].norm() > 100
+    assert moved.pop("dense.weight") == pytest.approx(0.001 * before["dense.weight"].norm().item(), rel=1e-3)
+    # 0.1 / sqrt(0.001) each element at the first step, without bias correction.
+    assert list(moved.values()) == pytest.approx([0.001 * 40**0.5 * 0.1 / 0.001**0.5] * 3, rel=1e-3)
+
+
+def test_lamb_goes_on_from_its_state_dict_and_from_no_other_rules():
+    finals = []
+    for parts in ((8,), (3, 5)):
+        torch.manual_seed(0)
+        model, state, done = nn.Linear(6, 4), None, 0
+        for steps in parts:
+            optimizer = create_optimizer("lamb", model, learning_rate=0.01)
+            if state is not None:
+                optimizer.load_state_dict(state)
+            for step in range(done, done + steps):
+                for parameter in model.parameters():
+                    parameter.grad = torch.full_like(parameter, float(step % 3) - 0.5)
+                optimizer.step()
+            state, done = optimizer.state_dict(), done + steps
+        finals.append(model.weight.detach().clone())
+    assert torch.equal(*finals)
+    for group in state["param_groups"]:
+        del group["layer_adaptation"]
+    with pytest.raises(InputError, match="LAMB of pytorch-optimizer"):
+        optimizer.load_state_dict(state)
+
+
+def test_decay_spares_layer_norms_and_biases_and_nothing_else():
+    """exclude_from_weight_decay=["LayerNorm", "layer_norm", "bias"]: embeddings are decayed."""
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=50))
+    decayed, plain = decay_groups(model, 0.01)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert decayed["weight_decay"] == 0.01
+    assert plain["weight_decay"] == 0.0
+    spared = {name for name in names.values() if "LayerNorm" in name or name.endswith("bias")}
+    assert sorted(names[id(p)] for p in plain["params"]) == sorted(spared)
+    assert sorted(names[id(p)] for p in decayed["params"]) == sorted(set(names.values()) - spared)
+    assert "bert.embeddings.word_embeddings.weight" not in spared
+
+
+@pytest.mark.parametrize("name", ["bert_adam", "adamw", "lamb"])
+def test_every_named_optimiser_lowers_a_loss(name):
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = create_optimizer(name, model, learning_rate=0.01)
+    inputs, targets = torch.randn(64, 8), torch.randn(64, 1)
+    losses = []
+    for _ in range(60):
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_an_unknown_optimiser_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match="allowed: bert_adam, adamw, lamb, trainer"):
+        create_optimizer("sdg", nn.Linear(2, 2), learning_rate=0.1)

@@ -1,0 +1,274 @@
+"""A run is put together from parts that fit; what does not fit, or has no effect, is said by name."""
+
+import json
+import logging
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from bert_recipes.data.instances import Instance, write_instances
+from bert_recipes.data.masking import MaskingRates
+from bert_recipes.errors import InputError
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
+from bert_recipes.training import pretraining
+from bert_recipes.training.arguments import DataArguments, ModelArguments
+from bert_recipes.training.pretraining import load_data, load_model, make_collator
+
+
+NUM_PIECES = 117
+
+
+def make_vocabulary(folder, name="vocab.txt", words="abcdefgh"):
+    file = folder / name
+    pieces = [f"{words[number % 8]}{number}" for number in range(NUM_PIECES - len(SPECIAL_TOKENS))]
+    file.write_text("\n".join([*SPECIAL_TOKENS, *pieces]) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    return load_tokenizer(make_vocabulary(tmp_path), do_lower_case=True)
+
+
+def make_checkpoint(folder, vocab_size=NUM_PIECES, tokenizer=None):
+    BertForPreTraining(pretraining_config("tiny", vocab_size=vocab_size)).save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    return folder
+
+
+def open_model(folder, tokenizer, **settings):
+    return load_model(ModelArguments(model_name_or_path=str(folder), **settings), tokenizer, 128, 1)
+
+
+def edit_config(folder, **values):
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def test_a_checkpoint_with_the_same_tokenizer_is_opened(tmp_path, tokenizer):
+    folder = make_checkpoint(tmp_path / "model", tokenizer=tokenizer)
+    assert open_model(folder, tokenizer).config.vocab_size == NUM_PIECES
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(tmp_path, tokenizer):
+    folder = make_checkpoint(
+        tmp_path / "model", tokenizer=load_tokenizer(make_vocabulary(tmp_path, "2.txt", "stuvwxyz"))
+    )
+    with pytest.raises(InputError, match=r"another tokenizer than the data .* both belong together"):
+        open_model(folder, tokenizer)
+
+
+def test_a_bare_vocab_file_beside_the_weights_is_compared_too(tmp_path, tokenizer):
+    folder = make_checkpoint(tmp_path / "model")
+    shutil.copy(make_vocabulary(tmp_path, "2.txt", "stuvwxyz"), folder / "vocab.txt")
+    with pytest.raises(InputError, match="another tokenizer"):
+        open_model(folder, tokenizer)
+    shutil.copy(tmp_path / "vocab.txt", folder / "vocab.txt")
+    open_model(folder, tokenizer)
+
+
+@pytest.mark.parametrize("vocab_size", [NUM_PIECES - 1, NUM_PIECES + 1, 192])
+def test_without_tokenizer_files_another_vocabulary_size_is_refused(tmp_path, tokenizer, vocab_size):
+    folder = make_checkpoint(tmp_path / "model", vocab_size=vocab_size)
+    with pytest.raises(InputError, match=f"vocabulary of {vocab_size}, the data's tokenizer 117 pieces"):
+        open_model(folder, tokenizer)
+
+
+@pytest.mark.parametrize("vocab_size", [120, 128])
+def test_a_vocabulary_padded_to_a_round_number_is_taken_with_a_warning(tmp_path, tokenizer, caplog, vocab_size):
+    open_model(make_checkpoint(tmp_path / "model", vocab_size=vocab_size), tokenizer)
+    assert [record.message for record in caplog.records if "taken for padding" in record.message]
+
+
+def test_another_kind_of_model_is_refused(tmp_path, tokenizer):
+    folder = make_checkpoint(tmp_path / "model")
+    edit_config(folder, model_type="roberta")
+    with pytest.raises(InputError, match=r"no BERT: the model_type in its config.json is 'roberta'"):
+        open_model(folder, tokenizer)
+
+
+def test_only_the_heads_may_start_anew(tmp_path, tokenizer, caplog):
+    folder = tmp_path / "model"
+    transformers.BertModel(pretraining_config("tiny", vocab_size=NUM_PIECES)).save_pretrained(folder)
+    open_model(folder, tokenizer)
+    assert [record.message for record in caplog.records if "cls.seq_relationship.weight" in record.message]
+    edit_config(folder, num_hidden_layers=3)
+    with pytest.raises(InputError, match=r"no weights for bert\.encoder\.layer\.2\..* and 15 more"):
+        open_model(folder, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("sst2", "it is fine-tuned: give --task sst2"),
+        ("own", "give --task_file {folder}/task.yaml"),
+        (None, "--task NAME"),
+    ],
+)
+def test_random_heads_are_not_measured(tmp_path, tokenizer, name, advice):
+    folder = tmp_path / "model"
+    config = pretraining_config("tiny", vocab_size=NUM_PIECES)
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    if name is not None:
+        (folder / "task.yaml").write_text(f"name: {name}\n")
+    open_model(folder, tokenizer)  # to train on
+    settings = ModelArguments(model_name_or_path=str(folder))
+    with pytest.raises(InputError, match="BertForSequenceClassification, without a masked-LM head") as caught:
+        load_model(settings, tokenizer, 128, 1, needs_head=True)
+    assert advice.format(folder=folder) in str(caught.value)
+
+
+def test_a_checkpoint_with_a_masked_lm_head_alone_is_measured(tmp_path, tokenizer):
+    folder = tmp_path / "model"
+    transformers.BertForMaskedLM(pretraining_config("tiny", vocab_size=NUM_PIECES)).save_pretrained(folder)
+    load_model(ModelArguments(model_name_or_path=str(folder)), tokenizer, 128, 1, needs_head=True)
+
+
+def cut_weights(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def narrow_embeddings(folder):
+    weights = load_file(folder / "model.safetensors")
+    weights["bert.pooler.dense.bias"] = torch.zeros(7)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "no config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors"),
+        (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "no mapping but a list"),
+        (lambda folder: edit_config(folder, hidden_act="foo"), "cannot be opened: KeyError: 'foo'"),
+        (lambda folder: edit_config(folder, hidden_size=129), "not a multiple of the number of attention heads"),
+        (lambda folder: edit_config(folder, hidden_size="wide"), "expected int, got str"),
+        (lambda folder: edit_config(folder, vocab_size=-3), "negative dimension"),
+        (lambda folder: edit_config(folder, weight_init="zeros"), "weight_init is 'zeros'"),
+        (cut_weights, "cannot be opened: SafetensorError"),
+        (narrow_embeddings, "bert.pooler.dense.bias not of the size"),
+    ],
+)
+def test_a_broken_checkpoint_is_one_line(tmp_path, tokenizer, damage, message):
+    folder = make_checkpoint(tmp_path / "model")
+    damage(folder)
+    with pytest.raises(InputError) as caught:
+        open_model(folder, tokenizer)
+    assert message in str(caught.value)
+    assert str(folder) in str(caught.value) or message.startswith("weight_init")
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_of_a_new_model_beside_a_checkpoint_are_named_once(tmp_path, tokenizer, caplog):
+    folder = make_checkpoint(tmp_path / "model", tokenizer=tokenizer)
+    open_model(folder, tokenizer, dropout=0.2, size="base", hidden_act="gelu")
+    (message,) = [record.message for record in caplog.records if record.message.startswith("ignored")]
+    assert message == f"ignored: size base, hidden_act gelu, dropout 0.2; {folder} has its own"
+
+
+def test_only_the_main_process_warns(tmp_path, tokenizer, caplog, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    open_model(make_checkpoint(tmp_path / "model", tokenizer=tokenizer), tokenizer, dropout=0.2)
+    assert not [record for record in caplog.records if "ignored" in record.message]
+
+
+def test_every_masking_setting_reaches_the_collator_and_the_defaults_are_the_papers(tokenizer):
+    """Devlin et al. 2019, section 3.1, Task #1; 20 predictions for 128 tokens: google-research/bert README."""
+    rule = {
+        "mlm_probability": 0.2,
+        "max_predictions_per_seq": 9,
+        "mask_rate": 0.5,
+        "keep_rate": 0.2,
+        "random_rate": 0.3,
+    }
+    rule |= {"whole_word": True, "selection": "bernoulli"}
+    collator = make_collator(DataArguments(store="store", **rule), tokenizer, 3)
+    assert collator.rates == MaskingRates(**rule)
+    assert collator.seed == 3
+    rates = {"mlm_probability": 0.15, "mask_rate": 0.8, "keep_rate": 0.1, "random_rate": 0.1}
+    default = make_collator(DataArguments(store="store"), tokenizer, 3)
+    assert default.rates == MaskingRates(**rates, max_predictions_per_seq=20, whole_word=False, selection="count")
+
+
+def test_a_validation_file_beside_a_store_is_refused(small_store):
+    with pytest.raises(InputError, match="validation_file belongs to --train_file"):
+        load_data(DataArguments(store=str(small_store), validation_file=["x.jsonl"]), 1)
+
+
+def make_instances(file, *, number=4, max_seq_length=16):
+    # Position 2 was token 7 before it was masked, position 4 was token 9 before it became 11.
+    instance = Instance([2, 6, 4, 3, 11, 3], 4, [2, 4], [7, 9], False)
+    write_instances([instance] * number, [file], max_seq_length=max_seq_length, max_predictions_per_seq=3)
+    return str(file)
+
+
+def instance_arguments(tmp_path, **settings):
+    files = {"train_file": [make_instances(tmp_path / "train.jsonl")], "tokenizer": str(tmp_path / "vocab.txt")}
+    return DataArguments(**files, **settings)
+
+
+def test_tokens_of_instances_are_counted_as_they_were_before_masking(tmp_path, tokenizer):
+    counts = load_data(instance_arguments(tmp_path), 1).unigram_counts
+    expected = np.zeros(NUM_PIECES, dtype=np.int64)
+    expected[[2, 6, 7, 9]], expected[3] = 4, 8
+    assert counts.tolist() == expected.tolist()
+
+
+def test_of_many_instances_a_sample_is_counted_and_that_is_said(tmp_path, tokenizer, caplog, monkeypatch):
+    monkeypatch.setattr(pretraining, "MAX_COUNTED_INSTANCES", 3)
+    with caplog.at_level(logging.INFO):
+        counts = load_data(instance_arguments(tmp_path), 1).unigram_counts
+    assert counts.sum() == 3 * 6
+    assert "counted in 3 of 4 instances" in caplog.text
+
+
+def test_instance_files_are_told_from_each_other_by_what_they_hold(tmp_path, tokenizer):
+    """Not by their number of instances, and not by their place."""
+    arguments = instance_arguments(tmp_path)
+    first = load_data(arguments, 1).identity
+    arguments.train_file = [shutil.move(tmp_path / "train.jsonl", tmp_path / "moved.jsonl")]
+    assert load_data(arguments, 1).identity == first
+    other = Instance([2, 6, 4, 3, 11, 3], 4, [2, 4], [7, 8], False)
+    write_instances([other] * 4, arguments.train_file, max_seq_length=16, max_predictions_per_seq=3)
+    assert load_data(arguments, 1).identity != first
+
+
+def test_the_held_out_instances_must_fit_the_model_too(tmp_path, tokenizer):
+    longer = make_instances(tmp_path / "held_out.jsonl", max_seq_length=40)
+    data = load_data(instance_arguments(tmp_path, validation_file=[longer]), 1)
+    assert (data.train.max_seq_length, data.max_seq_length) == (16, 40)
+    with pytest.raises(InputError, match="max_seq_length is 40, the model has 32 positions"):
+        load_model(ModelArguments(max_position_embeddings=32), tokenizer, data.max_seq_length, 1)
+
+
+def test_pair_and_mask_settings_beside_instance_files_are_named(tmp_path, tokenizer, caplog):
+    load_data(instance_arguments(tmp_path), 1)
+    assert "ignored" not in caplog.text
+    load_data(instance_arguments(tmp_path, whole_word=True, mlm_probability=0.2, max_seq_length=64), 1)
+    (message,) = [record.message for record in caplog.records if record.message.startswith("ignored")]
+    assert message.startswith("ignored: max_seq_length 64, mlm_probability 0.2, whole_word True; the instance files")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dropout": 1.0}, "dropout is 1.0; allowed: 0 or more and below 1"),
+        ({"dropout": -0.1}, "dropout is -0.1"),
+        ({"dropout": float("nan")}, "dropout is nan"),
+        ({"hidden_act": "gelu_nwe"}, "the nearest is 'gelu_new'"),
+        ({"max_position_embeddings": 7}, "max_position_embeddings is 7; allowed: 8 or more"),
+    ],
+)
+def test_values_of_a_new_model_out_of_range_are_refused(tokenizer, settings, message):
+    with pytest.raises(InputError, match=message):
+        load_model(ModelArguments(**settings), tokenizer, 8, 1)

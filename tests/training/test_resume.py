@@ -1,0 +1,355 @@
+"""Whose folder output_dir is, and which checkpoint a run is resumed from: nothing is deleted or mixed up by mistake."""
+
+import json
+import logging
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.checkpointing import (
+    CARD_FILE,
+    IDENTITY_FILE,
+    PROGRESS_FILE,
+    STATE_FILE,
+    last_complete,
+    seal,
+)
+from bert_recipes.config import save_config
+from bert_recipes.errors import InputError
+from bert_recipes.files import lock_run, written_aside
+from bert_recipes.finetuning.arguments import TASK_FILE
+from bert_recipes.reports.bias_probe import PROBE_FILE
+from bert_recipes.reports.card import GIVEN_FILE
+from bert_recipes.reports.facts import FACTS_FILE
+from bert_recipes.reports.page import MARKDOWN_FILE, PAGE_FILE, PLOT_FILE
+from bert_recipes.sweeps.sweep import NO_WEIGHTS_FILE
+from bert_recipes.training.arguments import PreTrainingArguments
+from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, check_output_dir, is_run_file, prepare_output_dir
+from bert_recipes.training.run import results_text
+from bert_recipes.training.trackers import NOTES_FILE
+
+
+FILES = ("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", PROGRESS_FILE)
+
+
+def settings(folder: Path, resume: str | Path | None = None, **values: object) -> PreTrainingArguments:
+    wanted = {} if resume is None else {"resume": str(resume)}
+    return PreTrainingArguments(output_dir=str(folder), use_cpu=True, **wanted, **values)
+
+
+def claim(folder: Path, resume: str | Path | None = None, *, overwrite: bool = False, **values: object) -> str | None:
+    sources = values.pop("sources", {})
+    args = settings(folder, resume, overwrite_run=overwrite, **values)
+    return prepare_output_dir(args, (args,), sources=sources)
+
+
+def make_checkpoint(folder: Path, step: int, **values: object) -> Path:
+    """What a run leaves, as far as it is looked at."""
+    checkpoint = folder / f"checkpoint-{step}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / STATE_FILE).write_text(json.dumps({"global_step": step}))
+    for name in FILES:
+        (checkpoint / name).write_bytes(b"x")
+    save_config(checkpoint / CONFIG_FILE, settings(folder, **values))
+    seal(checkpoint)
+    return checkpoint
+
+
+def make_run(folder: Path, *steps: int, is_finished: bool = False, **values: object) -> Path:
+    folder.mkdir(parents=True)
+    save_config(folder / CONFIG_FILE, settings(folder, **values))
+    for step in steps:
+        make_checkpoint(folder, step, **values)
+    if is_finished:
+        (folder / RESULTS_FILE).write_text("{}")
+    return folder
+
+
+def content(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("resume", ["auto", "no"])
+def test_a_missing_or_empty_folder_is_free(tmp_path: Path, resume: str, overwrite: bool):
+    (tmp_path / "empty").mkdir()
+    assert claim(tmp_path / "missing", resume, overwrite=overwrite) is None
+    assert claim(tmp_path / "empty", resume, overwrite=overwrite) is None
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_that_are_no_run_are_refused_and_stay_even_with_overwrite(tmp_path: Path, overwrite: bool):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="no run of this project"):
+        claim(tmp_path, overwrite=overwrite)
+    assert content(tmp_path) == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(("is_finished", "resume"), [(True, "auto"), (True, "no"), (False, "no")])
+def test_a_run_is_refused_and_stays_and_the_ways_on_are_named(tmp_path: Path, is_finished: bool, resume: str):
+    folder = make_run(tmp_path / "run", 2, is_finished=is_finished)
+    before = content(folder)
+    what = "a finished run" if is_finished else "another run"
+    with pytest.raises(InputError, match=rf"holds {what}; continue it with --resume last, .*--overwrite_run true"):
+        claim(folder, resume)
+    assert content(folder) == before
+
+
+def test_no_checkpoint_is_offered_where_there_is_none(tmp_path: Path):
+    """Each message names a way that works: neither sends to the other."""
+    folder = make_run(tmp_path / "run", is_finished=True)
+    with pytest.raises(InputError, match=r"a finished run without a checkpoint; replace it with --overwrite_run true"):
+        claim(folder)
+    with pytest.raises(
+        InputError, match=r"no complete checkpoint to resume from; start from scratch with --overwrite_run true"
+    ):
+        claim(folder, resume="last")
+
+
+def test_an_unfinished_run_is_resumed_by_itself(tmp_path: Path):
+    assert claim(make_run(tmp_path / "run", 2, 4)) == str(tmp_path / "run" / "checkpoint-4")
+
+
+def test_an_unfinished_run_without_a_checkpoint_starts_from_scratch(tmp_path: Path):
+    """Whatever its settings were: nothing of it is worth keeping."""
+    assert claim(make_run(tmp_path / "run", seed=7)) is None
+
+
+def test_what_an_interrupted_save_left_is_removed(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2)
+    (folder / ".aside-saving" / "checkpoint-4").mkdir(parents=True)
+    assert claim(folder) == str(folder / "checkpoint-2")
+    assert not (folder / ".aside-saving").exists()
+
+
+def test_overwrite_removes_the_run_with_its_checkpoints(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2)
+    (tmp_path / "beside.txt").write_text("another's")
+    assert claim(folder, overwrite=True) is None
+    assert not folder.exists()
+    assert (tmp_path / "beside.txt").is_file()
+
+
+# What ends beside the model, and who leaves it there.
+LEFT = {
+    "the Trainer": (
+        "config.json",
+        "model.safetensors",
+        "model-00001-of-00002.safetensors",
+        "training_args.bin",
+        "runs",
+    ),
+    "the tokenizer": ("tokenizer.json", "tokenizer_config.json", "vocab.txt"),
+    "the run": (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE, "predictions_test.jsonl", "predictions_test.txt"),
+    "a sweep": (NO_WEIGHTS_FILE,),
+    "the report": (FACTS_FILE, MARKDOWN_FILE, PAGE_FILE, PLOT_FILE),
+    "the card": (CARD_FILE, GIVEN_FILE, PROBE_FILE),
+    "pushing": (IDENTITY_FILE,),
+    "trackers": (NOTES_FILE, "wandb", "emissions.csv", "emissions.csv.bak", "emissions.csv_0.bak"),
+}
+
+
+@pytest.mark.parametrize("who", LEFT)
+def test_what_a_run_leaves_is_its_own(tmp_path: Path, who: str):
+    for name in LEFT[who]:
+        assert is_run_file(tmp_path / name), name
+
+
+@pytest.mark.parametrize("name", ["README.md", "all_results.json", "report.html", "run.yaml"])
+def test_overwrite_removes_what_a_killed_process_was_writing(tmp_path: Path, name: str):
+    folder = make_run(tmp_path / "run", 2)
+    with pytest.raises(KeyboardInterrupt), written_aside(folder / name) as aside:
+        raise KeyboardInterrupt
+    aside.write_text("half")
+    assert claim(folder, overwrite=True) is None
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".notes.txt.12.tmp", "emissions.md", "model.bin"])
+def test_overwrite_never_removes_what_a_run_did_not_write(tmp_path: Path, name: str):
+    folder = make_run(tmp_path / "run", 2)
+    (folder / name).write_text("kept beside the run")
+    before = content(folder)
+    with pytest.raises(InputError, match=re.escape(name)):
+        claim(folder, overwrite=True)
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("inside", [".", "checkpoint-2", "task.yaml"])
+def test_overwrite_never_removes_what_the_run_reads(tmp_path: Path, inside: str):
+    folder = make_run(tmp_path / "run", 2)
+    (folder / "task.yaml").write_text("kind: x\n")
+    (tmp_path / "link").symlink_to(folder)
+    before = content(folder)
+    with pytest.raises(
+        InputError, match=r"data_dir .*link.* lies in output_dir .*run, which --overwrite_run true would"
+    ):
+        claim(folder, overwrite=True, sources={"model": "org/name", "data_dir": str(tmp_path / "link" / inside)})
+    assert content(folder) == before
+    assert (
+        claim(folder, overwrite=True, sources={"model": "org/name", "data_dir": str(tmp_path), "file": None}) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "was", "now", "words"),
+    [
+        ("seed", 42, 43, "seed is 43, but in .*run.yaml 42; .*give --seed 42"),
+        ("learning_rate", 1e-4, 2e-4, "learning_rate is 0.0002, but in .*run.yaml 0.0001"),
+        ("max_steps", 100, 200, "max_steps is 200, but in .*run.yaml 100"),
+        ("data_seed", None, 7, "data_seed is 7, .* not given; .*leave --data_seed out"),
+    ],
+)
+def test_a_run_is_resumed_with_its_own_settings_only(
+    tmp_path: Path, caplog, name: str, was: object, now: object, words: str
+):
+    folder = make_run(tmp_path / "run", 2, **({} if was is None else {name: was}))
+    before = content(folder)
+    with pytest.raises(InputError, match=words):
+        claim(folder, **{name: now})
+    assert content(folder) == before
+    with caplog.at_level(logging.WARNING):
+        assert claim(folder, allow_changes=True, **{name: now}) == str(folder / "checkpoint-2")
+    assert name in caplog.text
+
+
+def test_where_things_lie_and_how_the_work_is_shared_out_may_change(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2, per_device_train_batch_size=8, global_train_batch_size=16, logging_steps=5)
+    changes = {"per_device_train_batch_size": 4, "global_train_batch_size": 16, "dataloader_num_workers": 3}
+    changes |= {"logging_steps": 7, "save_steps": 11, "eval_strategy": "no", "fast_layers": "off", "report_to": "none"}
+    assert claim(folder, **changes) == str(folder / "checkpoint-2")
+    assert claim(tmp_path / "elsewhere", folder / "checkpoint-2", **changes) == str(folder / "checkpoint-2")
+
+
+def test_results_are_json_with_null_for_what_is_not_defined():
+    text = results_text({"a": math.nan, "b": math.inf, "c": 1.5, "d": {"e": 1}})
+    assert json.loads(text, parse_constant=pytest.fail) == {"a": None, "b": None, "c": 1.5, "d": {"e": 1}}
+
+
+@pytest.mark.parametrize("word", ["auto", "last"])
+def test_last_is_the_checkpoint_with_the_highest_step(tmp_path: Path, word: str, caplog: pytest.LogCaptureFixture):
+    # 10 comes after 9, not before 2.
+    folder = make_run(tmp_path / "run", 9, 10, 2)
+    with caplog.at_level(logging.WARNING):
+        assert claim(folder, word) == str(folder / "checkpoint-10")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("word", ["auto", "last"])
+def test_a_checkpoint_that_is_not_whole_is_passed_over_and_named(
+    tmp_path: Path, word: str, caplog: pytest.LogCaptureFixture
+):
+    folder = make_run(tmp_path / "run", 2, 4, 6)
+    (folder / "checkpoint-6" / "optimizer.pt").unlink()
+    (folder / "checkpoint-4" / STATE_FILE).write_text('{"global_step": ')
+    with caplog.at_level(logging.WARNING):
+        assert claim(folder, word) == str(folder / "checkpoint-2")
+    warnings = " ".join(record.getMessage() for record in caplog.records)
+    assert "checkpoint-6 is passed over: optimizer.pt is missing" in warnings
+    assert "checkpoint-4 is passed over: trainer_state.json has" in warnings
+    # Nothing is lost, but what the run writes now is not older than they are.
+    assert {"checkpoint-2", "abandoned-checkpoint-4", "abandoned-checkpoint-6"} < {
+        path.name for path in folder.iterdir()
+    }
+
+
+def test_last_without_a_whole_checkpoint_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="holds no"):
+        claim(tmp_path / "missing", "last")
+    folder = make_run(tmp_path / "run", 2)
+    (folder / "checkpoint-2" / "optimizer.pt").unlink()
+    before = content(folder)
+    with pytest.raises(InputError, match="holds no"):
+        claim(folder, "last")
+    assert content(folder) == before
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_from_scratch_by_itself(tmp_path: Path):
+    """Something of them may still be worth keeping, and a new run would write over them."""
+    folder = make_run(tmp_path / "run", 2)
+    (folder / "checkpoint-2" / "optimizer.pt").unlink()
+    before = content(folder)
+    with pytest.raises(InputError, match=r"no complete checkpoint.*--overwrite_run true"):
+        claim(folder)
+    assert content(folder) == before
+
+
+@pytest.mark.parametrize("name", ["missing", "empty", "run"])
+def test_an_explicit_folder_must_be_a_checkpoint(tmp_path: Path, name: str):
+    (tmp_path / "empty").mkdir()
+    make_run(tmp_path / "run", 2)
+    with pytest.raises(InputError, match=f"{name} is no .*checkpoint"):
+        claim(tmp_path / "out", tmp_path / name)
+
+
+def test_an_explicit_checkpoint_of_the_run_itself_is_taken(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2, 4)
+    wanted = folder / "checkpoint-2"
+    assert claim(folder, wanted) == str(wanted)
+    # It is another future of the run: the newest checkpoint is the one from which it is resumed.
+    assert (folder / "abandoned-checkpoint-4").is_dir()
+    assert last_complete(folder)[0] == wanted
+
+
+def test_a_finished_run_that_is_resumed_is_unfinished_again(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2, is_finished=True)
+    assert claim(folder, "last") == str(folder / "checkpoint-2")
+    assert claim(folder) == str(folder / "checkpoint-2")
+
+
+def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2)
+    code = "import sys, time\nfrom pathlib import Path\nfrom bert_recipes.files import lock_run\n"
+    code += f"lock_run(Path({str(folder)!r}))\nprint('held', flush=True)\ntime.sleep(60)\n"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match=r"run: another process runs in it; wait for its end"):
+            lock_run(folder, patience=0.2)
+        other.kill()
+        other.wait()
+    # However it ended.
+    assert claim(folder) == str(folder / "checkpoint-2")
+
+
+def test_an_explicit_checkpoint_of_another_run_goes_into_a_free_folder_only(tmp_path: Path):
+    wanted = make_run(tmp_path / "first", 2) / "checkpoint-2"
+    assert claim(tmp_path / "new", wanted) == str(wanted)
+    second = make_run(tmp_path / "second", 4)
+    before = content(second)
+    with pytest.raises(InputError, match="second"):
+        claim(second, wanted)
+    assert content(second) == before
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_the_early_look_refuses_what_the_claim_would(tmp_path: Path, is_finished: bool):
+    folder = make_run(tmp_path / "run", 2, is_finished=is_finished)
+    check_output_dir(settings(folder, overwrite_run=True))
+    check_output_dir(settings(folder, "last"))
+    for resume in ("no", "auto") if is_finished else ("no",):
+        with pytest.raises(InputError) as early:
+            check_output_dir(settings(folder, resume))
+        with pytest.raises(InputError, match=re.escape(str(early.value))):
+            claim(folder, resume)
+    if not is_finished:
+        check_output_dir(settings(folder, "auto"))
+
+
+def test_a_folder_of_somebody_else_is_refused_before_a_model_can_be_loaded(tmp_path: Path, repository: Path):
+    (tmp_path / "thesis.txt").write_text("kept")
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = ['pretrain.py', '--store', 'nowhere', '--use_cpu', 'true', '--output_dir', {str(tmp_path)!r}]\n"
+        "try:\n"
+        f"    runpy.run_path({str(repository / 'recipes' / 'pretrain.py')!r}, run_name='__main__')\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 1\n"
+        "assert 'bert_recipes.models.bert' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"error: output_dir {tmp_path} holds files that are no run")

@@ -1,0 +1,183 @@
+"""Model FLOPs beside PyTorch's own counter, the machine, the allocator."""
+
+import ctypes
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import BertConfig
+
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.training import speed
+from bert_recipes.training.speed import Work, describe_machine, forward_flops, training_flops
+
+
+CONFIG = BertConfig(
+    vocab_size=97,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    intermediate_size=80,
+    max_position_embeddings=64,
+    attn_implementation="eager",
+)
+
+
+@pytest.fixture(scope="module")
+def counted() -> tuple[int, int]:
+    """FLOPs of the forward pass and of both passes of 4 x 24 tokens without pads, 5 of them predicted, as PyTorch counts."""
+    model = BertForPreTraining(CONFIG)
+    model.set_attn_implementation("eager")
+    ids = torch.randint(5, CONFIG.vocab_size, (4, 24))
+    labels = torch.full_like(ids, -100)
+    labels.view(-1)[[0, 7, 30, 50, 95]] = 9
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    batch |= {"labels": labels, "next_sentence_label": torch.tensor([0, 1, 1, 0])}
+    with FlopCounterMode(display=False) as forward:
+        output = model(**batch)
+    with FlopCounterMode(display=False) as backward:
+        output.loss.backward()
+    return forward.get_total_flops(), forward.get_total_flops() + backward.get_total_flops()
+
+
+def test_the_forward_pass_has_the_flops_that_pytorch_counts(counted: tuple[int, int]):
+    work = Work(tokens=4 * 24, squares=4 * 24**2, sequences=4, masked=5)
+    assert forward_flops(CONFIG, work) == counted[0]
+
+
+def test_both_passes_have_the_flops_that_pytorch_counts(counted: tuple[int, int]):
+    work = Work(tokens=4 * 24, squares=4 * 24**2, sequences=4, masked=5)
+    assert training_flops(CONFIG, work) == counted[1]
+
+
+@pytest.mark.parametrize(("name", "pooler"), [("SequenceClassification", True), ("TokenClassification", False)])
+def test_a_model_of_a_task_has_them_too_but_for_its_own_small_head(name: str, pooler: bool):
+    model = getattr(transformers, f"BertFor{name}")(CONFIG).eval()
+    model.set_attn_implementation("eager")
+    ids = torch.randint(5, CONFIG.vocab_size, (4, 24))
+    with FlopCounterMode(display=False) as counted:
+        model(input_ids=ids, attention_mask=torch.ones_like(ids))
+    head = 2 * CONFIG.hidden_size * CONFIG.num_labels * (4 if pooler else 4 * 24)
+    assert (model.base_model.pooler is not None) is pooler
+    work = Work(tokens=4 * 24, squares=4 * 24**2, sequences=4)
+    assert forward_flops(CONFIG, work, nsp=False, pooler=pooler) + head == counted.get_total_flops()
+
+
+def test_a_hand_count_of_base():
+    # 12 layers, H 768, I 3072, one sequence of 128 tokens, 20 predicted of 30,522.
+    config = BertConfig()
+    products = 4 * 2 * 128 * 768 * 768 + 2 * 2 * 128 * 768 * 3072 + 2 * 2 * 128 * 128 * 768
+    heads = 20 * (2 * 768 * 768 + 2 * 768 * 30522) + 2 * 768 * 768 + 2 * 768 * 2
+    work = Work(tokens=128, squares=128**2, sequences=1, masked=20)
+    assert forward_flops(config, work) == 12 * products + heads
+
+
+X86 = """processor\t: 0
+vendor_id\t: AuthenticAMD
+cpu family\t: 25
+model\t\t: 17
+model name\t: AMD EPYC
+flags\t\t: fpu avx2 avx512f avx512_bf16
+
+processor\t: 1
+cpu family\t: 26
+model name\t: another
+"""
+ARM = """processor\t: 0
+Features\t: fp asimd sve bf16
+CPU implementer\t: 0x41
+CPU part\t: 0xd4f
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "instructions"),
+    [
+        (X86, "family 25, model 17", ["avx2", "avx512f", "avx512_bf16"]),
+        (ARM, "implementer 0x41, part 0xd4f", ["asimd", "sve", "bf16"]),
+    ],
+)
+def test_the_first_processor_is_described(tmp_path: Path, monkeypatch, text: str, model: str, instructions: list[str]):
+    (tmp_path / "cpuinfo").write_text(text, encoding="utf-8")
+    facts = speed._cpu_facts(tmp_path / "cpuinfo")
+    monkeypatch.setattr(speed, "_cpu_facts", lambda: facts)
+    described = describe_machine()
+    assert (described["processor_model"], described["instructions"]) == (model, instructions)
+    assert described["processor"]
+    assert described["threads"] > 0
+
+
+def test_what_the_system_does_not_say_is_left_out(tmp_path: Path, monkeypatch):
+    facts = speed._cpu_facts(tmp_path / "missing")
+    assert facts == {}
+    monkeypatch.setattr(speed, "_cpu_facts", lambda: facts)
+    assert not {"processor_model", "instructions"} & describe_machine().keys()
+
+
+class Libc:
+    """A mallopt that refuses thresholds above a limit."""
+
+    def __init__(self, limit):
+        self.limit, self.set = limit, []
+
+    def mallopt(self, name, value):
+        if name == speed._M_MMAP_THRESHOLD and value > self.limit:
+            return 0
+        self.set.append((name, value))
+        return 1
+
+
+@pytest.mark.parametrize(("limit", "threshold"), [(1 << 31, 1 << 30), (1 << 25, 1 << 25)])
+def test_the_largest_threshold_that_is_accepted_is_taken(monkeypatch, limit, threshold):
+    libc = Libc(limit)
+    monkeypatch.setattr(speed.platform, "libc_ver", lambda: ("glibc", "2"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: libc)
+    assert speed.keep_freed_memory()
+    assert libc.set[0] == (speed._M_MMAP_THRESHOLD, threshold)
+    assert len(libc.set) == 3
+    assert (speed._M_TRIM_THRESHOLD, -1) in libc.set
+
+
+KEEPING = """
+import ctypes
+from bert_recipes.training.speed import keep_freed_memory
+
+assert keep_freed_memory()
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes, libc.free.argtypes, libc.sbrk.argtypes = [ctypes.c_size_t], [ctypes.c_void_p], [ctypes.c_ssize_t]
+blocks = [libc.malloc(500 << 20) for _ in range(6)]
+assert all(blocks)
+top = libc.sbrk(0)
+for block in reversed(blocks):
+    libc.free(block)
+print(libc.sbrk(0) == top)
+"""
+
+
+def test_more_than_two_gigabytes_are_kept_too():
+    """A stock step of a small model frees three. The blocks are never written to, so that they take no speed."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("no glibc")
+    done = subprocess.run([sys.executable, "-c", KEEPING], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "True", done.stderr[-2000:]
+
+
+def test_nothing_is_set_where_the_threshold_is_refused(monkeypatch):
+    """The other two alone would freeze it at its low start."""
+    libc = Libc(0)
+    monkeypatch.setattr(speed.platform, "libc_ver", lambda: ("glibc", "2"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: libc)
+    assert not speed.keep_freed_memory()
+    assert libc.set == []
+
+
+def test_other_libraries_are_left_alone(monkeypatch):
+    monkeypatch.setattr(speed.platform, "libc_ver", lambda: ("musl", "1"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("asked"))
+    assert not speed.keep_freed_memory()

@@ -1,0 +1,40 @@
+"""What the base of both Trainers refuses; what it does is in tests/invariants."""
+
+import pytest
+from accelerate.utils import DeepSpeedPlugin
+
+from bert_recipes.errors import InputError
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.training.arguments import PreTrainingArguments
+from bert_recipes.training.trainer import RecipeTrainer
+
+
+@pytest.fixture
+def open_trainer(tmp_path, monkeypatch):
+    """A Trainer as an engine's launch makes it. Args of what it returns: settings of the launcher, and of the run."""
+
+    def open_it(environment, **settings):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        args = PreTrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=1, precision="fp32")
+        for name, value in settings.items():
+            setattr(args, name, value)
+        return RecipeTrainer(BertForPreTraining(pretraining_config("tiny", vocab_size=50)), args)
+
+    return open_it
+
+
+def test_fsdp1_and_half_precision_are_refused(open_trainer):
+    with pytest.raises(InputError, match=r"^fsdp_version is 1; allowed: 2"):
+        open_trainer({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "1"})
+    with pytest.raises(InputError, match=r"^precision is 'fp16'; allowed under DeepSpeed and FSDP: bf16, fp32"):
+        open_trainer({"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}, fp16=True)
+
+
+@pytest.mark.parametrize("section", ["optimizer", "scheduler"])
+def test_deepspeed_with_an_optimiser_or_a_schedule_of_its_own_is_refused(open_trainer, section):
+    pytest.importorskip("deepspeed", reason="deepspeed is an extra")
+    plugin = DeepSpeedPlugin(hf_ds_config={"zero_optimization": {"stage": 2}, section: {"type": "AdamW"}})
+    with pytest.raises(InputError, match=rf"section '{section}'; take it out: --optimizer and --schedule decide"):
+        open_trainer({}, deepspeed_plugin=plugin)
