@@ -15,10 +15,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors.torch import load_file
 
@@ -29,117 +29,107 @@ from bert_recipes.files import write_json
 from bert_recipes.training.speed import describe_machine
 
 
-@dataclass(frozen=True)
-class Launch:
-    """How a run is started.
+ROOT = Path(__file__).resolve().parents[1]
 
-    Attributes:
-        name: What it is called in the table.
-        config: A configuration of accelerate_configs/, by name; None: one process without a launcher.
-        processes: Of the run.
-        flags: More flags of recipes/pretrain.py.
-    """
+
+class Launch(NamedTuple):
+    """How a run is started: without a launcher, or by a configuration of accelerate_configs/ with two processes."""
 
     name: str
     config: str | None = None
-    processes: int = 1
-    flags: tuple[str, ...] = ()
+    flags: str = ""
 
 
-@dataclass(frozen=True)
-class ResumeCase:
-    """A run that is stopped half way.
-
-    Attributes:
-        name: What it is called in the table.
-        first, second: The launches before and after.
-        flags: Of both parts and of the run that is not interrupted.
-    """
+class ResumeCase(NamedTuple):
+    """A run that is stopped half way: the launches before and after, and flags of both and of the run that is not interrupted."""
 
     name: str
     first: Launch
     second: Launch
-    flags: tuple[str, ...] = ()
+    flags: str = ""
 
 
-ONE, WORKERS = Launch("1 process"), Launch("1 process, 2 data workers", flags=("--dataloader_num_workers", "2"))
-TWO = Launch("2 processes (DDP)", "ddp_cpu", 2)
-ZERO = tuple(Launch(f"2 processes, ZeRO {stage}", f"deepspeed_zero{stage}", 2) for stage in (1, 2, 3))
-SPLIT = Launch("1 process, 4 micro-batches", flags=("--per_device_train_batch_size", "4"))
-LAUNCHES = (ONE, SPLIT, TWO, *ZERO)
-_SPLIT, _BF16 = ("--per_device_train_batch_size", "4"), ("--precision", "bf16")
-_DROPOUT, _PHASES = ("--dropout", "0.1"), ("--phase2_max_seq_length", "64", "--phase2_steps")
+SPLIT, DROPOUT = "--per_device_train_batch_size 4", "--dropout 0.1"
+PHASES = f"{DROPOUT} --phase2_max_seq_length 64 --phase2_steps"
+ONE, TWO = Launch("1 process"), Launch("2 processes (DDP)", "ddp_cpu")
+WORKERS = Launch("1 process, 2 data workers", flags="--dataloader_num_workers 2")
+ZERO = tuple(Launch(f"2 processes, ZeRO {stage}", f"deepspeed_zero{stage}") for stage in (1, 2, 3))
+LAUNCHES = (ONE, Launch("1 process, 4 micro-batches", flags=SPLIT), TWO, *ZERO)
 RESUME_CASES = (
     ResumeCase("1 process", ONE, ONE),
-    ResumeCase("with dropout 0.1", ONE, ONE, _DROPOUT),
-    ResumeCase("with 2 data workers", WORKERS, WORKERS, _DROPOUT),
-    ResumeCase("with 4 micro-batches a step", ONE, ONE, (*_SPLIT, *_DROPOUT)),
-    ResumeCase("in bfloat16", ONE, ONE, (*_BF16, *_DROPOUT)),
-    ResumeCase("in phase two", ONE, ONE, (*_PHASES, "{most}", *_DROPOUT)),
-    ResumeCase("before phase two", ONE, ONE, (*_PHASES, "{few}", *_DROPOUT)),
-    ResumeCase("2 processes (DDP)", TWO, TWO, _DROPOUT),
+    ResumeCase("with dropout 0.1", ONE, ONE, DROPOUT),
+    ResumeCase("with 2 data workers", WORKERS, WORKERS, DROPOUT),
+    ResumeCase("with 4 micro-batches a step", ONE, ONE, f"{SPLIT} {DROPOUT}"),
+    ResumeCase("in bfloat16", ONE, ONE, f"--precision bf16 {DROPOUT}"),
+    ResumeCase("in phase two", ONE, ONE, PHASES + " {most}"),
+    ResumeCase("before phase two", ONE, ONE, PHASES + " {few}"),
+    ResumeCase("2 processes (DDP)", TWO, TWO, DROPOUT),
     *(ResumeCase(launch.name, launch, launch) for launch in ZERO),
     ResumeCase("2 processes, then 1", TWO, ONE),
     ResumeCase("1 process, then 2", ONE, TWO),
 )
 # With dropout each process drops elements of its own: a changed number of processes is one more draw.
-DROPOUT_CASES = (
-    ResumeCase("1 process", ONE, ONE, _DROPOUT),
-    ResumeCase("2 processes (DDP)", TWO, TWO, _DROPOUT),
-    ResumeCase("2 processes, then 1", TWO, ONE, _DROPOUT),
-    ResumeCase("1 process, then 2", ONE, TWO, _DROPOUT),
+DROPOUT_CASES = tuple(
+    ResumeCase(name, first, second, DROPOUT)
+    for name, first, second in (
+        ("1 process", ONE, ONE),
+        ("2 processes (DDP)", TWO, TWO),
+        ("2 processes, then 1", TWO, ONE),
+        ("1 process, then 2", ONE, TWO),
+    )
 )
 SEEDS = (1, 2, 3, 4, 5)
+# Settings of all runs, beside --store.
+SETTINGS = (
+    "--phase2_steps 0 --max_seq_length 48 --global_train_batch_size 16 --per_device_train_batch_size 8 "
+    "--phase2_per_device_train_batch_size 8 --warmup_steps 5 --learning_rate 1e-3 --precision fp32 --dropout 0 "
+    "--save_strategy no --eval_strategy no --dataloader_num_workers 0 --logging_steps 1 --use_cpu true --disable_tqdm true"
+)
+# Figures of the clock, which no two runs share.
+_TIMES = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime", "per_second", "eval_seconds")
 
 
 @dataclass
+class ComparisonArguments:
+    """What is compared."""
+
+    store: str = field(metadata={"help": "token-id store"})
+    output_dir: str = field(default="runs/launches", metadata={"help": "folder of the runs"})
+    steps: int = field(default=50, metadata={"help": "steps of each run"})
+    results_file: str = field(default="runs/launches/launches.json", metadata={"help": "JSON; a .md table beside it"})
+    without: str = field(default="", metadata={"help": "leave out rows whose name holds this word, for example ZeRO"})
+
+
 class Comparison:
-    """Runs and compares.
+    """Runs in folders of their own, and what they have in common."""
 
-    Attributes:
-        script: recipes/pretrain.py.
-        work_dir: Folder of the runs.
-        steps: Of each run.
-        flags: Of all runs: --store and the like.
-    """
-
-    script: Path
-    work_dir: Path
-    steps: int = 50
-    flags: Sequence[str] = field(default_factory=tuple)
-
-    def compare_launches(self, launches: Sequence[Launch] = LAUNCHES) -> list[dict[str, Any]]:
-        """Loss at the end and largest difference of a weight, of each launch beside the first."""
+    def __init__(self, args: ComparisonArguments) -> None:
+        self.steps, self.store, self.work_dir = args.steps, args.store, Path(args.output_dir).absolute()
         if self.work_dir.is_dir() and any(self.work_dir.iterdir()):
             raise InputError(f"output_dir {self.work_dir} is not empty; delete it or give another --output_dir")
+
+    def compare_launches(self, launches: Iterable[Launch]) -> list[dict[str, Any]]:
+        """Return the loss at the end and the largest difference of a weight, of each launch beside the first."""
         rows: list[dict[str, Any]] = []
-        for launch in launches:
-            folder = self.run(launch, f"launch-{len(rows)}")
+        for number, launch in enumerate(launches):
+            folder, first = self.run(launch, f"launch-{number}"), self.work_dir / "launch-0"
             loss = last_loss(folder)
-            first = self.work_dir / "launch-0"
-            rows.append(
-                {
-                    "launch": launch.name,
-                    "loss": loss,
-                    "loss_difference": abs(loss - last_loss(first)),
-                    "largest_weight_difference": largest_difference(folder, first),
-                }
-            )
+            row = {"launch": launch.name, "loss": loss, "loss_difference": abs(loss - last_loss(first))}
+            rows.append(row | {"largest_weight_difference": largest_difference(folder, first)})
         return rows
 
-    def compare_resumes(self, cases: Sequence[ResumeCase] = RESUME_CASES) -> list[dict[str, Any]]:
-        """Whether runs that are stopped half way end as those that are not."""
-        rows = []
+    def compare_resumes(self, cases: Iterable[ResumeCase]) -> list[dict[str, Any]]:
+        """Return whether runs that are stopped half way end as those that are not."""
+        rows, half = [], self.steps // 2
         for number, case in enumerate(cases):
-            half = self.steps // 2
-            flags = [flag.format(most=self.steps - half // 2, few=half // 2) for flag in case.flags]
-            straight = self.run(case.first, f"resume-{number}-straight", *flags)
-            resumed = self.run_in_two_parts(case, f"resume-{number}", *flags)
+            flags = case.flags.format(most=self.steps - half // 2, few=half // 2)
+            straight = self.run(case.first, f"resume-{number}-straight", flags)
+            resumed = self.run_in_two_parts(case, f"resume-{number}", flags)
+            weights = [(folder / "model.safetensors").read_bytes() for folder in (straight, resumed)]
             rows.append(
                 {
                     "case": case.name,
-                    "equal": (straight / "model.safetensors").read_bytes()
-                    == (resumed / "model.safetensors").read_bytes(),
+                    "equal": weights[0] == weights[1],
                     "history_equal": history_of(straight / STATE_FILE) == history_of(resumed / STATE_FILE),
                     "largest_weight_difference": largest_difference(resumed, straight),
                     "resumed_at_step": json.loads((resumed / "all_results.json").read_text())["resumed_at_step"],
@@ -147,61 +137,50 @@ class Comparison:
             )
         return rows
 
-    def compare_with_seeds(
-        self, cases: Sequence[ResumeCase] = DROPOUT_CASES, seeds: Sequence[int] = SEEDS
-    ) -> dict[str, Any]:
+    def compare_with_seeds(self) -> dict[str, Any]:
         """With dropout: is a run whose number of processes changes half way further off than one of another seed?
-
-        Args:
-            cases: Stopped half way and resumed; with the first seed.
-            seeds: Of uninterrupted runs of one process.
 
         Returns:
             The held-out masked-LM loss, nats a token, of each seed and of each case.
         """
-        straight = [self.run(ONE, f"seed-{seed}", *_DROPOUT, "--seed", str(seed)) for seed in seeds]
-        losses = [held_out_loss(folder) for folder in straight]
+        losses = {n: held_out_loss(self.run(ONE, f"seed-{n}", f"{DROPOUT} --seed {n}")) for n in SEEDS}
         rows = []
-        for number, case in enumerate(cases):
-            folder = self.run_in_two_parts(case, f"dropout-{number}", *case.flags, "--seed", str(seeds[0]))
+        for number, case in enumerate(DROPOUT_CASES):
+            folder = self.run_in_two_parts(case, f"dropout-{number}", f"{case.flags} --seed {SEEDS[0]}")
             loss = held_out_loss(folder)
-            rows.append({"case": case.name, "loss": loss, "difference": abs(loss - losses[0])})
+            rows.append({"case": case.name, "loss": loss, "difference": abs(loss - losses[SEEDS[0]])})
         return {
-            "losses_of_seeds": dict(zip(map(str, seeds), losses, strict=True)),
-            "standard_deviation": statistics.stdev(losses),
+            "losses_of_seeds": {str(seed): loss for seed, loss in losses.items()},
+            "standard_deviation": statistics.stdev(losses.values()),
             "cases": rows,
         }
 
-    def run_in_two_parts(self, case: ResumeCase, name: str, *flags: str) -> Path:
+    def run_in_two_parts(self, case: ResumeCase, name: str, flags: str) -> Path:
         """Train half of the steps under the case's first launch, and the rest under its second."""
         half = self.steps // 2
-        flags = (*flags, "--save_strategy", "steps", "--save_steps", str(half))
+        flags = f"{flags} --save_strategy steps --save_steps {half}"
         # What is left of a run that was killed right after the checkpoint in its middle.
-        stopped = self.run(case.first, name, *flags)
+        stopped = self.run(case.first, name, flags)
         for file in ("all_results.json", "model.safetensors"):
             (stopped / file).unlink()
         for later in stopped.glob("checkpoint-*"):
             if int(later.name.rpartition("-")[2]) > half:
                 shutil.rmtree(later)
-        return self.run(case.second, name, *flags)
+        return self.run(case.second, name, flags)
 
-    def run(self, launch: Launch, name: str, *flags: str) -> Path:
+    def run(self, launch: Launch, name: str, flags: str = "") -> Path:
         """Train in a folder of its own."""
-        folder = self.work_dir / name
-        command = [sys.executable]
+        folder, command = self.work_dir / name, [sys.executable]
         if launch.config is not None:
-            configs = self.script.parent.parent / "accelerate_configs"
+            config = ROOT / "accelerate_configs" / f"{launch.config}.yaml"
             command += ["-m", "accelerate.commands.launch", "--quiet", "--main_process_port", "0"]
-            command += [
-                "--config_file",
-                str(configs / f"{launch.config}.yaml"),
-                "--num_processes",
-                str(launch.processes),
-            ]
-        command += [str(self.script), *self.flags, "--max_steps", str(self.steps), "--logging_steps", "1"]
-        command += ["--output_dir", str(folder), "--use_cpu", "true", "--disable_tqdm", "true", *launch.flags, *flags]
+            command += ["--config_file", str(config), "--num_processes", "2"]
+        command += [str(ROOT / "recipes" / "pretrain.py"), "--config"]
+        command += [str(ROOT / "recipes" / "configs" / "pretrain" / "bert_tiny.yaml"), "--store", self.store]
+        command += [*SETTINGS.split(), "--max_steps", str(self.steps), "--output_dir", str(folder)]
+        command += [*launch.flags.split(), *flags.split()]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
-        done = subprocess.run(command, cwd=self.script.parent.parent, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         if done.returncode != 0:
             said = [line for line in done.stderr.splitlines() if line.strip()] or ["nothing"]
             raise InputError(f"{launch.name}: exit code {done.returncode}: {said[-1]}")
@@ -209,122 +188,101 @@ class Comparison:
 
 
 def last_loss(folder: Path) -> float:
-    """The training loss of the last step."""
+    """Return the training loss of the last step."""
     return [line["loss"] for line in history_of(folder / STATE_FILE) if "loss" in line][-1]
 
 
 def held_out_loss(folder: Path) -> float:
-    """The masked-LM loss of a finished run over the store's held-out part, nats a token."""
+    """Return the masked-LM loss of a finished run over the store's held-out part, nats a token."""
     return float(json.loads((folder / "all_results.json").read_text(encoding="utf-8"))["eval_mlm_loss"])
 
 
-# Figures of the clock, which no two runs share.
-_TIMES = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime", "per_second", "eval_seconds")
-
-
 def history_of(state_file: Path) -> list[dict[str, Any]]:
-    """The logged history of a trainer_state.json, without what the clock says."""
+    """Return the logged history of a trainer_state.json, without what the clock says."""
     return without_times(json.loads(state_file.read_text(encoding="utf-8"))["log_history"])
 
 
 def without_times(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A logged history without what the clock says."""
-    return [
-        {name: value for name, value in line.items() if not name.endswith(_TIMES)}
-        for line in history
-        if "train_runtime" not in line
-    ]
+    """Return a logged history without what the clock says."""
+    lines = (line for line in history if "train_runtime" not in line)
+    return [{name: value for name, value in line.items() if not name.endswith(_TIMES)} for line in lines]
 
 
 def largest_difference(first: Path, second: Path) -> float:
-    """The largest absolute difference of a weight of two models."""
+    """Return the largest absolute difference of a weight of two models."""
     ours, others = (load_file(folder / "model.safetensors") for folder in (first, second))
-    names = ours.keys() & others.keys()
-    return max(float((ours[name].float() - others[name].float()).abs().max()) for name in names)
+    return max(float((ours[name].float() - others[name].float()).abs().max()) for name in ours.keys() & others.keys())
+
+
+def _table(*rows: Sequence[str]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
 
 
 def format_tables(results: Mapping[str, Any]) -> str:
-    """Three Markdown tables."""
-    lines = [
-        "| launch | loss at the end | its difference | largest difference of a weight |",
-        "| --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {row['launch']} | {row['loss']:.6f} | {row['loss_difference']:.1e} | {row['largest_weight_difference']:.1e} |"
+    """Return three Markdown tables."""
+    seeds = results["seeds"]
+    losses, deviation = seeds["losses_of_seeds"].values(), seeds["standard_deviation"]
+    launches = [
+        (
+            row["launch"],
+            f"{row['loss']:.6f}",
+            f"{row['loss_difference']:.1e}",
+            f"{row['largest_weight_difference']:.1e}",
+        )
         for row in results["launches"]
     ]
-    lines += [
-        "",
-        "| stopped half way and resumed | weights equal | log equal | largest difference |",
-        "| --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {row['case']} | {'bit for bit' if row['equal'] else 'to rounding'} | {'yes' if row['history_equal'] else 'to rounding'} "
-        f"| {row['largest_weight_difference']:.1e} |"
+    resumes = [
+        (
+            row["case"],
+            "bit for bit" if row["equal"] else "to rounding",
+            "yes" if row["history_equal"] else "to rounding",
+            f"{row['largest_weight_difference']:.1e}",
+        )
         for row in results["resumes"]
     ]
-    seeds = results["seeds"]
-    losses = seeds["losses_of_seeds"].values()
-    lines += [
-        "",
-        f"With dropout 0.1: {len(losses)} seeds, one process, uninterrupted: held-out masked-LM loss {min(losses):.4f} to "
-        f"{max(losses):.4f}, standard deviation {seeds['standard_deviation']:.4f}. The same run stopped half way and resumed:",
-        "",
-        "| with dropout 0.1, the first seed | held-out loss | from the uninterrupted run | in standard deviations of the seeds |",
-        "| --- | --- | --- | --- |",
-    ]
-    lines += [
-        f"| {row['case']} | {row['loss']:.4f} | {row['difference']:.1e} "
-        f"| {row['difference'] / seeds['standard_deviation']:.2f} |"
+    cases = [
+        (row["case"], f"{row['loss']:.4f}", f"{row['difference']:.1e}", f"{row['difference'] / deviation:.2f}")
         for row in seeds["cases"]
     ]
+    lines = [
+        *_table(("launch", "loss at the end", "its difference", "largest difference of a weight"), *launches),
+        "",
+        *_table(("stopped half way and resumed", "weights equal", "log equal", "largest difference"), *resumes),
+        "",
+        f"With dropout 0.1: {len(losses)} seeds, one process, uninterrupted: held-out masked-LM loss {min(losses):.4f} to "
+        f"{max(losses):.4f}, standard deviation {deviation:.4f}. The same run stopped half way and resumed:",
+        "",
+        *_table(
+            (
+                "with dropout 0.1, the first seed",
+                "held-out loss",
+                "from the uninterrupted run",
+                "in standard deviations of the seeds",
+            ),
+            *cases,
+        ),
+    ]
     return "\n".join(lines) + "\n"
-
-
-ROOT = Path(__file__).resolve().parents[1]
-
-
-@dataclass
-class ComparisonArguments:
-    """What is compared.
-
-    Attributes:
-        store: Token-id store of recipes/prepare_corpus.py.
-        output_dir: Folder of the runs, and of the results.
-        steps: Steps of each run.
-        results_file: Where the figures go as JSON; a Markdown table beside it.
-        without: Leave out launches and cases whose name holds this word, for example ZeRO.
-    """
-
-    store: str = field(metadata={"help": "token-id store"})
-    output_dir: str = field(default="runs/launches", metadata={"help": "folder of the runs"})
-    steps: int = field(default=50, metadata={"help": "steps of each run"})
-    results_file: str = field(default="runs/launches/launches.json", metadata={"help": "JSON; a .md table beside it"})
-    without: str = field(default="", metadata={"help": "leave out rows whose name holds this word"})
 
 
 def main() -> None:
     """Run, compare, write."""
     (args,) = parse_arguments(ComparisonArguments)
-    flags = ["--config", str(ROOT / "recipes" / "configs" / "pretrain" / "bert_tiny.yaml"), "--store", args.store]
-    flags += ["--phase2_steps", "0", "--max_seq_length", "48", "--global_train_batch_size", "16"]
-    flags += ["--per_device_train_batch_size", "8", "--phase2_per_device_train_batch_size", "8", "--warmup_steps", "5"]
-    flags += ["--learning_rate", "1e-3", "--precision", "fp32", "--dropout", "0", "--save_strategy", "no"]
-    flags += ["--eval_strategy", "no", "--dataloader_num_workers", "0"]
-    comparison = Comparison(ROOT / "recipes" / "pretrain.py", Path(args.output_dir).absolute(), args.steps, flags)
-    launches = [each for each in LAUNCHES if not args.without or args.without not in each.name]
-    cases = [each for each in RESUME_CASES if not args.without or args.without not in each.name]
+    comparison = Comparison(args)
     results = {
         "steps": args.steps,
         "date": time.strftime("%Y-%m-%d"),
         "machine": describe_machine(),
-        "launches": comparison.compare_launches(launches),
-        "resumes": comparison.compare_resumes(cases),
+        "launches": comparison.compare_launches(
+            each for each in LAUNCHES if not args.without or args.without not in each.name
+        ),
+        "resumes": comparison.compare_resumes(
+            each for each in RESUME_CASES if not args.without or args.without not in each.name
+        ),
         "seeds": comparison.compare_with_seeds(),
     }
-    file = Path(args.results_file)
+    file, table = Path(args.results_file), format_tables(results)
     write_json(file, results)
-    table = format_tables(results)
     file.with_suffix(".md").write_text(table, encoding="utf-8")
     print(table)
 

@@ -21,7 +21,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.metrics.entities import entity_scores
-from bert_recipes.sweeps.sweep import FineTuning, claimed_folder, end_with_children, finetuning_command
+from bert_recipes.sweeps.sweep import RunLauncher, claim_folder, end_with_children, finetuning_command
 
 
 HERE = Path(__file__).resolve().parent
@@ -69,7 +69,7 @@ def f1_of_columns(file: Path) -> float:
 
 
 def format_table(runs: Sequence[dict[str, Any]]) -> str:
-    """One row for each size and side: medians, and the least and the greatest where there are several seeds."""
+    """Return one row for each size and side: medians, and the least and the greatest where there are several seeds."""
     lines = ["| sentences | side | seeds | steps | dev F1 | test F1 |", "| --: | --- | --: | --: | --: | --: |"]
     order = {side: place for place, side in enumerate(SIDES)}
     for size, side in sorted({(run["sentences"], run["side"]) for run in runs}, key=lambda k: (k[0], order[k[1]])):
@@ -87,7 +87,7 @@ def measure(side: str, key: dict[str, Any], shared: Sequence[str], own: Sequence
     """Train and measure one run, or read what a finished one left; its weights are not kept."""
     folder = runs / "-".join(str(value) for value in key.values()).replace(", ", "-").replace(" ", "_")
     script = finetuning_command(SIDES[side][0], None)
-    run = FineTuning(script, (*shared, "--do_predict", "true", "--disable_tqdm", "true")).run(folder, own)
+    run = RunLauncher(script, (*shared, "--do_predict", "true", "--disable_tqdm", "true")).run(folder, own)
     for weights in folder.glob("*.safetensors"):
         weights.unlink()
     figures = {"dev_f1": 100 * run["eval_f1"], "test_f1": f1_of_columns(folder / "predictions_test.txt")}
@@ -108,19 +108,19 @@ def main() -> None:
     shared = ["--config", os.path.relpath(CONFIG), "--model_name_or_path", args.model_name_or_path]
     shared += ["--data_dir", args.data_dir]
     settings = {"flags": shared, "config": CONFIG.read_text(encoding="utf-8")}
-    with claimed_folder(folder, "comparison_plan.json", settings):
-        rows = json.loads(results.read_text(encoding="utf-8"))["runs"] if results.is_file() else []
-        for seed, size, side in [(c, a, b) for c in args.seeds for a in args.sizes for b in args.sides]:
-            key = {"side": side, "sentences": size, "seed": seed}
-            own = [*SIDES[side][1].split(), "--max_train_examples", str(size), "--seed", str(seed)]
-            if any(row["side"] == side and row["flags"] == own for row in rows):
-                continue
-            row = measure(side, key, shared, own, folder / "runs")
-            rows = [other for other in rows if any(other[name] != key[name] for name in key)] + [row]
-            model = args.model_name_or_path.rstrip("/").rpartition("/")[2]
-            write_json(results, {"model": model, "runs": rows})
-            results.with_name("table.md").write_text(format_table(rows), encoding="utf-8")
-            logger.info("%s, %d sentences, seed %d: test F1 %.2f", side, size, seed, row["test_f1"])
+    claim_folder(folder, "comparison_plan.json", settings)
+    rows = json.loads(results.read_text(encoding="utf-8"))["runs"] if results.is_file() else []
+    for seed, size, side in [(c, a, b) for c in args.seeds for a in args.sizes for b in args.sides]:
+        key = {"side": side, "sentences": size, "seed": seed}
+        own = [*SIDES[side][1].split(), "--max_train_examples", str(size), "--seed", str(seed)]
+        if any(row["side"] == side and row["flags"] == own for row in rows):
+            continue
+        row = measure(side, key, shared, own, folder / "runs")
+        rows = [other for other in rows if any(other[name] != key[name] for name in key)] + [row]
+        model = args.model_name_or_path.rstrip("/").rpartition("/")[2]
+        write_json(results, {"model": model, "runs": rows})
+        results.with_name("table.md").write_text(format_table(rows), encoding="utf-8")
+        logger.info("%s, %d sentences, seed %d: test F1 %.2f", side, size, seed, row["test_f1"])
     print(format_table(rows))
 
 

@@ -3,17 +3,32 @@
     python benchmarks/finetune_stock.py --config recipes/configs/finetune/glue.yaml --task mrpc --model_name_or_path M \
         --data_dir DATA --output_dir runs/mrpc_stock
 
-The yardstick of benchmarks/compare_with_stock.py. Flags as for recipes/finetune.py; the model is measured and not saved.
+The baseline of benchmarks/compare_with_stock.py. Flags as for recipes/finetune.py; the model is measured and not saved.
 """
+
+from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from stock.plan import StockArguments
+import numpy as np
+import torch
+from transformers import (
+    DataCollatorForMultipleChoice,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    Trainer,
+    TrainingArguments,
+)
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from bert_recipes.config import parse_arguments, save_config
-from bert_recipes.errors import run_cli, saving
+from bert_recipes.data.order import training_order
+from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.finetuning.arguments import (
     TASK_FILE,
     FineTuningArguments,
@@ -22,25 +37,142 @@ from bert_recipes.finetuning.arguments import (
     load_task,
     write_task_file,
 )
+from bert_recipes.finetuning.kind import EncodedSplit, Prediction
+from bert_recipes.finetuning.run import FineTuningRun, describe_data, prepare_run
+from bert_recipes.reports.page import finetuning_table
+from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, prepare_output_dir
+from bert_recipes.training.run import check_launch, results_text, start_logging
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
+
+
+# What both sides share; everything else is the stock default.
+_SHARED = (
+    *("output_dir", "seed", "use_cpu", "bf16", "fp16", "disable_tqdm", "logging_steps", "dataloader_num_workers"),
+    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
+    *("num_train_epochs", "learning_rate", "lr_scheduler_type", "warmup_steps", "max_grad_norm"),
+    *("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"),
+)
+
+
+@dataclass
+class StockArguments:
+    """What only the stock side is asked."""
+
+    same_batches: bool = field(default=False, metadata={"help": "train on the batches of recipes/finetune.py"})
+
+
+def check_stock_has(optimizer: str, schedule: str) -> None:
+    """Refuse an optimiser or a schedule that the stock Trainer does not have."""
+    if optimizer not in ("adamw", "trainer") or schedule != "trainer":
+        raise InputError(
+            f"optimizer is {optimizer}, schedule {schedule}; stock has --optimizer adamw --schedule trainer"
+        )
+
+
+class StockTrainer(Trainer):
+    """`Trainer` as it comes, with the stock order of like lengths for every kind of feature.
+
+    Only a `datasets.Dataset` can tell the stock Trainer its lengths, and what it finds out itself is the number of choices
+    where an example has several.
+    """
+
+    def __init__(self, lengths: np.ndarray, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.lengths = lengths
+        # Stock heads ignore num_items_in_batch: without this the loss is multiplied by the micro-batches of a step.
+        self.model_accepts_loss_kwargs = False
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        return LengthGroupedSampler(batch, lengths=self.lengths.tolist())
+
+
+def make_stock_trainer(
+    run: FineTuningRun, args: FineTuningArguments, *, max_steps: int, same_batches: bool = False
+) -> StockTrainer:
+    """Make a stock Trainer with a prepared run's model, its features, its settings and the stock loss.
+
+    Args:
+        max_steps: What the user gave, -1 for none; `prepare_run` turns epochs into steps.
+        same_batches: Serve the batches of `training_order` and not the stock ones.
+    """
+    check_stock_has(args.optimizer, args.schedule)
+    if args.world_size > 1:
+        raise InputError(f"{args.world_size} processes; both sides are compared in one process each")
+    trainer, strategy = run.trainer, args.train_sampling_strategy
+    train = trainer.train_dataset
+    features: Sequence[Any] = [dict(train[number]) for number in range(len(train))]
+    if same_batches:
+        batch = trainer.global_batch_size
+        order = training_order(
+            train.lengths, num_steps=args.max_steps, global_batch=batch, seed=args.seed, strategy=strategy
+        )
+        features, strategy = [features[number] for number in order], "sequential"
+    stock_args = TrainingArguments(
+        **{name: getattr(args, name) for name in _SHARED},
+        max_steps=max_steps,
+        optim="adamw_torch_fused",
+        train_sampling_strategy=strategy,
+        save_strategy="no",
+        report_to="none",
+    )
+    # Ours may have chosen another implementation of the attention for this machine.
+    trainer.model.set_attn_implementation("sdpa")
+    collators: dict[str, Any] = {
+        "token_classification": DataCollatorForTokenClassification,
+        "multiple_choice": DataCollatorForMultipleChoice,
+    }
+    return StockTrainer(
+        train.lengths,
+        model=trainer.model,
+        args=stock_args,
+        data_collator=collators.get(run.task.kind, DataCollatorWithPadding)(trainer.processing_class),
+        train_dataset=features,
+        processing_class=trainer.processing_class,
+    )
+
+
+def train_stock(trainer: StockTrainer) -> tuple[float, int]:
+    """Train; return the seconds, measured as `run_training` measures ours, and the optimiser steps."""
+    start = time.perf_counter()
+    trainer.train()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return round(time.perf_counter() - start, 1), trainer.state.global_step
+
+
+def evaluate_stock(run: FineTuningRun, trainer: StockTrainer) -> dict[str, float]:
+    """Return figures on the validation splits by stock `predict` and our metrics, named as ours are."""
+    start = time.perf_counter()
+    metrics: dict[str, float] = {}
+    for name, encoded in run.trainer.eval_dataset.items():
+        prefix = f"eval_{name}_" if name else "eval_"
+        figures = run.trainer.kind.score(encoded.split.examples, predict_stock(run, trainer, encoded))
+        metrics |= {f"{prefix}{key}": value for key, value in figures.items()}
+    return metrics | {"eval_seconds": round(time.perf_counter() - start, 2)}
+
+
+def predict_stock(run: FineTuningRun, trainer: StockTrainer, encoded: EncodedSplit) -> list[Prediction]:
+    """Predict each example by stock `predict` and our decoding."""
+    # With batches of like length `predict` would give its outputs in another order than that of the rows.
+    trainer.args.train_sampling_strategy = "sequential"
+    outputs = trainer.predict([dict(encoded[number]) for number in range(len(encoded))]).predictions
+    # float (N, C), (N, S, C), or (N, S) for start and for end, padded to the longest of all
+    if isinstance(outputs, tuple):
+        pairs = zip(np.stack(outputs, axis=-1), encoded.lengths, strict=True)
+        rows = [np.ascontiguousarray(row[:length].T) for row, length in pairs]
+    elif outputs.ndim == 2:
+        rows = list(outputs)
+    else:
+        rows = [row[:length] for row, length in zip(outputs, encoded.lengths, strict=True)]
+    return run.trainer.kind.decode(encoded, rows)
 
 
 def main() -> None:
     """Prepare the run as ours, then train and measure it with stock classes."""
     settings, args, own = parse_arguments(TaskArguments, FineTuningArguments, StockArguments, check_first=check_access)
-    # Imported only now, for it takes seconds.
-    from stock.stock_trainer import (
-        evaluate_stock,
-        make_stock_trainer,
-        predict_stock,
-        train_stock,
-    )
-
-    from bert_recipes.finetuning.run import describe_data, prepare_run
-    from bert_recipes.reports.page import finetuning_table
-    from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, prepare_output_dir
-    from bert_recipes.training.run import check_launch, results_text, start_logging
-
     start_logging(args)
     check_launch(args)
     if not args.has_output_dir:

@@ -13,6 +13,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.order import epoch_order
 from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.files import write_json
 from bert_recipes.training.arguments import DataArguments
 from bert_recipes.training.speed import describe_machine
 
@@ -32,19 +33,16 @@ class MeasureArguments:
 
 
 def train_text_bytes(store: Store) -> float:
-    """Bytes of text that the training split was made of; of a part that was split off, by its share of the tokens.
-
-    Raises:
-        InputError: The store does not say it: it was not made by recipes/prepare_corpus.py.
-    """
+    """Return the bytes of text that the training split was made of; of a part that was split off, by its share of the tokens."""
     read = store.metadata.get("read", {}).get("train")
     if not read or not read["text_bytes"]:
         raise InputError(
             f"{store.path}: does not say how much text it was made of; make it with recipes/prepare_corpus.py"
         )
-    if not store.metadata["settings"]["validation_fraction"] or store.validation is None:
-        return float(read["text_bytes"])
-    return float(read["text_bytes"] * store.train.num_tokens / (store.train.num_tokens + store.validation.num_tokens))
+    train, held_out = store.train.num_tokens, 0
+    if store.metadata["settings"]["validation_fraction"] and store.validation is not None:
+        held_out = store.validation.num_tokens
+    return float(read["text_bytes"] * train / (train + held_out))
 
 
 def main() -> None:
@@ -90,10 +88,9 @@ def main() -> None:
         "machine": describe_machine(),
         "date": time.strftime("%Y-%m-%d"),
     }
-    text = json.dumps(results, indent=2)
-    print(text)
+    print(json.dumps(results, indent=2))
     if measure.results_file:
-        Path(measure.results_file).write_text(text + "\n", encoding="utf-8")
+        write_json(Path(measure.results_file), results)
 
 
 if __name__ == "__main__":

@@ -34,17 +34,7 @@ REPORT_FILE = "new_tokens.json"
 
 @dataclass
 class AddTokensArguments:
-    """Which words, for which model.
-
-    Attributes:
-        model_name_or_path: Checkpoint with its tokenizer (folder or Hub name).
-        output_dir: Folder to write; must not exist or be empty.
-        files: Text of the domain, from which the words are chosen.
-        tokens_file: The words instead, one a line.
-        num_tokens: How many words are chosen, at most.
-        min_frequency: How often a word must stand in the text.
-        text_column, encoding_errors: As for tokenizer/train.py.
-    """
+    """Which words, for which model."""
 
     model_name_or_path: str = field(metadata={"help": "checkpoint with its tokenizer (folder or Hub name)"})
     output_dir: str = field(metadata={"help": "folder to write; must not exist or be empty"})

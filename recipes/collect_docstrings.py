@@ -34,11 +34,6 @@ class CollectArguments:
     num_workers: int = field(default=os.cpu_count() or 1, metadata={"help": "processes that read source files"})
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work.
-
-        Raises:
-            ValueError: a value out of its range.
-        """
         if not 0 < self.validation_fraction < 0.5:
             raise ValueError(f"validation_fraction is {self.validation_fraction}; allowed: between 0 and 0.5")
         if self.num_workers < 1:

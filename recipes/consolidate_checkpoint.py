@@ -16,12 +16,7 @@ from bert_recipes.tokenization.loading import load_tokenizer
 
 @dataclass
 class ConsolidateArguments:
-    """What is read and written.
-
-    Attributes:
-        checkpoint: checkpoint-N of a run under DeepSpeed.
-        output_dir: Folder to write; must not exist or be empty.
-    """
+    """What is read and written."""
 
     checkpoint: str = field(metadata={"help": "checkpoint-N of a run under DeepSpeed"})
     output_dir: str = field(metadata={"help": "folder to write; must not exist or be empty"})

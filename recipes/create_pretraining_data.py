@@ -20,10 +20,9 @@ from pathlib import Path
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import check_pattern
 from bert_recipes.data.instances import check_instance_outputs, write_instances
-from bert_recipes.data.original import OriginalMasking, OriginalPairs, create_training_instances, read_documents
+from bert_recipes.data.original import create_training_instances, read_documents
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.tokenization.loading import load_tokenizer
-from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 @dataclass
@@ -42,6 +41,15 @@ class CreatePretrainingDataArguments:
     masked_lm_prob: float = field(default=0.15, metadata={"help": "share of tokens that is predicted"})
     short_seq_prob: float = field(default=0.1, metadata={"help": "share of documents with a shorter target length"})
 
+    def __post_init__(self) -> None:
+        for name in ("masked_lm_prob", "short_seq_prob"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise InputError(f"--{name}: {getattr(self, name)} given, allowed is 0 to 1")
+        # 8: from there on every input has room for one token of A and one of B, and the drawn shorter lengths differ.
+        for name, least in (("max_seq_length", 8), ("max_predictions_per_seq", 1), ("dupe_factor", 1)):
+            if getattr(self, name) < least:
+                raise InputError(f"--{name}: {getattr(self, name)} given, at least {least} is needed")
+
 
 def main() -> None:
     """Read, pair, mask, write; say how much of what."""
@@ -50,10 +58,6 @@ def main() -> None:
     check_instance_outputs(outputs)
     inputs = find_inputs(args.input_file.split(","))
     tokenizer = load_tokenizer(args.vocab_file, args.do_lower_case)
-    pairing = OriginalPairs(
-        max_seq_length=args.max_seq_length, short_seq_prob=args.short_seq_prob, dupe_factor=args.dupe_factor
-    )
-    masking = make_masking(args, tokenizer)
     documents = read_documents(inputs, tokenizer.encode_ids)
     num_documents, num_sentences = len(documents.lengths), sum(map(len, documents.lengths))
     print(
@@ -68,10 +72,13 @@ def main() -> None:
         )
     instances = create_training_instances(
         documents,
-        pairing,
-        masking,
-        cls_id=tokenizer.cls_token_id,
-        sep_id=tokenizer.sep_token_id,
+        tokenizer,
+        max_seq_length=args.max_seq_length,
+        short_seq_prob=args.short_seq_prob,
+        dupe_factor=args.dupe_factor,
+        masked_lm_prob=args.masked_lm_prob,
+        max_predictions_per_seq=args.max_predictions_per_seq,
+        whole_word=args.do_whole_word_mask,
         rng=random.Random(args.random_seed),
     )
     count = write_instances(
@@ -92,38 +99,18 @@ def translate_absl_flags(argv: Sequence[str]) -> list[str]:
 
 
 def find_inputs(patterns: Sequence[str]) -> list[Path]:
-    """Return the files of all patterns in order, those of one pattern sorted.
-
-    Raises:
-        InputError: A pattern without a file.
-    """
+    """Return the files of all patterns in order, those of one pattern sorted."""
     files: list[Path] = []
     for pattern in patterns:
         check_pattern(pattern)
-        found = (
-            [pattern]
-            if Path(pattern).is_file()
-            else [name for name in sorted(glob.glob(pattern)) if Path(name).is_file()]
-        )
+        names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern))
+        found = [Path(name) for name in names if Path(name).is_file()]
         if not found:
             raise InputError(
                 f"--input_file: no file matches {pattern!r}; give text files or globs, separated by commas"
             )
-        files += map(Path, found)
+        files += found
     return files
-
-
-def make_masking(args: CreatePretrainingDataArguments, tokenizer: OriginalBertTokenizer) -> OriginalMasking:
-    """Bring the flags and the vocabulary together."""
-    pieces = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    return OriginalMasking(
-        masked_lm_prob=args.masked_lm_prob,
-        max_predictions_per_seq=args.max_predictions_per_seq,
-        whole_word=args.do_whole_word_mask,
-        mask_id=tokenizer.mask_token_id,
-        random_word_ids=[number for _, number in pieces],
-        is_continuation=[piece.startswith("##") for piece, _ in pieces],
-    )
 
 
 if __name__ == "__main__":

@@ -18,13 +18,10 @@ def main() -> None:
     """Parse, deduplicate, report."""
     # Here and not above: every process of a task imports this file anew, and needs none of it.
     from bert_recipes.config import parse_arguments
-    from bert_recipes.data.cluster import require_datatrove
-    from bert_recipes.data.deduplicate import DeduplicationArguments
+    from bert_recipes.data import cluster  # noqa: F401 - says which package is missing
+    from bert_recipes.data.deduplicate import DeduplicationArguments, deduplicate, report_file
 
     (arguments,) = parse_arguments(DeduplicationArguments)
-    require_datatrove(("datatrove", "orjson"))
-    from bert_recipes.data.deduplicate import deduplicate, report_file
-
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.
     signal.signal(signal.SIGTERM, _exit)

@@ -13,22 +13,21 @@ import logging
 import shlex
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.sweeps.glue import TASKS, read_runs, write_table
 from bert_recipes.sweeps.sweep import (
-    FineTuning,
+    RunLauncher,
     check_flag_names,
     check_flags,
     check_run,
     choose_seeds,
-    claimed_folder,
+    claim_folder,
     end_with_children,
     finetuning_command,
-    first_flags,
     given_flags,
     hashes_of_files,
     read_sweep,
@@ -79,17 +78,17 @@ def split_quoted(name: str, text: str) -> list[str]:
         raise InputError(f"--{name}: {text!r} cannot be read ({error}); close every quote in it") from error
 
 
-def run_task(args: GlueArguments, name: str, finetuning: FineTuning, seeds: list[int]) -> None:
+def run_task(args: GlueArguments, name: str, launcher: RunLauncher, seeds: list[int]) -> None:
     """Run one task with every seed, or as a sweep."""
     # Imported only now, for it takes seconds.
     from bert_recipes.reports.finish import report_sweep
 
     folder = Path(args.output_dir) / name
     if args.sweep is not None:
-        run_sweep(folder, finetuning, read_sweep(args.sweep, SWEEPS, finetuning.flags), seeds, report_sweep)
+        run_sweep(folder, launcher, read_sweep(args.sweep, SWEEPS, launcher.flags), seeds, report_sweep)
         return
     for seed in seeds:
-        finetuning.run(folder / f"seed-{seed}", ["--seed", str(seed)])
+        launcher.run(folder / f"seed-{seed}", ["--seed", str(seed)])
 
 
 def main() -> None:
@@ -104,19 +103,19 @@ def main() -> None:
     for given in (flags, *special.values()):
         check_flag_names(given, field_types(GlueArguments))
         check_flags(given, ("task", "task_file"))
-    finetuning = FineTuning(finetuning_command(HERE / "finetune.py", args.launch), ())
-    for name in args.tasks:
-        own = [*flags, "--task", name, *special[name]]
-        check_run([*own, *first_flags({} if args.sweep is None else read_sweep(args.sweep, SWEEPS, own))])
+    command = finetuning_command(HERE / "finetune.py", args.launch)
+    launchers = {name: RunLauncher(command, (*flags, "--task", name, *special[name])) for name in args.tasks}
+    for launcher in launchers.values():
+        check_run(launcher.flags, {} if args.sweep is None else read_sweep(args.sweep, SWEEPS, launcher.flags))
     files = hashes_of_files(sum(special.values(), flags))
     settings = {"flags": flags, "task_flags": special, "files": files, "sweep": args.sweep}
     end_with_children()
     folder = Path(args.output_dir)
-    with claimed_folder(folder, "glue_plan.json", settings):
-        for name in args.tasks:
-            run_task(args, name, replace(finetuning, flags=(*flags, "--task", name, *special[name])), seeds)
-        runs = {name: read_runs(folder / name, seeds) for name in TASKS}
-        print(write_table(folder, runs, settings | {"date": time.strftime("%Y-%m-%d")}))
+    claim_folder(folder, "glue_plan.json", settings)
+    for name, launcher in launchers.items():
+        run_task(args, name, launcher, seeds)
+    runs = {name: read_runs(folder / name, seeds) for name in TASKS}
+    print(write_table(folder, runs, settings | {"date": time.strftime("%Y-%m-%d")}))
     print(f"{folder}/glue.md, glue.json")
 
 

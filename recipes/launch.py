@@ -15,12 +15,12 @@ from accelerate.commands import launch
 
 from bert_recipes.errors import run_cli
 from bert_recipes.training.launch import (
+    LAUNCHER_ERRORS,
     SHUTDOWN_SECONDS,
     SHUTDOWN_VARIABLE,
     become,
     checked,
     exit_code_of,
-    launcher_errors,
 )
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     os.environ.setdefault(SHUTDOWN_VARIABLE, str(SHUTDOWN_SECONDS))
     try:
         launch.launch_command(args)
-    except launcher_errors() as error:
+    except LAUNCHER_ERRORS as error:
         sys.exit(exit_code_of(error))
 
 

@@ -19,12 +19,10 @@ def main() -> None:
     """Parse, run or submit, report."""
     # Here and not above: every process of a task imports this file anew, and needs none of it.
     from bert_recipes.config import parse_arguments
-    from bert_recipes.data.cluster import ExecutorArguments, require_datatrove
+    from bert_recipes.data.cluster import ExecutorArguments, prepare_on_cluster
     from bert_recipes.data.prepare import CorpusArguments
 
     corpus, executors = parse_arguments(CorpusArguments, ExecutorArguments)
-    require_datatrove()
-    from bert_recipes.data.cluster import prepare_on_cluster
     from bert_recipes.tokenization.loading import load_tokenizer
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")

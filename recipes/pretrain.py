@@ -22,7 +22,6 @@ from bert_recipes.training.arguments import (
     PreTrainingArguments,
     plan_phases,
 )
-from bert_recipes.training.quickstart import build_quickstart
 from bert_recipes.training.resume import check_output_dir, prepare_output_dir
 
 
@@ -43,7 +42,7 @@ def main() -> None:
     from bert_recipes.reports.finish import finish_run
     from bert_recipes.reports.page import pretraining_table
     from bert_recipes.training.launch import run_on_main_process
-    from bert_recipes.training.pretraining import load_model, load_phases, make_trainer
+    from bert_recipes.training.pretraining import build_quickstart, load_model, load_phases, make_trainer
     from bert_recipes.training.run import (
         check_launch,
         describe_checkpoint,

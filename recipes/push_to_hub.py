@@ -16,7 +16,6 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import PushError, run_cli
 from bert_recipes.hub import (
     MAIN,
-    FlagNames,
     ModelFiles,
     PushTarget,
     check_full_name,
@@ -32,19 +31,7 @@ from bert_recipes.hub import (
 
 @dataclass
 class PushArguments:
-    """What is pushed where.
-
-    Attributes:
-        run: Folder of a finished run, a checkpoint, or any model folder.
-        repo: owner/name.
-        revision: Branch; made where there is none.
-        private: What a new repository is: true, false, or null (what the owner's default is).
-        tags: Added to those of the model card.
-        checkpoints: Also the models of the complete checkpoints in the folder.
-        overwrite: Another model that lies in the repository is replaced.
-        message: Of the commit.
-        dry_run: List what would be uploaded, and ask nobody.
-    """
+    """What is pushed where."""
 
     run: str = field(metadata={"help": "folder of a finished run or of a checkpoint"})
     repo: str = field(metadata={"help": "owner/name on the Hub"})
@@ -82,8 +69,7 @@ def main() -> None:
         return
     warn_of_what_is_seen(model, args.private)
     run_ids = frozenset() if model.run_id is None else frozenset({model.run_id})
-    flags = FlagNames("--repo", "--revision", "--private", "--overwrite")
-    wanted = PushTarget(args.repo, args.revision, args.private, args.overwrite, run_ids, flags)
+    wanted = PushTarget(args.repo, args.revision, args.private, args.overwrite, run_ids)
     target = open_target(wanted, later="try again later with the same command", hash_weights=model.hash_weights)
     if CARD_FILE in model.files and args.revision in (None, MAIN):
         from bert_recipes.reports.card import name_repository  # takes seconds, and few folders have a card of ours
@@ -92,11 +78,11 @@ def main() -> None:
         model = collect_files(model.folder, with_checkpoints=args.checkpoints)
     message = args.message or ("Upload of a model" if model.step is None else f"Upload of step {model.step}")
     try:
-        done = push(target, model, message, tags=args.tags or ())
+        url = push(target, model, message, tags=args.tags or ())
     except PushError as error:
         command = push_command(model.folder, target, args.tags or ())
         raise PushError(f"{error}; what is uploaded already is not sent again: {command}") from error
-    print(f"{done.url} ({'commit ' + done.commit[:8] if done.is_new else 'it had all of it'})")
+    print(url)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.sweeps.sweep import (
-    FineTuning,
+    RunLauncher,
     check_flag_names,
     choose_seeds,
     end_with_children,
@@ -54,12 +54,12 @@ def main() -> None:
 
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     check_flag_names(flags, field_types(SweepArguments))
-    grid = read_sweep(args.sweep, HERE / "configs" / "sweep", flags, with_ranges=args.num_trials is not None)
+    grid = read_sweep(args.sweep, HERE / "configs" / "sweep", flags, is_search=args.num_trials is not None)
     seeds = choose_seeds(args.num_seeds, args.seeds)
-    finetuning = FineTuning(finetuning_command(HERE / "finetune.py", args.launch), tuple(flags))
+    launcher = RunLauncher(finetuning_command(HERE / "finetune.py", args.launch), tuple(flags))
     end_with_children()
     folder = Path(args.output_dir)
-    print(run_sweep(folder, finetuning, grid, seeds, report_sweep, metric=args.metric, num_trials=args.num_trials))
+    print(run_sweep(folder, launcher, grid, seeds, report_sweep, metric=args.metric, num_trials=args.num_trials))
     # A page that cannot be made is a warning.
     files = [name for name in ("report.html", "sweep.json") if (folder / name).is_file()]
     print(f"{args.output_dir}/{', '.join(files)}; the best run: {args.output_dir}/best")

@@ -35,8 +35,8 @@ def main() -> None:
 
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     folder = Path(target.run_dir)
-    is_fine_tuned = check_card(folder, given, overwrite=target.overwrite).is_fine_tuned
-    if target.probe and not is_fine_tuned:
+    card = check_card(folder, given, overwrite=target.overwrite)
+    if target.probe and card.task is None:
         refresh_probe(folder)
     print(write_card(folder, given, overwrite=target.overwrite))
 

@@ -99,8 +99,8 @@ def small_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             own = rng.integers(5, len(tokenizer), 12)
             sentences = [rng.choice(own, rng.integers(3, 15)).tolist() for _ in range(rng.integers(4, 30))]
             writer.add_document("train" if number < 40 else "validation", sentences)
-        tokenizer.save_pretrained(writer.tokenizer_folder)
         writer.finish()
+    tokenizer.save_pretrained(folder / "store" / "tokenizer")
     return folder / "store"
 
 

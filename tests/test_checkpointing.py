@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,17 @@ from bert_recipes.checkpointing import (
     MANIFEST_FILE,
     PROGRESS_FILE,
     STATE_FILE,
-    aside_of,
+    check_checkpoint,
+    commit,
     last_complete,
     list_checkpoints,
-    put_in_place,
     read_step,
     remove_leftovers,
+    retire_later_checkpoints,
     rotate,
-    seal,
-    set_aside_later,
+    staging_dir,
     why_incomplete,
+    write_manifest,
 )
 from bert_recipes.errors import InputError
 
@@ -40,9 +42,9 @@ def write_parts(folder: Path, step: int) -> Path:
 
 def save(run: Path, step: int) -> Path:
     target = run / f"checkpoint-{step}"
-    written = write_parts(aside_of(run) / target.name, step)
-    seal(written)
-    put_in_place(written, target)
+    written = write_parts(staging_dir(run) / target.name, step)
+    write_manifest(written)
+    commit(written, target)
     return target
 
 
@@ -86,31 +88,37 @@ def test_whatever_is_damaged_is_seen_and_the_one_before_is_taken(tmp_path: Path,
     )  # then another file is not what it says
     found, passed = last_complete(tmp_path)
     assert found == good
-    assert [(each.path, each.reason) for each in passed] == [(bad, reason)]
+    assert passed == [(bad, reason)]
 
 
-def test_files_without_a_manifest_are_no_checkpoint(tmp_path: Path):
-    """What stock writes straight into the folder, and what a kill leaves of it."""
-    write_parts(tmp_path / "checkpoint-3", 3)
-    assert last_complete(tmp_path)[0] is None
-    assert "no manifest.json" in str(why_incomplete(tmp_path / "checkpoint-3"))
-
-
-def test_a_model_alone_is_nothing_to_go_on_from(tmp_path: Path):
-    written = write_parts(aside_of(tmp_path) / "checkpoint-3", 3)
+def test_files_without_a_manifest_and_a_model_alone_are_no_checkpoint(tmp_path: Path):
+    """What stock writes straight into the folder, what a kill leaves of it; what no run can be resumed from."""
+    written = write_parts(tmp_path / "checkpoint-3", 3)
+    assert "no manifest.json" in str(why_incomplete(written))
     (written / "scheduler.pt").unlink()
-    seal(written)
-    put_in_place(written, tmp_path / "checkpoint-3")
-    assert "no scheduler.pt" in str(why_incomplete(tmp_path / "checkpoint-3"))
+    write_manifest(written)
+    assert "no scheduler.pt" in str(why_incomplete(written))
+    assert last_complete(tmp_path)[0] is None
 
 
 @pytest.mark.parametrize(
-    "content", ["[]", "{}", '{"files": [], "format": 1, "format_version": 1}', "\x00", '{"files"']
+    "content",
+    [
+        "[]",
+        "{}",
+        '{"files": [], "format": 1, "format_version": 1}',
+        "\x00",
+        '{"files"',
+        '{"files": {}, "format": "x"}',
+    ],
 )
 def test_a_manifest_that_is_none_is_a_reason_and_no_traceback(tmp_path: Path, content: str):
     checkpoint = save(tmp_path, 1)
+    # What every version before has written, and this one must read.
+    expected = {"format": "bert-recipes checkpoint", "format_version": 1}
+    assert expected.items() <= json.loads((checkpoint / MANIFEST_FILE).read_text()).items()
     (checkpoint / MANIFEST_FILE).write_text(content)
-    assert why_incomplete(checkpoint) is not None
+    assert why_incomplete(checkpoint) == "manifest.json is damaged or of another format"
 
 
 def test_ten_comes_after_nine(tmp_path: Path):
@@ -152,9 +160,9 @@ def test_rotation_never_removes_the_last_good_one(tmp_path: Path):
 
 
 def test_a_kill_while_a_checkpoint_is_replaced_leaves_the_old_one(tmp_path: Path):
-    """Between the two renames of `put_in_place`."""
+    """Between the two renames of `commit`."""
     save(tmp_path, 2).rename(tmp_path / ".aside-old-checkpoint-2")
-    write_parts(aside_of(tmp_path) / "checkpoint-2", 2)
+    write_parts(staging_dir(tmp_path) / "checkpoint-2", 2)
     remove_leftovers(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
     assert why_incomplete(tmp_path / "checkpoint-2") is None
@@ -165,7 +173,7 @@ def test_later_checkpoints_are_set_aside_and_do_not_count(tmp_path: Path):
         save(tmp_path, step)
     save(tmp_path, 300).rename(tmp_path / "abandoned-checkpoint-300")  # of an earlier time
     save(tmp_path, 300)
-    moved = set_aside_later(tmp_path, tmp_path / "checkpoint-100")
+    moved = retire_later_checkpoints(tmp_path, tmp_path / "checkpoint-100")
     assert [path.name for path in moved] == ["abandoned-checkpoint-200", "abandoned-checkpoint-300"]
     save(tmp_path, 110)
     rotate(tmp_path, 2, keep=[tmp_path / "checkpoint-110"])
@@ -175,7 +183,7 @@ def test_later_checkpoints_are_set_aside_and_do_not_count(tmp_path: Path):
 
 def test_what_a_kill_leaves_is_removed_and_nothing_else(tmp_path: Path):
     save(tmp_path, 1)
-    write_parts(aside_of(tmp_path) / "checkpoint-2", 2)
+    write_parts(staging_dir(tmp_path) / "checkpoint-2", 2)
     (tmp_path / ".aside-old-checkpoint-0").mkdir()
     (tmp_path / "run.yaml").write_text("size: tiny\n")
     remove_leftovers(tmp_path)
@@ -186,3 +194,41 @@ def test_a_state_without_a_step_is_refused(tmp_path: Path):
     (tmp_path / STATE_FILE).write_text("{}")
     with pytest.raises(InputError, match="no global_step"):
         read_step(tmp_path)
+
+
+# A checkpoint that cannot be taken is said before anything is loaded, with what can be instead
+
+
+def test_a_run_that_still_trains_is_said_and_its_newest_complete_checkpoint_named(
+    tiny_checkpoint: Path, tmp_path: Path
+):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.yaml").write_text("seed: 1\n")
+    with pytest.raises(
+        InputError, match=r"a run that has not come to its end, .*; it has no complete checkpoint yet$"
+    ):
+        check_checkpoint(str(run))
+    for step in (2, 4, 6):
+        checkpoint = shutil.copytree(tiny_checkpoint, run / f"checkpoint-{step}")
+        for name in ("optimizer.pt", "scheduler.pt", "progress.json", "rng_state.pth"):
+            (checkpoint / name).write_bytes(b"{}")
+        (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+        (checkpoint / "run.yaml").write_text("seed: 1\n")
+        if step != 6:  # killed while it was written
+            write_manifest(checkpoint)
+    with pytest.raises(InputError, match=r"its newest complete checkpoint is .*/run/checkpoint-4$"):
+        check_checkpoint(str(run))
+    check_checkpoint(str(run / "checkpoint-4"))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [[], ["run.yaml", "all_results.json"], ["run.yaml", "trainer_state.json"]],
+    ids=["any-folder", "a-run-at-its-end", "a-checkpoint"],
+)
+def test_a_folder_that_is_no_run_under_way_is_asked_for_a_checkpoint(tmp_path: Path, files: list[str]):
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"has no config\.json; give a checkpoint folder$"):
+        check_checkpoint(str(tmp_path))

@@ -19,7 +19,10 @@ SETUP_FILES = sorted(
     path for folder in ("recipes", "tokenizer", "accelerate_configs") for path in (ROOT / folder).rglob("*.yaml")
 )
 SCRIPTS = sorted(
-    [*(ROOT / "recipes").glob("*.py"), *(ROOT / "tokenizer").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    path
+    for folder in ("recipes", "tokenizer", "benchmarks")
+    for path in (ROOT / folder).glob("*.py")
+    if "__main__" in path.read_text(encoding="utf-8")  # benchmarks/ has modules that several scripts share
 )
 
 # What CONFIG=name of a make target stands for, and the script that gets ARGS.

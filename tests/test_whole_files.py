@@ -9,7 +9,7 @@ import pytest
 
 from bert_recipes.data.instances import check_instance_outputs, write_instances
 from bert_recipes.errors import InputError
-from bert_recipes.files import build_once, new_folder, write_json
+from bert_recipes.files import atomic_dir, build_once, write_json
 from bert_recipes.finetuning.prediction import replacing
 from bert_recipes.tokenization.loading import check_tokenizer_folder, load_tokenizer, write_tokenizer_folder
 
@@ -75,7 +75,7 @@ def test_folders_keep_links(tmp_path: Path, tiny_checkpoint: Path):
     for name in ("model", "tokenizer"):
         (tmp_path / f"{name} on disk").mkdir()
         (tmp_path / name).symlink_to(f"{name} on disk")
-    with new_folder(tmp_path / "model") as folder:
+    with atomic_dir(tmp_path / "model") as folder:
         (folder / "file").write_text("a")
     tokenizer = load_tokenizer(tiny_checkpoint)
     for _ in range(2):

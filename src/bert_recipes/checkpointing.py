@@ -1,7 +1,7 @@
-"""Checkpoints that cannot lie: written aside, described by a manifest, and only then given their name.
+"""What lies in a run's folder: checkpoints that are complete or absent, the run's id, whether the card is generated.
 
-A folder `checkpoint-N` exists when all of it is on the disk, or not at all: a process may be killed, a machine may lose its
-power at any instant. What its files hold is written down with sizes and hashes, so that a damaged one is seen before it is read.
+A folder `checkpoint-N` is written under another name, described by a manifest of sizes and hashes, and only then renamed: a
+process may be killed, a machine may lose its power at any instant.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import shutil
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
@@ -30,177 +28,122 @@ from bert_recipes.hub_access import is_hub_name, why_unreachable
 
 logger = logging.getLogger(__name__)
 
-MANIFEST_FILE = "manifest.json"
-FORMAT, FORMAT_VERSION = "bert-recipes checkpoint", 1
-# What a run goes on from, beside weights and optimiser in the form of its engine: the Trainer's state, and what it forgets.
+MANIFEST_FILE, IDENTITY_FILE, CARD_FILE = "manifest.json", "run_identity.json", "README.md"
+TASK_FILE, SWEEP_FILE = "task.yaml", "sweep.json"
+_MANIFEST = {"format": "bert-recipes checkpoint", "format_version": 1}
+_IDENTITY = {"format": "bert-recipes run"}
+# What a run is resumed from, beside weights and optimiser in the form of its engine: the Trainer's state, and what it forgets.
 STATE_FILE, PROGRESS_FILE = "trainer_state.json", "progress.json"
 _REQUIRED = (STATE_FILE, PROGRESS_FILE, "scheduler.pt")
-_NAME = re.compile(r"checkpoint-(\d+)")
 # Begins the names of folders that are being written or deleted: nothing in them counts.
 ASIDE_PREFIX = ".aside-"
-ABANDONED_PREFIX = "abandoned-"
+_SEAL = re.compile(r"\n*<!-- bert-recipes: SHA-256 of the text above [0-9a-f]{64} -->\s*$")
 
 
-@dataclass(frozen=True)
-class PassedOver:
-    """A folder that is no complete checkpoint.
-
-    Attributes:
-        path: The folder.
-        reason: What is wrong with it.
-    """
-
-    path: Path
-    reason: str
+# Checkpoints
 
 
-def aside_of(run_folder: Path) -> Path:
+def staging_dir(run_folder: Path) -> Path:
     """The folder in which a run's next checkpoint is written."""
     return run_folder / f"{ASIDE_PREFIX}saving"
 
 
-def seal(folder: Path) -> None:
-    """Write everything in a folder down to the disk, and a manifest of it.
-
-    Args:
-        folder: A checkpoint that is not yet called so.
-    """
+def write_manifest(folder: Path) -> None:
+    """Write everything in a folder down to the disk, and a manifest of it."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
     files = {
-        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": hash_of(path)}
-        for path in _files_of(folder)
+        path.relative_to(folder).as_posix(): {"size": path.stat().st_size, "sha256": hash_of(path)} for path in paths
     }
-    write_json(folder / MANIFEST_FILE, {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files})
+    write_json(folder / MANIFEST_FILE, {**_MANIFEST, "files": files})
     sync_paths([*folder.rglob("*"), folder])
 
 
-def put_in_place(aside: Path, target: Path) -> None:
-    """Give a sealed folder its name; one of that name is deleted.
-
-    Args:
-        aside: The sealed folder.
-        target: `checkpoint-N` in the same run folder.
-    """
+def commit(staged: Path, target: Path) -> None:
+    """Give a folder with a manifest its name, `checkpoint-N` in the run's folder; one of that name is deleted."""
     old = target.with_name(f"{ASIDE_PREFIX}old-{target.name}")
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
         target.rename(old)
-    aside.rename(target)
+    staged.rename(target)
     sync_paths([target.parent])
     shutil.rmtree(old, ignore_errors=True)
 
 
-def why_incomplete(folder: Path) -> str | None:
-    """Why a folder is no complete checkpoint; None if it is. Reads all of it.
-
-    Args:
-        folder: Any path.
-    """
-    reason = _why_not_sound(folder)
-    if reason is not None:
-        return reason
-    for name, facts in _read_manifest(folder).items():
-        if hash_of(folder / name) != facts["sha256"]:
+def why_incomplete(folder: Path, *, reads_all: bool = True) -> str | None:
+    """Why a folder is no complete checkpoint; None if it is. `reads_all` False: as far as names and sizes say."""
+    if not folder.is_dir():
+        return "there is no such folder"
+    try:
+        content = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        files = {name: (facts["size"], facts["sha256"]) for name, facts in content["files"].items()}
+        is_known = _MANIFEST.items() <= content.items()
+    except FileNotFoundError:
+        return f"it has no {MANIFEST_FILE}: its writing was interrupted, or it was not written by this project"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        is_known = False
+    if not is_known:
+        return f"{MANIFEST_FILE} is damaged or of another format"
+    for name in _REQUIRED:
+        if name not in files:
+            return f"it has no {name}: a model alone, from which no run is resumed"
+    for name, (size, _) in files.items():
+        if not (folder / name).is_file():
+            return f"{name} is missing"
+        if (found := (folder / name).stat().st_size) != size:
+            return f"{name} has {found} bytes instead of {size}"
+    for name, (_, sha256) in files.items() if reads_all else ():
+        if hash_of(folder / name) != sha256:
             return f"{name} is not what was written (its hash differs)"
     return None
 
 
-def _why_not_sound(folder: Path) -> str | None:
-    """Why a folder cannot be complete, as far as names and sizes say."""
-    if not folder.is_dir():
-        return "there is no such folder"
-    try:
-        files = _read_manifest(folder)
-    except FileNotFoundError:
-        return f"it has no {MANIFEST_FILE}: its writing was interrupted, or it was not written by this project"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{MANIFEST_FILE} is damaged or of another format ({type(error).__name__})"
-    for name in (*_REQUIRED, *files):
-        if name not in files:
-            return f"it has no {name}: a model alone, which no run goes on from"
-        path = folder / name
-        if not path.is_file():
-            return f"{name} is missing"
-        if path.stat().st_size != files[name]["size"]:
-            return f"{name} has {path.stat().st_size:,} bytes instead of {files[name]['size']:,}"
-    return None
-
-
-def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
-    """File -> size and hash."""
-    content = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-    if (content["format"], content["format_version"]) != (FORMAT, FORMAT_VERSION):
-        raise ValueError("another format")
-    return {
-        name: {"size": int(facts["size"]), "sha256": str(facts["sha256"])} for name, facts in content["files"].items()
-    }
-
-
 def list_checkpoints(run_folder: Path) -> list[Path]:
     """The folders `checkpoint-N` of a run by step, complete or not."""
-    found = {}
-    for path in run_folder.glob("checkpoint-*"):
-        match = _NAME.fullmatch(path.name)
-        if match and path.is_dir():
-            found[int(match[1])] = path
-    return [path for _, path in sorted(found.items())]
+    found = [path for path in run_folder.glob("checkpoint-*") if path.is_dir() and path.name[11:].isdecimal()]
+    return sorted(found, key=lambda path: int(path.name[11:]))
 
 
-def last_complete(run_folder: Path) -> tuple[Path | None, list[PassedOver]]:
-    """The newest complete checkpoint of a run, and the newer ones that are not.
-
-    Args:
-        run_folder: output_dir.
-    """
-    passed: list[PassedOver] = []
+def last_complete(run_folder: Path) -> tuple[Path | None, list[tuple[Path, str]]]:
+    """The newest complete checkpoint of a run, and the newer ones that are not, each with the reason."""
+    incomplete: list[tuple[Path, str]] = []
     for path in reversed(list_checkpoints(run_folder)):
         reason = why_incomplete(path)
         if reason is None:
-            return path, passed
-        passed.append(PassedOver(path, reason))
-    return None, passed
+            return path, incomplete
+        incomplete.append((path, reason))
+    return None, incomplete
 
 
 def rotate(run_folder: Path, limit: int | None, keep: Collection[Path] = ()) -> None:
-    """Delete the oldest checkpoints.
+    """Delete the oldest checkpoints but `limit` (None or 0: all stay), the newest complete one and those to `keep`.
 
-    Args:
-        run_folder: output_dir.
-        limit: How many to leave; None or 0: all. Damaged ones do not count: the newest that is whole always stays.
-        keep: Never deleted: the best one.
+    Damaged ones do not count.
     """
     if not limit or limit < 0:
         return
-    kept = {path.resolve() for path in keep}
-    # By what can be seen without reading all of it: this is done at every save.
-    sound = [path for path in list_checkpoints(run_folder) if _why_not_sound(path) is None]
-    kept |= {path.resolve() for path in sound[-1:]}
-    spare = [path for path in sound if path.resolve() not in kept]
-    for path in spare[: max(0, len(sound) - max(limit, len(kept)))]:
+    # Without reading all of them: this is done at every save.
+    complete = [path for path in list_checkpoints(run_folder) if why_incomplete(path, reads_all=False) is None]
+    kept = {path.resolve() for path in (*keep, *complete[-1:])}
+    spare = [path for path in complete if path.resolve() not in kept]
+    for path in spare[: max(0, len(complete) - max(limit, len(kept)))]:
         # First its name goes: what is half deleted is not called a checkpoint.
         doomed = path.with_name(f"{ASIDE_PREFIX}old-{path.name}")
         path.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def set_aside_later(run_folder: Path, checkpoint: Path) -> list[Path]:
-    """Take the name from the checkpoints after one that a run goes on from: they are another future of it, or damaged.
+def retire_later_checkpoints(run_folder: Path, checkpoint: Path) -> list[Path]:
+    """Rename those after the one from which a run is resumed: they are another future of it, or damaged.
 
-    Otherwise they would count as the newest ones, and those that the run writes now as old ones to be deleted.
-
-    Args:
-        run_folder: output_dir.
-        checkpoint: Of the same folder.
-
-    Returns:
-        Where they are now: `abandoned-checkpoint-N`; one that was abandoned before them at the same step is deleted.
+    Otherwise they would count as the newest ones, and those that the run writes now as old ones to be deleted. Returns where
+    they are now, `abandoned-checkpoint-N`; one that was abandoned before them at the same step is deleted.
     """
     moved = []
     checkpoints = list_checkpoints(run_folder)
     for path in checkpoints[checkpoints.index(run_folder / checkpoint.name) + 1 :]:
-        target = path.with_name(f"{ABANDONED_PREFIX}{path.name}")
+        target = path.with_name(f"abandoned-{path.name}")
         shutil.rmtree(target, ignore_errors=True)
-        path.rename(target)
-        moved.append(target)
+        moved.append(path.rename(target))
     return moved
 
 
@@ -216,39 +159,30 @@ def remove_leftovers(run_folder: Path) -> None:
 
 
 def read_step(checkpoint: Path) -> int:
-    """Optimiser steps that a complete checkpoint's model has done."""
+    """Optimiser steps that a checkpoint's model has done."""
     try:
         return int(json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8"))["global_step"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{checkpoint / STATE_FILE}: no global_step in it; it is no state of a Trainer") from error
 
 
-def _files_of(folder: Path) -> Iterator[Path]:
-    yield from sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
-
-
-IDENTITY_FILE = "run_identity.json"
-FORMAT = "bert-recipes run"
+# The run's id and its card
 
 
 def parse_run_id(text: str) -> str | None:
-    """The run's number out of the text of its file; None where it says nothing of one."""
+    """The run's id out of the text of its file, from wherever; None where it holds none."""
     try:
         content = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or not _IDENTITY.items() <= content.items():
         return None
     run_id = content.get("run_id")
     return run_id if isinstance(run_id, str) and run_id else None
 
 
 def read_run_id(folder: Path) -> str | None:
-    """The run that a folder's model comes from; None where nobody knows.
-
-    Args:
-        folder: A run, a checkpoint, or anything else.
-    """
+    """The run that the model in a folder (a run, a checkpoint or anything else) comes from; None where nobody knows."""
     try:
         return parse_run_id((folder / IDENTITY_FILE).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
@@ -256,27 +190,17 @@ def read_run_id(folder: Path) -> str | None:
 
 
 def write_run_id(path: Path, run_id: str) -> None:
-    """Write a run's number."""
-    write_json(path, {"format": FORMAT, "run_id": run_id})
+    """Write a run's id."""
+    write_json(path, {**_IDENTITY, "run_id": run_id})
 
 
 def keep_run_id(folder: Path, checkpoint: Path | None) -> str:
-    """The number of the run in a folder, or of the checkpoint that it goes on from; a new one for a new run.
-
-    Args:
-        folder: output_dir; gets the file where it has none.
-        checkpoint: What the run goes on from.
-    """
+    """The id of the run in a folder, or of the checkpoint that it is resumed from; otherwise a new one is written there."""
     run_id = read_run_id(folder)
     if run_id is None:
-        known = None if checkpoint is None else read_run_id(checkpoint)
-        run_id = known or uuid.uuid4().hex
+        run_id = (checkpoint and read_run_id(checkpoint)) or uuid.uuid4().hex
         write_run_id(folder / IDENTITY_FILE, run_id)
     return run_id
-
-
-CARD_FILE = "README.md"
-_SEAL = re.compile(r"\n*<!-- bert-recipes: SHA-256 of the text above [0-9a-f]{64} -->\s*$")
 
 
 def seal_card(text: str) -> str:
@@ -296,39 +220,35 @@ def is_generated_card(folder: Path) -> bool:
     return text == seal_card(text)
 
 
+# A checkpoint that a user names
+
+
 def check_checkpoint(name: str) -> bool:
-    """See that a checkpoint is there, before anything heavy is done.
-
-    Args:
-        name: Folder or Hub name.
-
-    Returns:
-        Whether only the local Hub cache can be asked for it.
-    """
+    """See that a folder or a Hub name is a checkpoint, before anything heavy; returns whether only the Hub's cache can be asked."""
+    folder, where = Path(name), f"model_name_or_path: {name}"
     if not name.strip():
         raise InputError("model_name_or_path is empty; give a checkpoint folder or a Hub name")
-    folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
-            raise InputError(f"model_name_or_path: {name} {_why_no_model(folder)}")
+            raise InputError(f"{where} {_why_no_model(folder)}")
         if not any((folder / file).is_file() for file in ("model.safetensors", "model.safetensors.index.json")):
-            raise InputError(f"model_name_or_path: {name} has no model.safetensors; no other weights are opened")
+            raise InputError(f"{where} has no model.safetensors; no other weights are opened")
         return False
     if not is_hub_name(name):
         raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name")
     reason = why_unreachable()
     if reason is not None and not isinstance(try_to_load_from_cache(name, "config.json"), str):
-        where = f"no folder {name}, no model of that name in the local Hub cache"
-        raise InputError(f"model_name_or_path: {where}, and {reason}; give a checkpoint folder")
+        raise InputError(
+            f"model_name_or_path: no folder {name}, no model of that name in the local Hub cache, and {reason}; give a "
+            "checkpoint folder"
+        )
     return reason is not None
 
 
 def _why_no_model(folder: Path) -> str:
-    """What is said of a folder without config.json: a run writes its model at its end."""
-    # A finished run has results; a checkpoint of one has a state.
-    if not (folder / "run.yaml").is_file() or any(
-        (folder / file).is_file() for file in ("all_results.json", STATE_FILE)
-    ):
+    # A run writes its model at its end; a finished run has results, a checkpoint of one has a state.
+    is_ended = any((folder / file).is_file() for file in ("all_results.json", STATE_FILE))
+    if is_ended or not (folder / "run.yaml").is_file():
         return "has no config.json; give a checkpoint folder"
     newest, _ = last_complete(folder)
     instead = "it has no complete checkpoint yet" if newest is None else f"its newest complete checkpoint is {newest}"
@@ -350,6 +270,3 @@ def opening(name: str) -> Iterator[None]:
 def warn_once(message: str, *values: object) -> None:
     """Warn in the main process only: the others have the same settings."""
     logger.log(logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.DEBUG, message, *values)
-
-
-TASK_FILE, SWEEP_FILE = "task.yaml", "sweep.json"

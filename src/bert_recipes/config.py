@@ -1,13 +1,10 @@
-"""A flat YAML file and ``--field value`` to dataclasses, and back.
+"""A flat YAML file and ``--field value`` to dataclasses, and back: the one place that knows argparse and YAML.
 
-The one place that knows argparse, and with `config_file` the one that knows YAML. Values are read by the type of the
-field that they are for, from the text in the file or on the command line, so that both mean the same: ``2e-5`` is a float, ``no`` is the text "no"
-for ``eval_strategy`` and False for ``bf16``, ``012`` is twelve. Whatever cannot be read is one line that names the
-file, the line, the key, what was given and what is allowed.
+Values are read by the type of the field that they are for, from their text, so that a file and the command line mean the
+same: ``2e-5`` is a float, ``no`` is the text "no" for ``eval_strategy`` and False for ``bf16``, ``012`` is twelve.
 """
 
-from __future__ import annotations
-
+import contextlib
 import dataclasses
 import difflib
 import enum
@@ -18,8 +15,7 @@ import os
 import re
 import sys
 import types
-from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter
-from argparse import Namespace as ArgumentNamespace
+from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -28,339 +24,26 @@ import yaml
 from transformers.hf_argparser import HfArgumentParser
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import written_aside
-
-
-NULL_WORDS = frozenset({"null", "Null", "NULL", "None", "~", ""})
-TRUE_WORDS = frozenset({"true", "yes", "on", "t", "y", "1"})
-FALSE_WORDS = frozenset({"false", "no", "off", "f", "n", "0"})
-
-
-def field_types(dataclass_type: type) -> dict[str, Any]:
-    """Return {name: annotation} of the fields that can be given, in their order."""
-    hints = get_type_hints(dataclass_type)
-    return {field.name: hints[field.name] for field in dataclasses.fields(dataclass_type) if field.init}
-
-
-def members(hint: Any) -> tuple[Any, ...]:
-    """Return the alternatives of a union, None included, or the annotation itself."""
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def accepts_list(hint: Any) -> bool:
-    """Tell whether a list is one of the alternatives."""
-    return any(_origin(member) is list for member in members(hint))
-
-
-def accepts_mapping(hint: Any) -> bool:
-    """Tell whether a mapping is one of the alternatives."""
-    return any(_origin(member) is dict for member in members(hint))
-
-
-def is_only_list(hint: Any) -> bool:
-    """Tell whether a single value has to be wrapped in a list: no other alternative could take it."""
-    return all(_origin(member) is list or member is types.NoneType for member in members(hint))
-
-
-def is_flag(hint: Any) -> bool:
-    """Tell whether the field's name alone, without a value, can mean True."""
-    return bool in members(hint) and str not in members(hint)
-
-
-def element_type(hint: Any) -> Any:
-    """Return the type of a list's elements; text where the annotation does not say."""
-    lists = [member for member in members(hint) if _origin(member) is list]
-    return next(iter(get_args(lists[0])), str)
-
-
-def read_text(hint: Any, text: str, *, is_quoted: bool = False) -> Any:
-    """Read a text as the field's type.
-
-    Args:
-        hint: the field's annotation. In ``SomeEnum | str`` the enumeration counts, as for `HfArgumentParser`.
-        text: what was given.
-        is_quoted: the text stood in quotes, so that ``"null"`` and ``"true"`` are text where text is allowed.
-
-    Returns:
-        The value: an enumeration's member, bool, int, float, dict (from JSON), `Path`, str, or None.
-
-    Raises:
-        ValueError: no alternative of the type takes the text; the message says what was given and what is allowed.
-
-    Example:
-        >>> read_text(float | None, "2e-5"), read_text(float | None, "null"), read_text(bool, "no")
-        (2e-05, None, False)
-    """
-    alternatives = members(hint)
-    if is_quoted and str in alternatives and not any(_choices(member) for member in alternatives) and _is_sound(text):
-        return text
-    if types.NoneType in alternatives and text in NULL_WORDS and not is_quoted:
-        return None
-    if any(isinstance(member, type) and issubclass(member, enum.Enum) for member in alternatives):
-        alternatives = tuple(member for member in alternatives if member is not str)
-    if is_only_list(hint):
-        return [read_text(element_type(hint), text, is_quoted=is_quoted)]
-    for member in sorted(alternatives, key=_width):
-        try:
-            return _read_as(member, text, beside_text=str in alternatives)
-        except (ValueError, TypeError):
-            continue
-    raise ValueError(f"expected {describe(hint)}, got {text!r}{_hint(alternatives, text)}")
-
-
-def to_plain(value: Any) -> Any:
-    """Return a field's value in the types that YAML and JSON have; what has no such form is returned as it is.
-
-    Example:
-        >>> to_plain({"strategy": IntervalStrategy.NO, "folder": Path("runs")})
-        {'strategy': 'no', 'folder': 'runs'}
-    """
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Path):
-        return str(value)
-    # transformers' nested settings (AcceleratorConfig) are objects once they are resolved.
-    if hasattr(value, "to_dict"):
-        value = value.to_dict()
-    if isinstance(value, dict):
-        return {key: to_plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_plain(item) for item in value]
-    return value
-
-
-def describe(hint: Any) -> str:
-    """Say in words what a field takes, every choice of it."""
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
-    words |= {types.NoneType: "null", dict: "a mapping", list: "a list"}
-    parts = []
-    for member in members(hint):
-        choices = _choices(member)
-        if choices:
-            parts.append("one of " + ", ".join(choices))
-        elif member is str and any(_choices(other) for other in members(hint)):
-            continue
-        else:
-            parts.append(words.get(_origin(member), f"a {getattr(member, '__name__', member)} (only from Python)"))
-    return " or ".join(parts)
-
-
-def _origin(hint: Any) -> Any:
-    return get_origin(hint) or hint
-
-
-def _choices(hint: Any) -> dict[str, Any]:
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return {str(member.value): member for member in hint}
-    return {str(value): value for value in get_args(hint)} if get_origin(hint) is Literal else {}
-
-
-def _width(hint: Any) -> int:
-    """The order in which the alternatives are tried: those that take the fewest texts first."""
-    order = [types.NoneType, bool, int, float, dict, list, Path, str]
-    return order.index(_origin(hint)) if _origin(hint) in order else -1
-
-
-def _read_as(hint: Any, text: str, *, beside_text: bool) -> Any:
-    kind = _origin(hint)
-    choices = _choices(hint)
-    if choices:
-        # Literal[False] is written "false" in YAML and "False" on a command line.
-        return choices[text] if text in choices else _pick(choices, text.capitalize())
-    if kind is bool:
-        return _read_bool(text, ({"true"}, {"false"}) if beside_text else (TRUE_WORDS, FALSE_WORDS))
-    if kind is float and text.lower().lstrip("+-") in (".inf", ".nan"):
-        return float(text.replace(".", ""))
-    if kind is dict:
-        return _read_json_object(text)
-    if kind is str and text in ("true", "True", "false", "False"):
-        raise ValueError("a truth value where text is expected: more likely a mistake")
-    if kind in (str, Path) and not _is_sound(text):
-        raise ValueError("most texts become paths or are written to files, and this one cannot")
-    if kind in (int, float, Path, str):
-        return kind(text)
-    raise TypeError(f"{kind} has no form as text")
-
-
-def _is_sound(text: str) -> bool:
-    """Tell whether a text can be a path: the system takes no NUL and no half of a surrogate pair."""
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-
-
-def _pick(choices: dict[str, Any], text: str) -> Any:
-    if text not in choices or isinstance(choices[text], str):
-        raise ValueError(text)
-    return choices[text]
-
-
-def _read_bool(text: str, words: tuple[frozenset[str] | set[str], frozenset[str] | set[str]]) -> bool:
-    if text.lower() not in words[0] | words[1]:
-        raise ValueError(text)
-    return text.lower() in words[0]
-
-
-def _read_json_object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    if not isinstance(value, dict):
-        raise TypeError("a JSON object")
-    return value
-
-
-def _hint(alternatives: tuple[Any, ...], text: str) -> str:
-    """What to do about the commonest slips."""
-    if (str in alternatives or Path in alternatives) and not _is_sound(text):
-        return "; take the NUL character or the lone surrogate out"
-    if int in alternatives:
-        try:
-            if float(text).is_integer():
-                return f"; write {int(float(text))}"
-        except (ValueError, OverflowError):
-            return ""
-    if str in alternatives and text.lower() in ("true", "false"):
-        return "; quote it if the word is meant"
-    return ""
-
-
-class Loader(yaml.SafeLoader):
-    """Safe YAML in which 2e-5 is a number (YAML 1.2), as people write it, and not a string (YAML 1.1)."""
-
-
-Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def read_flat_yaml(path: Path, hints: dict[str, Any]) -> dict[str, Any]:
-    """Read `field: value` lines by the types of the fields.
-
-    Args:
-        path: The file.
-        hints: Field -> its annotation.
-
-    Returns:
-        The fields that the file has.
-    """
-    loader, pairs = _compose(path, _read_utf8(path, "configuration"))
-    values: dict[str, Any] = {}
-    lines: dict[str, int] = {}
-    for key_node, value_node in pairs:
-        line = key_node.start_mark.line + 1
-        where = f"{path}, line {line}"
-        key = key_node.value
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise InputError(f"{where}: a key must be the name of a field")
-        if key not in hints:
-            if isinstance(value_node, yaml.MappingNode):
-                raise InputError(f"{where}: {key!r} opens a section, but settings are flat: write its keys without it")
-            raise InputError(f"{where}: unknown key {key!r}{nearest_name(key.replace('-', '_'), hints)}")
-        if key in lines:
-            raise InputError(f"{where}: {key!r} is given a second time (first in line {lines[key]}); keep one")
-        lines[key] = line
-        try:
-            values[key] = _read_node(hints[key], value_node, loader)
-        except (ValueError, yaml.YAMLError) as error:
-            raise InputError(f"{where}: {key}: {error}") from error
-    return values
-
-
-def read_tree(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read a file of lists and mappings of texts: every value as it is written, so that `no` and `012` stay words.
-
-    Returns:
-        Key -> text, None, list or mapping of such; and key -> line, for the keys of the first level.
-    """
-    _, pairs = _compose(path, _read_utf8(path, "task"))
-    lines = {key.value: key.start_mark.line + 1 for key, _ in pairs if isinstance(key, yaml.ScalarNode)}
-    return _mapping(path, pairs), lines
-
-
-def _mapping(path: Path, pairs: list[tuple[yaml.Node, yaml.Node]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        where = f"{path}, line {key.start_mark.line + 1}"
-        if not isinstance(key, yaml.ScalarNode):
-            raise InputError(f"{where}: a key must be one word or text")
-        if key.value in values:
-            raise InputError(f"{where}: {key.value!r} is given a second time; keep one")
-        values[key.value] = _plain(path, value)
-    return values
-
-
-def _plain(path: Path, node: yaml.Node) -> Any:
-    if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.startswith("tag:yaml.org,2002:python"):
-        raise InputError(f"{path}, line {node.start_mark.line + 1}: the tag {node.tag!r} is not supported")
-    if isinstance(node, yaml.MappingNode):
-        return _mapping(path, node.value)
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(path, item) for item in node.value]
-    return None if node.tag == "tag:yaml.org,2002:null" else node.value
-
-
-def nearest_name(name: str, names: Iterable[str], prefix: str = "") -> str:
-    """Name the valid name that is most like an unknown one, as the end of a message."""
-    matches = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
-    return f"; did you mean {prefix}{matches[0]}?" if matches else "; --help lists the valid names"
-
-
-def _read_utf8(path: Path, kind: str) -> str:
-    option = "--config" if kind == "configuration" else "--task_file"
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        present = sorted(file.name for file in path.parent.glob("*.yaml") if file.name[0] != ".")
-        there = f"; {path.parent} holds {', '.join(present)}" if present else ""
-        raise InputError(f"{path}: no such {kind} file{there}") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: a folder; {option} takes one YAML file") from None
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x})") from error
-
-
-def _compose(path: Path, text: str) -> tuple[Loader, list[tuple[yaml.Node, yaml.Node]]]:
-    """The file's (key, value) nodes, which still hold their text and line, and the loader that can construct them."""
-    try:
-        loader = Loader(text)
-        root = loader.get_single_node()
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise InputError(f"{path}, line {line}: a character that YAML forbids ({error.character!r})") from error
-    except RecursionError:
-        raise InputError(f"{path}: not valid YAML: brackets inside each other a thousand deep") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        problem = str(error.problem or error.context)
-        problem = "a tab; YAML indents with spaces" if "\\t" in problem else problem
-        raise InputError(f"{path}, line {mark.line + 1 if mark else 1}: not valid YAML: {problem}") from error
-    if root is None:
-        raise InputError(f"{path}: no settings in this file; write `field: value` lines or leave --config out")
-    if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space")
-    return loader, root.value
-
-
-def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
-    """A YAML node as a value of the field's type; raises `ValueError` with what was given and what is expected."""
-    if not node.tag.startswith("tag:yaml.org,2002:") or node.tag.startswith("tag:yaml.org,2002:python"):
-        raise ValueError(f"the tag {node.tag!r} is not supported; write the plain value")
-    if isinstance(node, yaml.ScalarNode):
-        return read_text(hint, node.value, is_quoted=node.style is not None)
-    if isinstance(node, yaml.MappingNode):
-        if accepts_mapping(hint):
-            return loader.construct_object(node, deep=True)
-        raise ValueError(f"expected {describe(hint)}, got a mapping")
-    if accepts_list(hint):
-        return [_read_node(element_type(hint), child, loader) for child in node.value]
-    raise ValueError(f"expected one value ({describe(hint)}), got a list of {len(node.value)}")
-
-
-_MISSING = object()
-# What the launcher sets, not the run: false for the next launch, so never written.
+from bert_recipes.files import atomic_write
+
+
+logger = logging.getLogger(__name__)
+
+_NULL_WORDS = frozenset({"null", "Null", "NULL", "None", "~", ""})
+_TRUE_WORDS = frozenset({"true", "yes", "on", "t", "y", "1"})
+_FALSE_WORDS = frozenset({"false", "no", "off", "f", "n", "0"})
+# Of the alternatives of a type those that take the fewest texts are tried first.
+_KINDS = {
+    types.NoneType: "null",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    dict: "a mapping",
+    list: "a list",
+    Path: "a path",
+    str: "text",
+}
+# What the launcher sets, not the run: wrong for the next launch, so never written.
 _LAUNCH_FIELDS = frozenset({"local_rank"})
 _SECRET_FIELD = re.compile(r"(^|_)(token|api_key|password|secret)$")
 
@@ -380,9 +63,6 @@ def parse_arguments(
         check_first: called with the instance of the first type before the others are made, which takes seconds for
             `TrainingArguments`.
 
-    Returns:
-        One instance per type, in the same order.
-
     Example:
         >>> (args,) = parse_arguments(TrainingArguments, argv=["--output_dir", "runs/x", "--learning_rate", "2e-5"])
         >>> args.learning_rate
@@ -390,7 +70,10 @@ def parse_arguments(
     """
     hints = {name: hint for kind in dataclass_types for name, hint in field_types(kind).items()}
     given = _parse_command_line(dataclass_types, hints, sys.argv[1:] if argv is None else argv)
-    config_file = _config_file(given.pop("config", []), default_config)
+    files = given.pop("config", [])
+    if len(files) > 1:
+        raise InputError(f"--config: given {len(files)} times; nothing inherits, give one file")
+    config_file = Path(files[0]) if files else default_config
     values = {} if config_file is None else read_flat_yaml(config_file, hints)
     values |= {name: _read_flag(name, hints[name], raw) for name, raw in given.items()}
     for kind in dataclass_types:
@@ -402,51 +85,245 @@ def parse_arguments(
     return first, *(_build(kind, values) for kind in dataclass_types[1:])
 
 
+def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the `field: value` lines of a file by the annotations of the fields."""
+    loader, pairs = _compose(path, "configuration")
+    values: dict[str, Any] = {}
+    for key_node, value_node in pairs:
+        key, where = key_node.value, f"{path}, line {key_node.start_mark.line + 1}"
+        if key in values:
+            raise InputError(f"{where}: {key!r} is given a second time; keep one")
+        if key not in hints:
+            if isinstance(value_node, yaml.MappingNode):
+                raise InputError(f"{where}: {key!r} opens a section, but settings are flat: write its keys without it")
+            raise InputError(f"{where}: unknown key {key!r}{nearest_name(str(key).replace('-', '_'), hints)}")
+        try:
+            values[key] = _read_node(hints[key], value_node, loader)
+        except (ValueError, yaml.YAMLError) as error:
+            raise InputError(f"{where}: {key}: {' '.join(str(error).split())}") from error
+    return values
+
+
+def read_tree(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """Read a file of lists and mappings of texts: every value as it is written, so that `no` and `012` stay words.
+
+    Returns:
+        Key -> text, None, list or mapping of such; and key -> line, for the keys of the first level.
+    """
+    _, pairs = _compose(path, "task")
+    return _plain_mapping(path, pairs), {key.value: key.start_mark.line + 1 for key, _ in pairs}
+
+
 def save_config(path: str | Path, *instances: Any) -> None:
     """Write the resolved values as a flat YAML file that ``--config`` reads back to the same values.
 
     Left out: None where that is the default, secrets (``hub_token`` and whatever else is named like one) and what
     belongs to the launch (``local_rank``, and what the class names in ``LAUNCH_FIELDS``).
-    A value that has no form in YAML is named in a comment at the end.
-
-    Args:
-        path: the file; its folder must exist. It is replaced as a whole or not at all.
-        instances: dataclass instances without a common field name.
-
-    Example:
-        >>> save_config("runs/x/config.yaml", training_args)
     """
     lines = ["# The resolved configuration of a run; --config reads it back."]
-    unwritable = []
     for instance in instances:
         lines.append(f"\n# {type(instance).__name__}")
-        for field in _writable_fields(instance):
-            try:
-                lines.append(_yaml_line(field.name, getattr(instance, field.name)))
-            except yaml.representer.RepresenterError:
-                unwritable.append(field.name)
-    if unwritable:
-        lines.append(f"\n# Not written, for want of a form in YAML: {', '.join(unwritable)}")
-    with written_aside(Path(path)) as aside:
+        for name, value in resolved_values(instance).items():
+            # None: PyYAML's word for a collection of plain values on one line.
+            style = None if isinstance(value, dict | list) else False
+            text = yaml.safe_dump(
+                {name: value}, default_flow_style=style, sort_keys=False, allow_unicode=True, width=sys.maxsize
+            )
+            lines.append(text.removesuffix("\n"))
+    with atomic_write(Path(path)) as aside:
         aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def resolved_values(*instances: Any) -> dict[str, Any]:
-    """Return what `save_config` writes, as values of plain types by the names of the fields.
-
-    Args:
-        instances: dataclass instances without a common field name.
-    """
+    """Return what `save_config` writes, in the types that YAML and JSON have, by the names of the fields."""
     return {
-        field.name: to_plain(getattr(instance, field.name))
+        field.name: _to_plain(getattr(instance, field.name))
         for instance in instances
-        for field in _writable_fields(instance)
+        for field in dataclasses.fields(instance)
+        if field.init
+        and field.name not in _LAUNCH_FIELDS.union(getattr(instance, "LAUNCH_FIELDS", ()))
+        and not _SECRET_FIELD.search(field.name)
+        and not (getattr(instance, field.name) is None and field.default is None)
     }
 
 
-def is_secret(name: str) -> bool:
-    """Tell whether a field holds a secret, by its name (``hub_token``): such a value is never written."""
-    return _SECRET_FIELD.search(name) is not None
+# Types of fields
+
+
+def field_types(dataclass_type: type) -> dict[str, Any]:
+    """Return {name: annotation} of the fields that can be given, in their order."""
+    hints = get_type_hints(dataclass_type)
+    return {field.name: hints[field.name] for field in dataclasses.fields(dataclass_type) if field.init}
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """Return the alternatives of a union, None included, or the annotation itself."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def accepts_list(hint: Any) -> bool:
+    """Tell whether a list is one of the alternatives."""
+    return list in map(_origin, members(hint))
+
+
+def element_type(hint: Any) -> Any:
+    """Return the type of a list's elements; text where the annotation does not say."""
+    return next((get_args(member)[0] for member in members(hint) if _origin(member) is list and get_args(member)), str)
+
+
+def read_text(hint: Any, text: str) -> Any:
+    """Read a text as a field's type; in ``SomeEnum | str`` the enumeration counts, as for `HfArgumentParser`.
+
+    Raises:
+        ValueError: no alternative of the type takes the text; the message says what was given and what is allowed.
+
+    Example:
+        >>> read_text(float | None, "2e-5"), read_text(float | None, "null"), read_text(bool, "no")
+        (2e-05, None, False)
+    """
+    kinds = _alternatives(hint)
+    if types.NoneType in kinds and text in _NULL_WORDS:
+        return None
+    if {_origin(kind) for kind in kinds} <= {list, types.NoneType}:
+        return [read_text(element_type(hint), text)]
+    order = list(_KINDS)
+    for kind in sorted(kinds, key=lambda kind: order.index(_origin(kind)) if _origin(kind) in order else -1):
+        with contextlib.suppress(ValueError, TypeError):
+            return _read_as(kind, text, beside_text=str in kinds)
+    raise ValueError(f"expected {_describe(hint)}, got {text!r}")
+
+
+def nearest_name(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """Name the valid name that is most like an unknown one, as the end of a message."""
+    matches = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
+    return f"; did you mean {prefix}{matches[0]}?" if matches else "; --help lists the valid names"
+
+
+def _origin(hint: Any) -> Any:
+    return get_origin(hint) or hint
+
+
+def _choices(hint: Any) -> dict[str, Any]:
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return {str(member.value): member for member in hint}
+    # Literal[False] is written "false" in YAML and "False" on a command line.
+    literals = get_args(hint) if get_origin(hint) is Literal else ()
+    return {str(value).lower() if isinstance(value, bool) else str(value): value for value in literals}
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    kinds = list(members(hint))
+    has_enum = any(isinstance(kind, type) and issubclass(kind, enum.Enum) for kind in kinds)
+    return [kind for kind in kinds if kind is not str] if has_enum else kinds
+
+
+def _describe(hint: Any) -> str:
+    return " or ".join(
+        "one of " + ", ".join(_choices(kind)) if _choices(kind) else _KINDS.get(_origin(kind), str(kind))
+        for kind in _alternatives(hint)
+    )
+
+
+def _read_as(kind: Any, text: str, *, beside_text: bool) -> Any:
+    if choices := _choices(kind):
+        return choices[text] if text in choices else _pick_word(choices, text.lower())
+    kind = _origin(kind)
+    if kind is bool:
+        words = {True: {"true"}, False: {"false"}} if beside_text else {True: _TRUE_WORDS, False: _FALSE_WORDS}
+        return _pick_word({word: value for value in words for word in words[value]}, text.lower())
+    if kind is float:
+        return float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", text.lower()))  # as YAML writes them
+    if kind is dict:
+        value = json.loads(text)
+        return value if isinstance(value, dict) else _pick_word({}, text)
+    if kind is str and text.lower() in ("true", "false"):
+        raise ValueError("a truth value where text is expected: more likely a mistake")
+    if kind in (int, Path, str):
+        return kind(text)
+    raise TypeError(f"{kind} has no form as text")
+
+
+def _pick_word(values: Mapping[str, Any], word: str) -> Any:
+    if word not in values or isinstance(values[word], str):
+        raise ValueError(word)
+    return values[word]
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    # transformers' nested settings (AcceleratorConfig) are objects once they are resolved.
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    if isinstance(value, dict):
+        return {key: _to_plain(item) for key, item in value.items()}
+    return [_to_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# YAML
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which 2e-5 is a number (YAML 1.2), as people write it, and not a string (YAML 1.1)."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _compose(path: Path, kind: str) -> tuple[_Loader, list[tuple[yaml.Node, yaml.Node]]]:
+    """The file's (key, value) nodes, which still hold their text and line, and the loader that can construct them."""
+    try:
+        loader = _Loader(path.read_text(encoding="utf-8-sig"))
+        root = loader.get_single_node()
+    except FileNotFoundError:
+        present = sorted(file.name for file in path.parent.glob("*.yaml") if file.name[0] != ".")
+        there = f"; {path.parent} holds {', '.join(present)}" if present else ""
+        raise InputError(f"{path}: no such {kind} file{there}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 ({error})") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if root is None:
+        raise InputError(f"{path}: no settings in this file; write `field: value` lines")
+    if not isinstance(root, yaml.MappingNode):
+        raise InputError(f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space")
+    for key, _ in root.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise InputError(f"{path}, line {key.start_mark.line + 1}: a key must be one word or text")
+    return loader, root.value
+
+
+def _read_node(hint: Any, node: yaml.Node, loader: _Loader) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        is_text = node.style is not None and str in _alternatives(hint)  # quoted
+        return node.value if is_text else read_text(hint, node.value)
+    if isinstance(node, yaml.MappingNode) and dict in map(_origin, members(hint)):
+        return loader.construct_object(node, deep=True)
+    if isinstance(node, yaml.SequenceNode) and accepts_list(hint):
+        return [_read_node(element_type(hint), child, loader) for child in node.value]
+    given = "a mapping" if isinstance(node, yaml.MappingNode) else f"a list of {len(node.value)}"
+    raise ValueError(f"expected one value ({_describe(hint)}), got {given}")
+
+
+def _plain_mapping(path: Path, pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key.value in values:
+            raise InputError(f"{path}, line {key.start_mark.line + 1}: {key.value!r} is given a second time; keep one")
+        values[key.value] = _plain(path, value)
+    return values
+
+
+def _plain(path: Path, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return _plain_mapping(path, node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(path, item) for item in node.value]
+    return None if node.tag == "tag:yaml.org,2002:null" else node.value
 
 
 # The command line
@@ -466,66 +343,58 @@ class _Parser(HfArgumentParser):
         raise InputError(re.sub(r"^argument (--[\w-]+)\S*: ", r"\1: ", message))
 
 
-def _parse_command_line(dataclass_types: Sequence[Any], hints: dict[str, Any], argv: Sequence[str]) -> dict[str, Any]:
+def _parse_command_line(
+    dataclass_types: Sequence[Any], hints: Mapping[str, Any], argv: Sequence[str]
+) -> dict[str, Any]:
     """Split the command line into {field: text, list of texts, or a bool of a bare flag}, given fields only."""
     description = sys.modules["__main__"].__doc__
     parser = _Parser(dataclass_types, allow_abbrev=False, formatter_class=_HelpFormatter, description=description)
     for name, hint in hints.items():
         action = parser._option_string_actions[f"--{name}"]
-        # argparse only splits; `field_types` converts, for the file and the command line alike.
+        # argparse only splits; `read_text` converts, for the file and the command line alike.
         action.type, action.required = str, False
         if action.choices is not None:
             action.metavar, action.choices = "{" + ",".join(map(str, action.choices)) + "}", None
         if accepts_list(hint):
             action.nargs = "+"
-        elif is_flag(hint):
+        elif bool in members(hint) and str not in members(hint):
             action.nargs, action.const = "?", True
     parser.add_argument(
         "--config", action="append", metavar="FILE", default=SUPPRESS, help="flat YAML file; flags win over it"
     )
     # Values that are there already keep argparse from filling in defaults: what is given can be told from what is not.
-    namespace = ArgumentNamespace(**dict.fromkeys(hints, _MISSING))
-    namespace, unknown = parser.parse_known_args(list(argv), namespace)
+    missing = object()
+    namespace, unknown = parser.parse_known_args(list(argv), Namespace(**dict.fromkeys(hints, missing)))
+    if unknown and not unknown[0].startswith("-"):
+        hint = f"; a configuration is given as --config {unknown[0]}" if unknown[0].endswith((".yaml", ".yml")) else ""
+        raise InputError(f"unexpected argument {unknown[0]!r}: every value follows its --field{hint}")
     if unknown:
-        _refuse_argument(unknown[0], [*hints, "config"])
-    return {name: value for name, value in vars(namespace).items() if value is not _MISSING}
-
-
-def _refuse_argument(argument: str, names: Iterable[str]) -> NoReturn:
-    if not argument.startswith("-"):
-        hint = f"; a configuration is given as --config {argument}" if argument.endswith((".yaml", ".yml")) else ""
-        raise InputError(f"unexpected argument {argument!r}: every value follows its --field{hint}")
-    flag = argument.split("=")[0]
-    raise InputError(f"unknown option {flag}{nearest_name(flag.lstrip('-').replace('-', '_'), names, prefix='--')}")
-
-
-def _config_file(given: list[str], default_config: Path | None) -> Path | None:
-    if len(given) > 1:
-        raise InputError(f"--config: given {len(given)} times; nothing inherits, give one file")
-    return Path(given[0]) if given else default_config
+        flag = unknown[0].split("=")[0]
+        nearest = nearest_name(flag.lstrip("-").replace("-", "_"), [*hints, "config"], prefix="--")
+        raise InputError(f"unknown option {flag}{nearest}")
+    return {name: value for name, value in vars(namespace).items() if value is not missing}
 
 
 def _read_flag(name: str, hint: Any, raw: str | bool | list[str]) -> Any:
     if isinstance(raw, bool):
         return raw
     try:
-        if isinstance(raw, str):
-            return read_text(hint, raw)
-        if len(raw) == 1:
-            return read_text(hint, raw[0])
+        if isinstance(raw, str) or len(raw) == 1:
+            return read_text(hint, raw if isinstance(raw, str) else raw[0])
         return [read_text(element_type(hint), text) for text in raw]
     except ValueError as error:
         raise InputError(f"--{name}: {error}") from error
 
 
-# The instances
-
-
-def _build(kind: type, values: dict[str, Any]) -> Any:
+def _build(kind: type, values: Mapping[str, Any]) -> Any:
     fields = [field for field in dataclasses.fields(kind) if field.init]
-    needed = [field.name for field in fields if _default(field) is _MISSING and field.name not in values]
+    needed = [
+        f"--{field.name}"
+        for field in fields
+        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values
+    ]
     if needed:
-        raise InputError(f"missing: give {', '.join('--' + name for name in needed)}, or the key in the YAML file")
+        raise InputError(f"missing: give {', '.join(needed)}, or the key in the YAML file")
     try:
         return kind(**{field.name: values[field.name] for field in fields if field.name in values})
     except ValueError as error:
@@ -533,35 +402,7 @@ def _build(kind: type, values: dict[str, Any]) -> Any:
         raise InputError(str(error)) from error
 
 
-def _default(field: dataclasses.Field) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return _MISSING if field.default is dataclasses.MISSING else field.default
-
-
-def _writable_fields(instance: Any) -> list[dataclasses.Field]:
-    return [
-        field
-        for field in dataclasses.fields(instance)
-        if field.init
-        and field.name not in _LAUNCH_FIELDS
-        and field.name not in getattr(instance, "LAUNCH_FIELDS", ())
-        and not is_secret(field.name)
-        and not (getattr(instance, field.name) is None and _default(field) is None)
-    ]
-
-
-def _yaml_line(name: str, value: Any) -> str:
-    plain = to_plain(value)
-    # None: PyYAML's word for a collection of plain values on one line.
-    style = None if isinstance(plain, (dict, list)) else False
-    text = yaml.safe_dump(
-        {name: plain}, default_flow_style=style, sort_keys=False, allow_unicode=True, width=sys.maxsize
-    )
-    return str(text).removesuffix("\n")
-
-
-logger = logging.getLogger(__name__)
+# Batch sizes and intervals
 
 # What makes the batch of a step, with the number of processes; and that batch.
 PARTS, TOTAL = ("per_device_train_batch_size", "gradient_accumulation_steps"), "global_train_batch_size"
@@ -572,14 +413,14 @@ def settle(
 ) -> dict[str, Any]:
     """Make the settings of a file agree with those that were typed.
 
-    Batch sizes that were typed make the batch of a step, unless that was typed too. Intervals of a file that are longer than
+    Batch sizes that were typed make the global batch, unless that was typed too. Intervals of a file that are longer than
     the run become a fifth of it: it would never be logged, measured or saved.
 
     Args:
-        values: Of the file and the command line, by field.
-        typed: The fields of the command line.
-        defaults: Of `PARTS` and `TOTAL`.
-        processes: Of the run.
+        values: of the file and the command line.
+        typed: the fields of the command line.
+        defaults: of `PARTS` and `TOTAL`.
+        processes: of the run.
     """
     values, parts = dict(values), [name for name in PARTS if name in typed]
     known, total = math.prod([processes, *(values[name] for name in parts)]), values.get(TOTAL, defaults[TOTAL])

@@ -1,11 +1,10 @@
-"""Files that can always be made again: built once by whichever process comes first, written aside, renamed when whole."""
+"""Files and folders that appear complete or not at all, whichever of several processes writes them first."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import fcntl
-import getpass
 import hashlib
 import json
 import logging
@@ -28,40 +27,47 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-_ASIDE = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
+logger = logging.getLogger(__name__)
+
+_STAGED = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
+_PART_BYTES = 1 << 20
+# A run that was told to end may still be about it when the next one starts.
+_PATIENCE_SECONDS = 10.0
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+# Held until the process ends; the system lets go of them however it ends.
+_HELD: dict[Path, int] = {}
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Give a path beside a file to write to, which becomes that file when the block ends well.
 
-    Args:
-        path: The file; its folder is made. Whatever goes wrong, it stays as it was. A link stays, and what it leads to is
-            replaced; to a device or a pipe is written straight, as it could not be put back.
+    Whatever goes wrong, the file stays as it was. A link stays, and what it leads to is replaced; to a device or a pipe is
+    written straight, as it could not be put back.
     """
     if path.exists() and not path.is_file():
         yield path
         return
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield aside
-        aside.replace(path)
+        yield staged
+        staged.replace(path)
     finally:
-        aside.unlink(missing_ok=True)
+        staged.unlink(missing_ok=True)
 
 
 def final_name(name: str) -> str:
-    """The name that a file of `written_aside` was to bear, for one that a killed process left; any other name as it is."""
-    aside = _ASIDE.fullmatch(name)
-    return name if aside is None else aside["name"]
+    """The name that a file of `atomic_write` was to bear, for one that a killed process left; any other name as it is."""
+    staged = _STAGED.fullmatch(name)
+    return name if staged is None else staged["name"]
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file, indented."""
-    with written_aside(path) as aside:
-        aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    with atomic_write(path) as staged:
+        staged.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def strict(value: Any) -> Any:
@@ -89,52 +95,52 @@ def hash_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-logger = logging.getLogger(__name__)
-
-# A run that was told to end may still be about it when the next one starts.
-_PATIENCE_SECONDS = 10.0
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-# Held until the process ends; the system lets go of them however it ends.
-_HELD: dict[Path, int] = {}
+def fingerprint_files(paths: Iterable[Path]) -> str:
+    """SHA-256 (hex) of the sizes of files, of their first and of their last megabyte, in their order, wherever they lie."""
+    digest = hashlib.sha256()
+    for path in paths:
+        size = path.stat().st_size
+        digest.update(f"{size}\n".encode())
+        with open(path, "rb") as file:
+            digest.update(file.read(_PART_BYTES))
+            file.seek(max(0, size - _PART_BYTES))
+            digest.update(file.read(_PART_BYTES))
+    return digest.hexdigest()
 
 
 def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
     """Keep other processes from running in a folder, as long as this one lives.
 
-    POSIX locks: processes that are forked from this one, and may outlive it for seconds, do not hold them, and network file systems
-    pass them on from machine to machine. Where a file system has none a warning says so.
+    POSIX locks: processes that are forked from this one, and may outlive it for seconds, do not hold them, and network
+    file systems pass them on from machine to machine. Where a file system has none a warning says so.
 
     Args:
         folder: output_dir; the lock is a hidden file beside it, as the folder itself may be replaced.
-        patience: Seconds to wait for the process that holds it.
+        patience: seconds to wait for the process that holds it.
     """
-    place = folder.absolute()
-    if place in _HELD:
+    path = folder.absolute()
+    if path in _HELD:
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(place.with_name(f".{place.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     end = time.monotonic() + patience
-    while not _lock(descriptor, folder):
-        if time.monotonic() > end:
-            os.close(descriptor)
-            raise InputError(
-                f"output_dir {folder}: another process runs in it; wait for its end, or give another --output_dir"
-            )
-        time.sleep(0.1)
-    _HELD[place] = descriptor
-
-
-def _lock(descriptor: int, folder: Path) -> bool:
-    """Whether nobody else holds it, or nobody can know."""
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            return False
-        if error.errno not in _NO_LOCKS:
-            raise
-        logger.warning("%s: this file system has no locks; see that no second run is started in it", folder)
-    return True
+    while path not in _HELD:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                logger.warning("%s: this file system has no locks; see that no second run is started in it", folder)
+            elif error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            elif time.monotonic() > end:
+                os.close(descriptor)
+                raise InputError(
+                    f"output_dir {folder}: another process runs in it; wait for its end, or give another --output_dir"
+                ) from error
+            else:
+                time.sleep(0.1)
+                continue
+        _HELD[path] = descriptor
 
 
 def check_new_folder(folder: Path) -> None:
@@ -146,12 +152,8 @@ def check_new_folder(folder: Path) -> None:
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """Give a folder beside a new one to write to, which becomes it when the block ends well.
-
-    Args:
-        folder: Passed `check_new_folder`. Whatever goes wrong, it stays as it was.
-    """
+def atomic_dir(folder: Path) -> Iterator[Path]:
+    """Give a folder beside a new one (see `check_new_folder`) to write to, which becomes it when the block ends well."""
     folder = Path(os.path.realpath(folder))  # a link stays
     with saving(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -170,15 +172,8 @@ def write_model_folder(
     tokenizer: PreTrainedTokenizerBase,
     reports: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write weights as safetensors, configuration, tokenizer and reports beside their place, and rename when all is there.
-
-    Args:
-        folder: Passed `check_new_folder`.
-        model: What `save_pretrained` writes.
-        tokenizer: As well.
-        reports: File name -> JSON.
-    """
-    with new_folder(folder) as whole:
+    """Write weights as safetensors, configuration, tokenizer and reports (file name -> JSON) to a new folder."""
+    with atomic_dir(folder) as whole:
         model.save_pretrained(whole)
         tokenizer.save_pretrained(whole)
         for name, report in (reports or {}).items():
@@ -186,12 +181,12 @@ def write_model_folder(
 
 
 def build_once(path: Path, build: Callable[[Path], None], *, rebuild: bool = False) -> None:
-    """Make ``path`` unless it is there; of several processes that ask at once, one builds and the others wait.
+    """Make a file unless it is there; of several processes that ask at once, one builds and the others wait.
 
     Args:
-        path: The file to have. It appears only when it is whole and on the disk.
-        build: Writes the contents to the (empty, existing) file it is given.
-        rebuild: Make it again even if it is there.
+        path: the file to have. It appears only when it is complete and on the disk.
+        build: writes the contents to the path it is given.
+        rebuild: make it again even if it is there.
     """
     path = Path(os.path.realpath(path))  # a link stays
     if path.exists() and not rebuild:
@@ -202,17 +197,9 @@ def build_once(path: Path, build: Callable[[Path], None], *, rebuild: bool = Fal
         # Another process may have made it, or made it again, while this one waited for the lock.
         if path.exists() and not (rebuild and _identity(path) == before):
             return
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.partial-", dir=path.parent)
-        os.close(descriptor)
-        partial = Path(name)
-        try:
-            build(partial)
-            with open(partial, "rb+") as file:
-                os.fsync(file.fileno())
-            partial.chmod(0o644)
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with atomic_write(path) as staged:
+            build(staged)
+            sync_paths([staged])
 
 
 def remove_cached(path: Path) -> None:
@@ -225,13 +212,10 @@ def usable_cache_dir(preferred: Path | None) -> Path:
     """Return ``preferred`` if files can be made there, otherwise this user's folder under the system's temporary one.
 
     The answer is the same in every process of a machine, so that one builds for all.
-
-    Args:
-        preferred: Folder to use if possible; None = there is none.
     """
     if preferred is not None and _can_write(preferred):
         return preferred
-    fallback = Path(tempfile.gettempdir()) / f"bert-recipes-{_user_name()}"
+    fallback = Path(tempfile.gettempdir()) / f"bert-recipes-{os.getuid()}"
     if preferred is not None:
         logger.warning(
             "%s: cannot be written to, so what can be made again is kept in %s; name another folder with --data_cache_dir",
@@ -239,13 +223,12 @@ def usable_cache_dir(preferred: Path | None) -> Path:
             fallback,
         )
     fallback.mkdir(mode=0o700, exist_ok=True)
-    if hasattr(os, "getuid") and fallback.stat().st_uid != os.getuid():
+    if fallback.stat().st_uid != os.getuid():
         raise PermissionError(13, "belongs to another user; name another folder with --data_cache_dir", str(fallback))
     return fallback
 
 
 def _can_write(folder: Path) -> bool:
-    """Return whether a file can be made in ``folder``, making the folder if need be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -260,31 +243,3 @@ def _identity(path: Path) -> tuple[int, int] | None:
         status = path.stat()
         return status.st_ino, status.st_mtime_ns
     return None
-
-
-def _user_name() -> str:
-    """Return a name for this user; containers may run under a number that has none."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
-
-_PART_BYTES = 1 << 20
-
-
-def fingerprint_files(paths: Iterable[Path]) -> str:
-    """SHA-256 (hex) of the sizes of files, of their first and of their last megabyte, in their order.
-
-    Args:
-        paths: Files; where they lie does not matter.
-    """
-    digest = hashlib.sha256()
-    for path in paths:
-        size = path.stat().st_size
-        digest.update(f"{size}\n".encode())
-        with open(path, "rb") as file:
-            digest.update(file.read(_PART_BYTES))
-            file.seek(max(0, size - _PART_BYTES))
-            digest.update(file.read(_PART_BYTES))
-    return digest.hexdigest()

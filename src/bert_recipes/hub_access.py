@@ -13,20 +13,12 @@ _CONNECT_SECONDS = 3.0
 
 
 def is_hub_name(name: str) -> bool:
-    """Tell whether a string may be the name of a model on the Hub: ``model`` or ``owner/model``.
-
-    Args:
-        name: what the user gave; known not to be a local path.
-    """
+    """Tell whether a string, known not to be a local path, may name a model on the Hub: ``model`` or ``owner/model``."""
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, flags=re.ASCII) is not None and not name.endswith(".txt")
 
 
 def why_unreachable() -> str | None:
-    """Say why the Hub cannot be asked now, or None if it can.
-
-    Returns:
-        "HF_HUB_OFFLINE is set" or "the Hub (<endpoint>) cannot be reached".
-    """
+    """Say why the Hub cannot be asked now, or None if it can."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
@@ -35,14 +27,7 @@ def why_unreachable() -> str | None:
 
 
 def can_connect(endpoint: str) -> bool:
-    """Tell within seconds whether a server answers.
-
-    Args:
-        endpoint: its URL.
-
-    Returns:
-        True also where there is a proxy: only that knows.
-    """
+    """Tell within seconds whether a server answers at a URL; True also where there is a proxy: only that knows."""
     url = urlsplit(endpoint)
     if urllib.request.getproxies() or url.hostname is None:
         return True  # let the client find out

@@ -5,14 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import quality
+import sides
 import torch
-from speed import finetuning_sides, pretraining_sides, quality
-from speed.lengths import LENGTHS_FILE, TASK_LIMITS, read_tables
-from speed.measuring import measure
-from speed.results import ResultsFile
-from speed.runner import SampleRunner, describe_failure
-from speed.spec import MAX_WARMUP_STEPS, OURS, STEPS, STOCK_BEST, STOCK_DEFAULTS, SampleSpec
-from speed.stock_switches import GroupedBatches
+from lengths import TASK_LIMITS, read_lengths
+from side_by_side import MAX_WARMUP_STEPS, OURS, STEPS, STOCK_DEFAULTS, Sample, describe_failure, measure, run_sample
+from sides import LikeLengths, make_side, stock_configurations
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -21,12 +19,11 @@ from bert_recipes.training.pretraining import load_data
 
 
 CONFIGS = Path(__file__).resolve().parents[2] / "recipes" / "configs"
-KEYS = ("input_ids", "token_type_ids", "next_sentence_label")
 
 
 @pytest.fixture
-def spec(tmp_path: Path) -> SampleSpec:
-    return SampleSpec(
+def spec(tmp_path: Path) -> Sample:
+    return Sample(
         kind="pretraining",
         side=OURS,
         work_dir=str(tmp_path),
@@ -43,7 +40,7 @@ def spec(tmp_path: Path) -> SampleSpec:
 
 
 @pytest.fixture
-def task_spec(spec: SampleSpec) -> SampleSpec:
+def task_spec(spec: Sample) -> Sample:
     return replace(
         spec,
         kind="finetuning",
@@ -64,63 +61,38 @@ def unmasked(batch: dict[str, torch.Tensor]) -> list[tuple[list[int], int]]:
     return [(row[mask.bool()].tolist(), int(label)) for row, mask, label in rows]
 
 
-def test_both_sides_train_on_the_same_pairs_in_the_same_batches(spec: SampleSpec):
-    ours = iter(pretraining_sides.make_ours(spec).get_train_dataloader())
+def test_both_sides_train_on_the_same_pairs_in_the_same_batches(spec: Sample):
+    ours = iter(make_side(spec).get_train_dataloader())
     stock_spec = replace(spec, side=STOCK_DEFAULTS)
-    stock = iter(pretraining_sides.make_stock(stock_spec).get_train_dataloader())
+    stock = iter(make_side(stock_spec).get_train_dataloader())
     for _ in range(4):
         assert unmasked(next(ours)) == unmasked(next(stock))
 
 
-def test_like_lengths_are_the_same_pairs_in_another_order(spec: SampleSpec):
-    plain = pretraining_sides.make_stock(replace(spec, side=STOCK_DEFAULTS))
-    grouped = pretraining_sides.make_stock(replace(spec, side=STOCK_BEST, switches={"order": "group_by_length"}))
-    assert len(plain.train_dataset) == len(grouped.train_dataset)
-    assert next(iter(plain._get_train_sampler())) == 0
-    order = list(grouped._get_train_sampler())
-    assert sorted(order) == list(range(len(plain.train_dataset)))
-    assert order != sorted(order)
-
-
-def test_few_batches_of_like_length_are_like_all_of_them():
-    """Stock serves each fifty batches from the longest to the shortest; any few of ours hold both."""
+def test_batches_of_like_length_come_in_any_order():
+    """Stock serves each fifty batches from the longest to the shortest; here the first ones are like all."""
     lengths = torch.randint(5, 128, (4 * 64,), generator=torch.Generator().manual_seed(0)).tolist()
-    order = list(GroupedBatches(lengths, 4, seed=1))
+    order = list(LikeLengths(lengths, 4, seed=1))
     assert sorted(order) == list(range(len(lengths)))
-    means = [sum(lengths[number] for number in order[start : start + 4]) / 4 for start in range(0, 200, 4)]
-    # Like lengths within a batch, and unlike ones in those that follow each other.
-    for start in range(0, 200, 4):
-        own = [lengths[number] for number in order[start : start + 4]]
-        assert max(own) - min(own) <= 12
-    whole = sum(means) / len(means)
-    for begin in range(0, 42, 5):
-        assert abs(sum(means[begin : begin + 8]) / 8 - whole) < 0.15 * whole
-    assert abs(means[0] - means[1]) > 30
+    batches = [[lengths[number] for number in order[start : start + 4]] for start in range(0, len(order), 4)]
+    assert sum(max(batch) - min(batch) <= 12 for batch in batches) >= len(batches) - 4
+    means = [sum(batch) / 4 for batch in batches]
+    assert abs(sum(means[:20]) / 20 - sum(means) / len(means)) < 15
+    assert means != sorted(means, reverse=True)
 
 
-def test_padding_to_the_maximum_is_a_switch(spec: SampleSpec):
-    trainer = pretraining_sides.make_stock(replace(spec, side=STOCK_BEST, switches={"padding": "max"}))
-    batches = itertools.islice(trainer.get_train_dataloader(), 20)
-    assert {batch["input_ids"].shape[1] for batch in batches} == {32}
-
-
-def test_stock_is_stock(spec: SampleSpec):
-    trainer = pretraining_sides.make_stock(replace(spec, side=STOCK_DEFAULTS))
+def test_stock_is_stock(spec: Sample):
+    trainer = make_side(replace(spec, side=STOCK_DEFAULTS))
     assert type(trainer.model).__module__.startswith("transformers.")
     assert type(trainer.data_collator).__module__.startswith("transformers.")
     assert trainer.model.config.hidden_act == "gelu"
     assert trainer.model.config._attn_implementation == "sdpa"
     assert trainer.accelerator.mixed_precision == "no"
-    best = pretraining_sides.make_stock(
-        replace(spec, side=STOCK_BEST, switches={"attn": "eager", "precision": "bf16"})
-    )
-    assert best.model.config._attn_implementation == "eager"
-    assert best.accelerator.mixed_precision == "bf16"
 
 
 @pytest.mark.parametrize("side", [STOCK_DEFAULTS, OURS])
-def test_pads_are_counted_apart_and_take_no_part_in_the_rate(spec: SampleSpec, side: str):
-    trainer = pretraining_sides.make_side(replace(spec, side=side))
+def test_pads_are_counted_apart_and_take_no_part_in_the_rate(spec: Sample, side: str):
+    trainer = make_side(replace(spec, side=side))
     batches = list(itertools.islice(trainer.get_train_dataloader(), 1, 4))
     result = measure(replace(spec, side=side))
     assert len(result["step_seconds"]) == len(result["losses"]) == 3
@@ -143,28 +115,28 @@ def test_pads_are_counted_apart_and_take_no_part_in_the_rate(spec: SampleSpec, s
         (OURS, {"precision": "bf16"}, "bf16"),
         (OURS, {"precision": "fp32"}, "fp32"),
         (STOCK_DEFAULTS, {}, "fp32"),
-        (STOCK_BEST, {"precision": "bf16"}, "bf16"),
+        ("stock_other", {"bf16": True}, "bf16"),
     ],
 )
 def test_the_precision_is_that_of_the_side_alone(
-    spec: SampleSpec, monkeypatch: pytest.MonkeyPatch, side: str, switches: dict, precision: str
+    spec: Sample, monkeypatch: pytest.MonkeyPatch, side: str, switches: dict, precision: str
 ):
     """Our settings are read for the data of both sides, and leave their precision in the environment."""
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     assert measure(replace(spec, side=side, switches=switches))["precision"] == precision
 
 
-def test_the_time_ends_a_sample_but_not_before_its_least_steps(spec: SampleSpec):
+def test_the_time_ends_a_sample_but_not_before_its_least_steps(spec: Sample):
     result = measure(replace(spec, budget_seconds=1e-9, max_steps=40))
     assert len(result["step_seconds"]) == 2
 
 
-def test_a_warm_up_ends_with_its_time_or_after_some_steps(spec: SampleSpec):
+def test_a_warm_up_ends_with_its_time_or_after_some_steps(spec: Sample):
     """Steps after it are counted, wherever it ends."""
     long = measure(replace(spec, warmup_seconds=60.0))
     assert long["warmup_steps"] == MAX_WARMUP_STEPS
     assert len(long["step_seconds"]) == len(long["losses"]) == 3
-    batches = pretraining_sides.make_ours(replace(spec, warmup_seconds=60.0)).get_train_dataloader()
+    batches = make_side(replace(spec, warmup_seconds=60.0)).get_train_dataloader()
     measured = itertools.islice(batches, MAX_WARMUP_STEPS, MAX_WARMUP_STEPS + 3)
     assert long["tokens"] == sum(int(batch["attention_mask"].sum()) for batch in measured)
     assert measure(replace(spec, warmup_seconds=1e-9))["warmup_steps"] == 1
@@ -172,7 +144,7 @@ def test_a_warm_up_ends_with_its_time_or_after_some_steps(spec: SampleSpec):
 
 @pytest.mark.parametrize("task", sorted(TASK_LIMITS))
 @pytest.mark.parametrize("side", [STOCK_DEFAULTS, OURS])
-def test_every_task_trains_on_each_side(task_spec: SampleSpec, task: str, side: str):
+def test_every_task_trains_on_each_side(task_spec: Sample, task: str, side: str):
     limit = TASK_LIMITS[task]
     config = str(CONFIGS / "finetune" / f"{limit.config}.yaml")
     result = measure(replace(task_spec, side=side, task=task, config=config))
@@ -184,10 +156,10 @@ def test_every_task_trains_on_each_side(task_spec: SampleSpec, task: str, side: 
         assert result["positions"] <= 12 * 9
 
 
-def test_both_sides_are_fine_tuned_on_the_same_features(task_spec: SampleSpec):
-    features = finetuning_sides.make_features(task_spec, 16)
-    ours = finetuning_sides.make_ours(task_spec, features)
-    stock = finetuning_sides.make_stock(replace(task_spec, side=STOCK_DEFAULTS), features)
+def test_both_sides_are_fine_tuned_on_the_same_features(task_spec: Sample):
+    features = sides.make_features(task_spec, 16)
+    ours = sides.our_finetuning(task_spec, features)
+    stock = sides.stock_finetuning(replace(task_spec, side=STOCK_DEFAULTS), features)
 
     def rows(trainer) -> list[list[int]]:
         return sorted(
@@ -200,13 +172,13 @@ def test_both_sides_are_fine_tuned_on_the_same_features(task_spec: SampleSpec):
 
 
 @pytest.mark.parametrize("side", [STOCK_DEFAULTS, OURS])
-def test_predictions_are_timed_on_each_side(task_spec: SampleSpec, side: str):
+def test_predictions_are_timed_on_each_side(task_spec: Sample, side: str):
     result = measure(replace(task_spec, kind="inference", side=side, budget_seconds=0.01, batch_size=8))
     assert result["examples"] == 16
     assert result["examples_per_second"] > 0
 
 
-def test_rates_of_matrix_products_are_measured_in_both_precisions(spec: SampleSpec):
+def test_rates_of_matrix_products_are_measured_in_both_precisions(spec: Sample):
     result = measure(replace(spec, kind="matmul", what="small"))
     assert set(result["best_gflops"]) == {"fp32", "bf16"}
     for precision, rates in result["rates"].items():
@@ -215,23 +187,26 @@ def test_rates_of_matrix_products_are_measured_in_both_precisions(spec: SampleSp
 
 
 def test_committed_lengths_are_within_the_tasks_limits():
-    tables = read_tables(LENGTHS_FILE)
-    for task, limit in TASK_LIMITS.items():
-        histogram = getattr(tables, task)
-        assert len(histogram) <= limit.max_length + 1
+    for task, histogram in read_lengths().items():
+        assert len(histogram) <= TASK_LIMITS[task].max_length + 1
         assert sum(histogram) > 10_000
         assert sum(histogram[:3]) == 0  # [CLS], [SEP] and something between them
 
 
-def test_a_sample_is_a_process_and_a_failing_one_is_a_record(spec: SampleSpec, tmp_path: Path):
-    runner = SampleRunner(ResultsFile(tmp_path / "results.json"), "run")
-    good = runner.run(replace(spec, min_steps=1, max_steps=1), suite="pretraining", case="tiny", round_number=0)
-    assert good["result"]["tokens"] > 0
-    assert good["machine"]["torch"] == torch.__version__
-    bad = runner.run(spec, suite="pretraining", case="tiny", round_number=1, timeout=0.2)
-    assert bad["error"].startswith("still running")
-    assert "result" not in bad
-    assert [record["round"] for record in runner.results.records()] == [0, 1]
+def test_a_sample_is_a_process(spec: Sample):
+    result, error = run_sample(replace(spec, min_steps=1, max_steps=1, lengths=(0, 1), files=("a",)))
+    assert error is None
+    assert result["tokens"] > 0
+    assert result["machine"]["torch"] == torch.__version__
+    assert run_sample(spec, timeout=0.2) == ({}, "still running after 0 s")
+
+
+@pytest.mark.parametrize("switches", stock_configurations().values(), ids=stock_configurations())
+def test_every_configuration_of_stock_trains(spec: Sample, task_spec: Sample, switches: dict):
+    for sample in (spec, task_spec):
+        result = measure(replace(sample, side="stock_other", switches=switches))
+        assert result["precision"] == ("bf16" if switches.get("bf16") else "fp32")
+        assert result["tokens"] > 0
 
 
 def test_a_failure_is_told_in_one_line():
@@ -241,46 +216,48 @@ def test_a_failure_is_told_in_one_line():
     assert "signal 9" in describe_failure(-9, "")
 
 
-def test_each_step_on_the_way_to_ours_is_ours_with_other_settings(spec: SampleSpec):
+def test_each_step_on_the_way_to_ours_is_ours_with_other_settings(spec: Sample):
     chosen = {}
     for side, (_, switches) in STEPS.items():
-        trainer = pretraining_sides.make_side(replace(spec, side=side, switches=switches))
+        trainer = make_side(replace(spec, side=side, switches=switches))
         chosen[side] = (trainer.args.bf16, trainer.args.fast_layers)
     assert chosen["ours_fp32"] == (False, "off")
     assert chosen["ours_bf16"] == (True, "off")
     assert chosen[OURS][1] == "auto"
 
 
-def test_kept_memory_is_a_setting(spec: SampleSpec, monkeypatch: pytest.MonkeyPatch):
+def test_kept_memory_is_a_setting(spec: Sample, monkeypatch: pytest.MonkeyPatch):
     calls = []
     monkeypatch.setattr(base_trainer, "keep_freed_memory", lambda: calls.append(True))
-    pretraining_sides.make_ours(replace(spec, switches={"keep_freed_memory": "false"}))
+    make_side(replace(spec, switches={"keep_freed_memory": "false"}))
     assert calls == []
-    pretraining_sides.make_ours(spec)
+    make_side(spec)
     assert calls == [True]
 
 
-@pytest.mark.parametrize("switches", [{}, {"order": "group_by_length"}, {"padding": "max", "attn": "eager"}], ids=str)
+@pytest.mark.parametrize(
+    "switches", [{}, {"train_sampling_strategy": "group_by_length"}, {"padding": "max", "attention": "eager"}], ids=str
+)
 def test_a_run_to_a_quality_trains_with_the_switches_of_its_record(
-    spec: SampleSpec, small_store: Path, switches: dict[str, str]
+    spec: Sample, small_store: Path, switches: dict[str, str]
 ):
     """Stock's own order of like lengths is another one in every pass."""
     spec = replace(spec, kind="quality", config=str(CONFIGS / "pretrain" / "quickstart.yaml"), switches=switches)
-    _, data_args, args = quality.our_settings(spec, small_store)
+    model_args, data_args, args = quality.quickstart_settings(spec, small_store)
     data = load_data(data_args, args.seed)
-    load_tokenizer(small_store / "tokenizer").save_pretrained(Path(spec.work_dir) / "quality-tokenizer")
-    trainer = quality._stock(spec, args, data)
-    assert trainer.model.config._attn_implementation == switches.get("attn", "sdpa")
+    load_tokenizer(small_store / "tokenizer").save_pretrained(spec.work_dir)
+    trainer = quality.stock_run(spec, Path(spec.work_dir) / "vocab.txt", model_args, args, data)
+    assert trainer.model.config._attn_implementation == switches.get("attention", "sdpa")
     short = [{"input_ids": [2, 7, 3], "token_type_ids": [0, 0, 0], "next_sentence_label": 0}] * 2
     assert trainer.data_collator(short)["input_ids"].shape[1] == (128 if "padding" in switches else 3)
     orders = [list(trainer._get_train_sampler()) for _ in range(2)]
     assert orders[0] != orders[1]
-    assert isinstance(trainer._get_train_sampler(), LengthGroupedSampler) == ("order" in switches)
+    assert isinstance(trainer._get_train_sampler(), LengthGroupedSampler) == ("train_sampling_strategy" in switches)
 
 
-def test_mixed_documents_give_inputs_of_256_tokens_on_average(spec: SampleSpec):
+def test_mixed_documents_give_inputs_of_256_tokens_on_average(spec: Sample):
     spec = replace(spec, documents="mixed", length=512, tokens_per_step=200_000)
-    _, settings, _ = pretraining_sides.our_settings(spec)
-    lengths = pretraining_sides.make_data(spec, settings).train.lengths(0)
+    _, settings, _ = sides.our_settings(spec)
+    lengths = sides.make_data(spec, settings).train.lengths(0)
     assert 240 < lengths.mean() < 272
     assert lengths.max() <= 512

@@ -1,6 +1,9 @@
+import subprocess
+import sys
+
 import pytest
 
-from bert_recipes.data.cluster import ExecutorArguments, require_datatrove
+from bert_recipes.data.cluster import ExecutorArguments
 from bert_recipes.errors import InputError
 
 
@@ -38,6 +41,10 @@ def test_a_task_encodes_with_the_cores_that_it_has(monkeypatch):
     assert ExecutorArguments(**SLURM, cpus_per_task=4).cores_of_a_task(1) == 4
 
 
-def test_a_missing_package_is_one_line():
-    with pytest.raises(InputError, match=r"no_such_package not installed; pip install 'bert-recipes\[cluster\]'"):
-        require_datatrove(("json", "no_such_package"))
+@pytest.mark.parametrize("script", ["prepare_on_cluster", "deduplicate_corpus"])
+def test_a_missing_package_is_one_line(repository, script):
+    code = f"import runpy, sys; sys.modules['datatrove'] = None; runpy.run_path('recipes/{script}.py', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=repository)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: datatrove")
+    assert done.stderr.endswith("is not installed; pip install 'bert-recipes[cluster]'\n")

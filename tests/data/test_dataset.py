@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from bert_recipes.data import dataset as epoch_index
+from bert_recipes.data import dataset as dataset_module
 from bert_recipes.data.dataset import PreTrainingDataset
-from bert_recipes.data.store import StoreWriter, TokenStore
+from bert_recipes.data.store import StoreWriter, open_store
 from bert_recipes.errors import InputError
 
 
@@ -26,7 +26,7 @@ def write_store(path, documents):
         for document in documents:
             writer.add_document("train", document)
         writer.finish()
-    return TokenStore(path / "train")
+    return open_store(path).train
 
 
 @pytest.fixture(scope="module")
@@ -137,11 +137,11 @@ def test_an_index_alone_means_epoch_0(make):
 def test_epochs_seeds_and_settings_give_other_pairs(make):
     dataset = make()
     tables = {
-        "epoch 0": dataset._indexes.table(0),
-        "epoch 1": dataset._indexes.table(1),
-        "seed": make(seed=1)._indexes.table(0),
-        "probability": make(short_seq_prob=1.0)._indexes.table(0),
-        "length": make(max_seq_length=128)._indexes.table(0),
+        "epoch 0": dataset.table(0),
+        "epoch 1": dataset.table(1),
+        "seed": make(seed=1).table(0),
+        "probability": make(short_seq_prob=1.0).table(0),
+        "length": make(max_seq_length=128).table(0),
     }
     contents = {name: table.tobytes() for name, table in tables.items()}
     assert len(set(contents.values())) == len(contents)
@@ -182,13 +182,14 @@ def test_data_loading_workers_see_the_same_pairs(make, num_workers, context):
 
 
 def test_the_table_is_the_same_for_any_number_of_processes_and_blocks(store, tmp_path, monkeypatch):
-    settings = epoch_index.PairSettings(max_seq_length=64, short_seq_prob=0.1, seed=1)
+    settings = {"max_seq_length": 64, "short_seq_prob": 0.1, "seed": 1, "epoch": 3}
     alone, small, many = tmp_path / "alone", tmp_path / "small", tmp_path / "many"
-    epoch_index.write_epoch_index(alone, store, settings, 3)
-    monkeypatch.setattr(epoch_index, "BLOCK_SENTENCES", 50)
-    epoch_index.write_epoch_index(small, store, settings, 3)
-    monkeypatch.setattr(epoch_index, "MIN_SENTENCES_PER_PROCESS", 1)
-    assert epoch_index.write_epoch_index(many, store, settings, 3, num_processes=2) == len(np.load(many))
+    num_pairs = dataset_module.write_pairs(alone, store, **settings)
+    assert num_pairs == len(np.fromfile(alone, dtype=dataset_module.PAIR_DTYPE))
+    monkeypatch.setattr(dataset_module, "BLOCK_SENTENCES", 50)
+    dataset_module.write_pairs(small, store, **settings)
+    monkeypatch.setattr(dataset_module, "MIN_SENTENCES_PER_PROCESS", 1)
+    assert dataset_module.write_pairs(many, store, num_processes=2, **settings) == num_pairs
     assert alone.read_bytes() == small.read_bytes() == many.read_bytes()
 
 
@@ -204,18 +205,18 @@ def test_tables_of_older_epochs_are_deleted_and_made_again(make, tmp_path):
     dataset = make()
     items = {epoch: dataset[(epoch, 7)] for epoch in range(4)}
     counts = [dataset.num_pairs(epoch) for epoch in range(4)]
-    names = sorted(path.name.rpartition("-")[2] for path in (tmp_path / "cache").glob("*.npy"))
-    assert names == ["2.npy", "3.npy"]
+    names = sorted(path.name.rpartition("-")[2] for path in (tmp_path / "cache").glob("*.pairs"))
+    assert names == ["2.pairs", "3.pairs"]
     again = make()
     # The number of pairs is remembered: counting through past epochs builds nothing.
     assert [again.num_pairs(epoch) for epoch in range(4)] == counts
-    assert len(list((tmp_path / "cache").glob("*.npy"))) == 2
+    assert len(list((tmp_path / "cache").glob("*.pairs"))) == 2
     assert same(again[(0, 7)], items[0])
 
 
 def test_a_damaged_table_is_made_again(make, tmp_path):
     item = make()[5]
-    (path,) = (tmp_path / "cache").glob("*.npy")
+    (path,) = (tmp_path / "cache").glob("*.pairs")
     for damage in (path.read_bytes()[:-24], b"", b"no table"):
         path.write_bytes(damage)
         assert same(make()[5], item)
@@ -234,7 +235,7 @@ def test_the_cache_is_in_the_store_or_in_a_temporary_folder(documents, tmp_path,
     ids = {"cls_id": CLS, "sep_id": SEP, "store_fingerprint": "f"}
     store = write_store(tmp_path / "store", documents)
     item = PreTrainingDataset(store, **ids)[5]
-    assert list((tmp_path / "store" / ".cache").glob("pairs-*.npy"))
+    assert list((tmp_path / "store" / ".cache").glob("pairs-*.pairs"))
     # A file in the folder's place, because tests may run as root, who may write anywhere.
     other = write_store(tmp_path / "other", documents)
     (tmp_path / "other" / ".cache").touch()
@@ -242,7 +243,7 @@ def test_the_cache_is_in_the_store_or_in_a_temporary_folder(documents, tmp_path,
     (tmp_path / "temporary").mkdir()
     assert same(PreTrainingDataset(other, **ids)[5], item)
     assert "cannot be written to" in caplog.text
-    assert list((tmp_path / "temporary").glob("*/pairs-*.npy"))
+    assert list((tmp_path / "temporary").glob("*/pairs-*.pairs"))
 
 
 def test_indices_outside_an_epoch_are_errors(make):

@@ -10,7 +10,6 @@ from bert_recipes.data.masking import (
     default_max_predictions,
     hash_keys,
     keyed_uniforms,
-    keyed_uniforms_at,
     mask_tokens,
 )
 from bert_recipes.errors import InputError
@@ -189,24 +188,21 @@ def test_units_of_one_token_are_taken_as_larger_ones_are():
     scores, real = rng.random((50, 40)), np.arange(40) < rng.integers(1, 41, (50, 1))
     wanted = rng.integers(1, 20, 50)
     taken = masking._take_in_order(scores, real, real.astype(np.int64), wanted)
-    order = np.argsort(np.where(real, scores, 2.0), axis=1, kind="stable")
-    expected = np.zeros_like(real)
-    sizes = np.take_along_axis(real, order, axis=1).astype(np.int64)
-    np.put_along_axis(expected, order, masking._fill(sizes, wanted), axis=1)
-    assert np.array_equal(taken, expected)
+    assert np.array_equal(taken, masking._take_lowest(scores, real, wanted))
     assert np.array_equal(taken.sum(axis=1), np.minimum(wanted, real.sum(axis=1)))
 
 
-def test_numbers_depend_on_the_key_alone_not_on_the_batch_around_it():
-    keys = hash_keys(1, np.arange(50), np.arange(50) * 7)
-    together = keyed_uniforms(keys, 0, 128)
-    alone = keyed_uniforms(keys[31:32], 0, 40)
-    assert np.array_equal(together[31, :40], alone[0])
+def test_numbers_depend_on_key_and_position_alone():
+    keys, positions = hash_keys(1, np.arange(50), np.arange(50) * 7), np.arange(128)
+    together = keyed_uniforms(keys[:, None], 0, positions)
+    assert np.array_equal(together[31:32, :40], keyed_uniforms(keys[31:32, None], 0, positions[:40]))
+    rows, columns = np.array([4, 0, 2]), np.array([0, 7, 99])
+    assert np.array_equal(keyed_uniforms(keys[rows], 0, columns), together[rows, columns])
 
 
 def test_numbers_are_uniform_and_uncorrelated_between_neighbours_and_streams():
     keys = hash_keys(5, np.zeros(4000, dtype=np.int64), np.arange(4000))
-    first, second = keyed_uniforms(keys, 0, 64), keyed_uniforms(keys, 1, 64)
+    first, second = (keyed_uniforms(keys[:, None], stream, np.arange(64)) for stream in (0, 1))
     counts, _ = np.histogram(first, bins=100, range=(0, 1))
     expected = first.size / 100
     assert ((counts - expected) ** 2 / expected).sum() < 150  # chi-square with 99 degrees of freedom: p < 0.001 at 149
@@ -227,9 +223,3 @@ def test_seed_epoch_and_index_all_change_the_key():
     assert hash_keys(1, np.array([1]), np.array([0])) != hash_keys(1, np.array([0]), np.array([1]))
     grid = np.indices((300, 300)).reshape(2, -1)
     assert len(np.unique(hash_keys(3, grid[0], grid[1]))) == 90_000
-
-
-def test_single_numbers_are_those_of_the_row():
-    keys, places = hash_keys(3, np.arange(5)), np.array([0, 7, 99])
-    rows = np.array([4, 0, 2])
-    assert np.array_equal(keyed_uniforms_at(keys[rows], 2, places), keyed_uniforms(keys, 2, 100)[rows, places])

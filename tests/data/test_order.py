@@ -1,7 +1,25 @@
+"""A run's samples: the order, and a step's samples however they are split and however late a run resumes."""
+
 import pytest
 
-from bert_recipes.data.order import PreTrainingOrder, epoch_order
+from bert_recipes.data.order import EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
+
+
+
+import pytest
+from torch.utils.data import DataLoader, Dataset
+
+from bert_recipes.data.order import ResumableBatchSampler
+
+
+import numpy as np
+import pytest
+
+from bert_recipes.data.order import FixedOrder, num_training_steps, training_order
+from bert_recipes.errors import InputError
+
+
 
 
 class Growing:
@@ -12,7 +30,7 @@ class Growing:
 
 
 def test_every_pair_of_every_epoch_comes_once_and_shuffled():
-    order = PreTrainingOrder(Growing(), 33, seed=1)
+    order = EpochShuffle(Growing(), 33, seed=1)
     keys = order.keys(0, len(order))
     assert len(keys) == 33
     for epoch, size in ((0, 10), (1, 11), (2, 12)):
@@ -22,8 +40,8 @@ def test_every_pair_of_every_epoch_comes_once_and_shuffled():
 
 
 def test_any_part_can_be_asked_for_in_any_order():
-    whole = PreTrainingOrder(Growing(), 1000, seed=7).keys(0, 60)
-    order = PreTrainingOrder(Growing(), 1000, seed=7)
+    whole = EpochShuffle(Growing(), 1000, seed=7).keys(0, 60)
+    order = EpochShuffle(Growing(), 1000, seed=7)
     for begin, end in ((40, 60), (0, 5), (9, 12), (20, 34), (33, 33), (0, 60)):
         assert order.keys(begin, end) == whole[begin:end]
 
@@ -37,7 +55,7 @@ def test_only_the_epoch_that_is_read_is_shuffled(monkeypatch):
         return epoch_order(seed, epoch, num_pairs)
 
     monkeypatch.setattr("bert_recipes.data.order.epoch_order", counted)
-    order = PreTrainingOrder(Growing(), 10**6, seed=1)
+    order = EpochShuffle(Growing(), 10**6, seed=1)
     (key,) = order.keys(5000, 5001)
     assert shuffled == [key[0]]
     assert order.epoch == key[0] > 80
@@ -55,4 +73,125 @@ def test_no_pairs_is_an_error_not_an_endless_loop():
             return 0
 
     with pytest.raises(InputError, match="no pairs"):
-        PreTrainingOrder(Empty(), 5, seed=0).keys(0, 1)
+        EpochShuffle(Empty(), 5, seed=0).keys(0, 1)
+
+
+GLOBAL_BATCH, STEPS = 12, 5
+
+
+class Numbers:
+    """Sample k is k; remembers what was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __len__(self):
+        return GLOBAL_BATCH * STEPS
+
+    def keys(self, begin, end):
+        self.asked.append((begin, end))
+        return list(range(begin, end))
+
+
+@pytest.mark.parametrize(("processes", "batch"), [(1, 12), (1, 3), (2, 6), (2, 2), (3, 4), (4, 1)])
+def test_a_step_has_its_samples_whatever_the_split(processes, batch):
+    accumulation = GLOBAL_BATCH // (processes * batch)
+    shares = [
+        list(ResumableBatchSampler(Numbers(), batch_size=batch, num_processes=processes, process_index=rank))
+        for rank in range(processes)
+    ]
+    for step in range(STEPS):
+        micro = range(step * accumulation, (step + 1) * accumulation)
+        samples = sorted(key for share in shares for number in micro for key in share[number])
+        assert samples == list(range(step * GLOBAL_BATCH, (step + 1) * GLOBAL_BATCH))
+    assert {len(share) for share in shares} == {STEPS * accumulation}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_is_done_is_stepped_over_and_not_read(rank):
+    settings = {"batch_size": 3, "num_processes": 2, "process_index": rank}
+    whole = list(ResumableBatchSampler(Numbers(), **settings))
+    order = Numbers()
+    resumed = ResumableBatchSampler(order, **settings, skipped=4)
+    assert len(resumed) == len(whole)
+    found = list(resumed)
+    assert found[:4] == [[]] * 4
+    assert found[4:] == whole[4:]
+    assert min(begin for begin, _ in order.asked) >= 4 * 6
+
+
+def test_the_trainers_way_of_stepping_over_reads_no_sample():
+    from accelerate import skip_first_batches
+
+    class Squares(Dataset):
+        def __getitem__(self, key):
+            assert key >= 24
+            return key * key
+
+    loader = DataLoader(Squares(), batch_sampler=ResumableBatchSampler(Numbers(), batch_size=12, skipped=2), collate_fn=list)
+    assert list(skip_first_batches(loader, 2)) == [[k * k for k in range(s, s + 12)] for s in (24, 36, 48)]
+
+
+LENGTHS = np.random.default_rng(0).integers(5, 120, 1000)
+
+
+@pytest.mark.parametrize("strategy", ["group_by_length", "random", "sequential"])
+@pytest.mark.parametrize("num_features", [1000, 635, 100, 33, 16, 5])
+def test_every_epoch_sees_every_example_once(strategy, num_features):
+    lengths = LENGTHS[:num_features]
+    order = training_order(lengths, num_steps=400, global_batch=16, seed=1, strategy=strategy)
+    assert len(order) == 6400
+    for start in range(0, 6400 - num_features, num_features):
+        assert sorted(order[start : start + num_features]) == list(range(num_features))
+
+
+@pytest.mark.parametrize("strategy", ["group_by_length", "random"])
+@pytest.mark.parametrize("num_features", [1000, 635, 100, 33, 17, 16])
+def test_no_batch_holds_an_example_twice(strategy, num_features):
+    lengths = LENGTHS[:num_features]
+    order = training_order(lengths, num_steps=400, global_batch=16, seed=1, strategy=strategy)
+    assert all(len(set(batch)) == 16 for batch in order.reshape(-1, 16).tolist())
+
+
+def test_batches_of_like_length_waste_little_padding():
+    def padding(strategy):
+        batches = LENGTHS[
+            training_order(LENGTHS, num_steps=125, global_batch=8, seed=1, strategy=strategy).reshape(-1, 8)
+        ]
+        return 1 - batches.sum() / (batches.max(axis=1) * 8).sum()
+
+    assert padding("group_by_length") < 0.05 < 0.3 < padding("random")
+
+
+def test_lengths_do_not_come_in_order():
+    order = training_order(LENGTHS, num_steps=125, global_batch=8, seed=1)
+    longest = LENGTHS[order.reshape(-1, 8)].max(axis=1)
+    assert abs(np.corrcoef(np.arange(125), longest)[0, 1]) < 0.3
+
+
+@pytest.mark.parametrize("steps", [1, 40, 100, 119, 120, 126])
+@pytest.mark.parametrize("strategy", ["group_by_length", "random"])
+def test_the_order_depends_on_the_seed_and_a_longer_run_starts_alike(steps, strategy):
+    def order(steps, seed=1):
+        return training_order(LENGTHS, num_steps=steps, global_batch=8, seed=seed, strategy=strategy)
+
+    assert not np.array_equal(order(steps), order(steps, seed=2))
+    assert np.array_equal(order(steps), order(400)[: steps * 8])
+
+
+def test_steps_are_those_of_the_original():
+    """google-research/bert run_classifier.py: int(len(train_examples) / train_batch_size * num_train_epochs)."""
+    assert num_training_steps(3668, 32, 3.0) == 343
+    assert num_training_steps(5, 32, 1.0) == 1
+
+
+def test_a_strategy_that_a_fixed_order_cannot_serve_is_refused():
+    with pytest.raises(InputError, match="allowed: group_by_length, random, sequential"):
+        training_order(LENGTHS, num_steps=1, global_batch=8, seed=1, strategy="batch_rebalance")
+
+
+def test_the_order_is_served_in_parts():
+    order = FixedOrder(np.array([3, 1, 2]))
+    assert len(order) == 3
+    assert order.keys(0, 3) == [3, 1, 2]
+    assert order.keys(1, 2) == [1]

@@ -41,8 +41,8 @@ def test_abilities_of_a_stock_folder_follow_from_its_heads(
 def test_the_oldest_folders_do_not_name_their_model_type(tiny_checkpoint, tmp_path):
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "model")
     values = json.loads((folder / "config.json").read_text())
-    del values["model_type"], values["architectures"]
-    (folder / "config.json").write_text(json.dumps(values))
+    kept = {name: value for name, value in values.items() if name not in ("model_type", "architectures")}
+    (folder / "config.json").write_text(json.dumps(kept))
     assert open_demo_model(str(folder), tmp_path, use_cpu=True).abilities == ("fill_mask", "next_sentence")
 
 
@@ -92,7 +92,6 @@ BROKEN = {
     ),
     "another tokenizer": (lambda folder: change_config(folder, vocab_size=50), "do not belong together"),
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot be opened"),
-    "a list": (lambda folder: (folder / "config.json").write_text("[]"), "no mapping|cannot be opened|no BERT.*list"),
 }
 
 

@@ -30,10 +30,7 @@ def run_example(folder, text, tmp_path):
 def rows_and_predictions(run, columns, most_of_first=37):
     """What fits into the run's 40 positions; a piece is a letter. Longer inputs are cut by the library's rule, not ours.
 
-    Args:
-        run: Its folder.
-        columns: That are read together; of several in a tuple the longest counts.
-        most_of_first: Pieces of the first column.
+    `columns` are read together; of several in a tuple the longest counts.
     """
     rows = [json.loads(line) for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()]
     predicted = [json.loads(line) for line in (run / "predictions_validation.jsonl").read_text().splitlines()]

@@ -39,17 +39,14 @@ def test_the_folder_is_whole_and_the_model_is_the_checkpoint(exported, runs, hea
     assert after["bytes"] == (folder / "model.onnx").stat().st_size
     assert before["bytes"] == (runs(head) / "model.safetensors").stat().st_size
     assert json.loads((folder / "config.json").read_text())["architectures"] == [report["architecture"]]
-
-
-@pytest.mark.parametrize("head", HEADS[1:])
-def test_the_score_before_is_that_of_the_run(exported, runs, head):
-    """Validation split, lengths, stride, decoder: all as run.yaml and task.yaml say."""
-    results = json.loads((runs(head) / "all_results.json").read_text())
-    expected = {name.removeprefix("eval_"): value for name, value in results.items() if name.startswith("eval_")}
-    scores = exported(head)[1]["rows"][0]["scores"]
-    assert scores
-    assert scores == pytest.approx({name: expected[name] for name in scores}, abs=1e-5)
-    assert exported(head)[1]["compared_on"]["number"] == 23
+    if head != "pretraining":
+        # Validation split, lengths, stride, decoder: all as run.yaml and task.yaml say.
+        results = json.loads((runs(head) / "all_results.json").read_text())
+        assert before["scores"]
+        assert before["scores"] == pytest.approx(
+            {name: results[f"eval_{name}"] for name in before["scores"]}, abs=1e-5
+        )
+        assert report["compared_on"]["number"] == 23
 
 
 def check_scores(report, run, length, **settings):
@@ -111,10 +108,8 @@ def test_int8_is_smaller_and_says_what_it_is(exported, head):
     assert made["float_products"] == 2 * json.loads((folder / "config.json").read_text())["num_hidden_layers"]
     assert "MatMul" not in made["float_operators"]
     # Both tables are straight: as many cells in a row as in its header.
-    for table in (part.splitlines() for part in text.split("\n\n") if part.startswith("|")):
-        assert len(table) >= 4
-        assert {line.count("|") for line in table} == {table[0].count("|")}
-    assert sum(line.startswith("| ---") for line in text.splitlines()) == 2
+    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    assert [len({line.count("|") for line in table}) for table in tables] == [1, 1]
     import onnx
 
     nodes = onnx.load(str(folder / "model.onnx")).graph.node
@@ -122,17 +117,20 @@ def test_int8_is_smaller_and_says_what_it_is(exported, head):
     assert {"MatMulInteger", "DynamicQuantizeLinear"} <= {node.op_type for node in nodes}
 
 
-def test_the_best_int8_is_small_as_long_as_that_costs_nothing():
-    from bert_recipes.exporting.export import rank_int8
+def test_the_best_int8_is_small_as_long_as_that_costs_nothing(tmp_path):
+    from bert_recipes.exporting.export import Int8Try, choose_int8
 
     def best(*rows, margin=0.005):
-        tried = [{"score": score, "bytes": size} for score, size in rows]
-        return tried.index(rank_int8(tried, margin)[0])
+        tried = []
+        for number, (score, size) in enumerate(rows):
+            (tmp_path / str(number)).write_bytes(bytes(size))
+            tried.append(Int8Try(None, tmp_path / str(number), None, {"scores": {"f1": score}}))
+        return tried.index(choose_int8(tried, "f1", margin))
 
     assert best((0.8, 100), (0.8, 200)) == 0
     assert best((0.796, 100), (0.8, 200)) == 0
     assert best((0.79, 100), (0.8, 200)) == 1
-    assert best((-math.inf, 100), (0.1, 200)) == 1
+    assert best((None, 100), (0.1, 200)) == 1
     assert best((79.6, 100), (80.0, 200), margin=0.5) == 0
 
 
@@ -289,42 +287,45 @@ def refused(export, run, *flags, folder):
     return str(caught.value)
 
 
-def test_a_model_that_is_not_the_checkpoint_is_not_written(export, runs, tmp_path, known_graphs):
+@pytest.fixture
+def shifted(runs, tmp_path):
+    """A classifier whose weights have another bias than the graph that is known of it."""
     from safetensors.torch import load_file, save_file
 
-    run = shutil.copytree(runs("sequence_classification"), tmp_path / "run")
-    weights = load_file(run / "model.safetensors")
-    weights["classifier.bias"] = weights["classifier.bias"] + 2e-4
-    save_file(weights, run / "model.safetensors", metadata={"format": "pt"})
+    def make(change):
+        run = shutil.copytree(runs("sequence_classification"), tmp_path / "run")
+        weights = load_file(run / "model.safetensors")
+        weights["classifier.bias"] = change(weights["classifier.bias"])
+        save_file(weights, run / "model.safetensors", metadata={"format": "pt"})
+        return run
+
+    return make
+
+
+def test_a_model_that_is_not_the_checkpoint_is_not_written(export, shifted, tmp_path, known_graphs):
+    run = shifted(lambda bias: bias + 2e-4)
     message = refused(export, run, folder=tmp_path / "out")
     assert "outputs differ by up to 0.0002, allowed: 0.0001 (--tolerance); nothing was written" in message
     _, report = export(run, "--tolerance", "1e-3", folder=tmp_path / "out")
     assert report["rows"][-1]["largest_difference"] == pytest.approx(2e-4, abs=2e-5)
 
 
+def test_a_diverged_checkpoint_is_not_exported(export, shifted, tmp_path, known_graphs):
+    run = shifted(lambda bias: bias * math.nan)
+    assert "outputs are not finite" in refused(export, run, folder=tmp_path / "out")
+
+
 def test_int8_that_loses_too_much_is_not_written(export, runs, tmp_path, monkeypatch, known_graphs):
     from bert_recipes.exporting import export as way
 
-    def with_a_loss(*arguments):
-        tried = try_int8(*arguments)
-        tried[0]["row"]["scores"]["f1"] -= 3
-        return tried
+    def with_a_loss(tried, *arguments):
+        tried[0].row["scores"]["f1"] -= 3
+        return tried[0]
 
-    try_int8 = way._try_int8
-    monkeypatch.setattr(way, "_try_int8", with_a_loss)
+    monkeypatch.setattr(way, "choose_int8", with_a_loss)
     message = refused(export, runs("question_answering"), "--format", "int8", folder=tmp_path / "out")
     assert "int8 loses too much: f1 is" in message
     assert "2 points less (--max_score_drop); nothing was written" in message
-
-
-def test_a_diverged_checkpoint_is_not_exported(export, runs, tmp_path, known_graphs):
-    from safetensors.torch import load_file, save_file
-
-    run = shutil.copytree(runs("sequence_classification"), tmp_path / "run")
-    weights = load_file(run / "model.safetensors")
-    weights["classifier.bias"] = weights["classifier.bias"] * math.nan
-    save_file(weights, run / "model.safetensors", metadata={"format": "pt"})
-    assert "outputs are not finite" in refused(export, run, folder=tmp_path / "out")
 
 
 def test_an_interrupted_export_leaves_nothing(export, runs, tmp_path, monkeypatch, known_graphs):
@@ -344,15 +345,11 @@ def test_an_interrupted_export_leaves_nothing(export, runs, tmp_path, monkeypatc
     [
         (["--format", "tflite"], "format is 'tflite'; allowed: onnx, int8"),
         (["--batch_size", "0"], "batch_size is 0; allowed: 1 or more"),
-        (["--rounds", "-1"], "rounds is -1"),
-        (["--threads", "0"], "threads is 0"),
         (["--tolerance", "-1"], "tolerance is -1.0; allowed: 0 or more"),
         (["--tolerance", ".nan"], "tolerance is nan"),
         (["--opset", "17"], "opset is 17; allowed: 18 to 23"),
         (["--store", "s", "--input_file", "t.txt"], "--store and --input_file both name inputs"),
         (["--reduce_range", "true"], "reduce_range is for --format int8"),
-        (["--per_channel", "false"], "per_channel is for --format int8"),
-        (["--task", "mrpc", "--task_file", "m.yaml"], "--task and --task_file both name"),
     ],
 )
 def test_settings_out_of_range_are_named(tmp_path, flags, words):
@@ -396,8 +393,6 @@ def test_a_checkpoint_that_says_nothing_of_its_data_is_asked_for_it(export, runs
         ("sequence_classification", ["--store", "x"], "--store is not for a fine-tuned model"),
         ("pretraining", ["--store", "nowhere"], "nowhere"),
         ("pretraining", ["--input_file", "nowhere.txt"], "nowhere.txt: no such file"),
-        ("sequence_classification", ["--input_file", "nowhere.txt"], "nowhere.txt: no such file"),
-        ("sequence_classification", ["--data_dir", "nowhere"], "nowhere"),
         ("sequence_classification", ["--task", "mrpc", "--data_dir", "nowhere"], "nowhere"),
         ("sequence_classification", ["--task", "unknown"], "unknown"),
     ],

@@ -245,7 +245,7 @@ def without_tokenizer(folder):
     [
         (lambda folder: set_labels(folder, ["yes", "no"]), "labels are yes, no; the task's are yes, no, perhaps"),
         (lambda folder: set_labels(folder, ["yes", "no", "never"]), "labels are yes, no, never; the task's are"),
-        (lambda folder: edit_config(folder, vocab_size=300), "has a vocabulary of 300, its tokenizer"),
+        (lambda folder: edit_config(folder, vocab_size=300), "has a vocabulary of 300, the tokenizer"),
         (without_tokenizer, "its own tokenizer"),
         (
             lambda folder: edit_config(folder, architectures=["BertForMaskedLM"]),

@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import math
 import random
 import runpy
 import string
@@ -15,7 +14,6 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.finetuning.squad import (
-    NO_ANSWER,
     AnswerTexts,
     OffsetTexts,
     WindowLogits,
@@ -24,9 +22,6 @@ from bert_recipes.finetuning.squad import (
     decode_original,
     encode_context,
     encode_questions,
-    improve_answer_span,
-    join_pieces,
-    positions_in_window,
     realign,
     split_words,
     window_owners,
@@ -83,16 +78,6 @@ def test_words_end_at_five_characters_only():
     assert split_words(" \n\t") == []
 
 
-def test_every_piece_knows_its_word_and_every_word_its_first_piece(tokenizer):
-    context = encode_context("John  \x07 (1895-1943).", tokenizer.encode_ids)
-    pieces = tokenizer.convert_ids_to_tokens(context.piece_ids.tolist())
-    assert pieces == ["john", "(", "1895", "-", "1943", ")", "."]
-    assert context.word_of_piece.tolist() == [0, 2, 2, 2, 2, 2, 2]
-    # The control character is a word without pieces.
-    assert context.first_piece.tolist() == [0, 1, 1, 7]
-    assert context.word_starts.tolist() == [0, 6, 8]
-
-
 @pytest.mark.parametrize(
     ("pieces", "room", "stride", "expected"),
     [
@@ -119,16 +104,6 @@ def test_a_piece_belongs_to_the_window_that_sees_most_around_it():
     assert window_owners([(0, 5), (2, 5)], 7).tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
-def test_of_windows_with_equal_context_the_longer_one_has_the_piece():
-    """Windows 0-3 (length 4) and 1-6 (length 6). Piece 2: min(2, 1) + 0.04 = 1.04 against min(1, 4) + 0.06 = 1.06.
-
-    With a first window of length 6 as well, the tie would go to the first.
-    """
-    assert window_owners([(0, 4), (1, 6)], 7).tolist() == [0, 0, 1, 1, 1, 1, 1]
-    assert window_owners([(0, 6), (3, 6)], 9).tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 1]
-    assert window_owners([(0, 6), (2, 5)], 7).tolist()[:5] == [0, 0, 0, 0, 1]
-
-
 def test_questions_are_cut_and_the_window_takes_what_is_left(tokenizer):
     """Source: run_squad.py max_query_length. Of a question of 70 pieces 64 are kept; 80 - 64 - 3 = 13 are left."""
     features = encode(
@@ -145,14 +120,6 @@ def test_questions_are_cut_and_the_window_takes_what_is_left(tokenizer):
     assert [len(feature["input_ids"]) for feature in features[:]] == [80, 77]
 
 
-def test_paragraphs_are_tokenised_once_for_all_their_questions(tokenizer):
-    first, second = "John was born (1895-1943).", "a b c"
-    questions = [question(context, idx=str(i)) for i, context in enumerate([first, first, second, first])]
-    features = encode(tokenizer, *questions, v2=True)
-    assert len(features.contexts) == 2
-    assert features.context_of_example.tolist() == [0, 0, 1, 0]
-
-
 # Answers
 
 
@@ -162,44 +129,6 @@ def test_an_answer_inside_a_word_is_narrowed_to_its_pieces(tokenizer):
     assert tokens_at_answer(tokenizer, features[0]) == ["1895"]
     # [CLS] when ? [SEP] john smith ( 1895
     assert features[0]["start_positions"] == features[0]["end_positions"] == 7
-
-
-def test_an_answer_that_is_part_of_a_piece_takes_the_whole_word(tokenizer):
-    """Source: run_squad.py `_improve_answer_span`: "Japan" in "Japanese" would be a piece here, "Japane" is none."""
-    features = encode(tokenizer, question("a Japanese b", "Japane"))
-    assert tokens_at_answer(tokenizer, features[0]) == ["japan", "##ese"]
-    features = encode(tokenizer, question("a Japanese b", "Japan"))
-    assert tokens_at_answer(tokenizer, features[0]) == ["japan"]
-
-
-def test_the_first_span_that_equals_the_answer_is_taken():
-    assert improve_answer_span([7, 8, 9, 8, 9], 10, 14, [8, 9]) == (11, 12)
-    assert improve_answer_span([7, 8], 10, 11, [8, 9]) == (10, 11)
-    assert improve_answer_span([7, 8], 10, 11, []) == (10, 11)
-    assert ORIGINAL["improve"](list("xabcbc"), 1, 5, list("bc")) == (2, 3)
-
-
-def test_a_window_without_the_whole_answer_points_at_cls(tokenizer):
-    """Source: run_squad.py, out_of_span. Windows of 5 over ten pieces: 0-4, 4-8, 8-9; the answer is pieces 3-5."""
-    features = encode(tokenizer, question("a b c d e f g h i j", "d e f"), max_seq=10, max_query=2, stride=4)
-    assert features.windows_of(0) == [(0, 5), (4, 5), (8, 2)]
-    assert features.positions.tolist() == [[0, 0], [0, 0], [0, 0]]
-    features = encode(tokenizer, question("a b c d e f g h i j", "e f"), max_seq=10, max_query=2, stride=4)
-    # [CLS] when ? [SEP] e f
-    assert features.positions.tolist() == [[0, 0], [4, 5], [0, 0]]
-
-
-def test_positions_are_counted_from_the_window():
-    assert positions_in_window((4, 6), (4, 3), 10) == (10, 12)
-    assert positions_in_window((4, 6), (4, 2), 10) == (0, 0)
-    assert positions_in_window((4, 6), (5, 9), 10) == (0, 0)
-    assert positions_in_window(NO_ANSWER, (0, 9), 10) == (0, 0)
-
-
-def test_a_question_without_an_answer_points_at_cls(tokenizer):
-    """Source: run_squad.py, is_impossible."""
-    features = encode(tokenizer, question("a b c"), v2=True)
-    assert features.positions.tolist() == [[0, 0]]
 
 
 def test_training_answers_that_the_words_do_not_hold_are_left_out_counted_and_named(tokenizer, caplog):
@@ -296,63 +225,11 @@ def texts(answer):
 # Candidates
 
 
-def test_the_best_sum_of_start_and_end_is_the_answer():
-    """Source: run_squad.py `write_predictions`. Sums: 2-3 5+4, 4-4 6+2, 2-4 5+2; 4-3 ends before it starts."""
-    answer = decode_original([window(6, {2: 5, 4: 6}, {3: 4, 4: 2})], span_name, **v1(n_best_size=2))
-    assert texts(answer) == ["2-3", "4-4"]
-    assert (answer.text, answer.best_text, answer.null_odds) == ("2-3", "2-3", None)
-    assert [(entry.start_logit, entry.end_logit) for entry in answer.nbest] == [(5.0, 4.0), (6.0, 2.0)]
-    # Softmax of 9 and 8.
-    assert answer.nbest[0].probability == pytest.approx(1 / (1 + math.exp(-1)))
-    assert sum(entry.probability for entry in answer.nbest) == pytest.approx(1)
-
-
 def test_an_answer_of_30_pieces_is_allowed_and_one_of_31_is_not():
     """Source: run_squad.py max_answer_length."""
     settings = v1(n_best_size=1)
     assert decode_original([window(40, {1: 9}, {30: 9})], span_name, **settings).text == "1-30"
     assert decode_original([window(40, {1: 9}, {31: 9})], span_name, **settings).text == "empty"
-
-
-def test_only_the_n_best_starts_and_ends_are_looked_at():
-    """Starts 0 and 1 are the two best; their sum with end 2 is beaten by none of the others, which are not considered."""
-    starts, ends = {0: 9, 1: 8, 2: 7}, {2: 9, 3: 8, 4: 7}
-    answer = decode_original([window(8, starts, ends)], span_name, **v1(n_best_size=2))
-    assert texts(answer) == ["0-2", "0-3"]
-    # All four are valid, and the n-best list holds two.
-    answer = decode_original([window(8, starts, ends)], lambda first, last: "same", **v1(n_best_size=2))
-    assert texts(answer) == ["same"]
-
-
-def test_positions_outside_the_paragraph_use_up_places_but_are_no_answers():
-    """Source: run_squad.py, token_to_orig_map. The question at position 1, the last [SEP] and padding are best here."""
-    logits = window(4, {1: 5}, {2: 5}, length=12)
-    for outside in (1, 6, 9):
-        logits.start[outside] = logits.end[outside] = 10
-    assert decode_original([logits], span_name, **v1(n_best_size=4)).text == "1-2"
-    assert decode_original([logits], span_name, **v1(n_best_size=3)).text == "empty"
-
-
-def test_answers_start_only_where_the_window_sees_most():
-    """Source: run_squad.py, token_is_max_context. The end may lie where another window sees more."""
-    owned = np.array([True, True, False, False])
-    answer = decode_original([window(4, {1: 1, 2: 9}, {3: 5}, owned=owned)], span_name, **v1(n_best_size=2))
-    assert answer.text == "1-3"
-    assert "2-3" not in texts(answer)
-    assert decode_offsets([window(4, {1: 1, 2: 9}, {3: 5}, owned=owned)], span_name, **v1()).text == "2-3"
-
-
-def test_pieces_are_numbered_in_the_paragraph_whatever_the_window():
-    windows = [window(4, {0: 1}, {1: 1}), window(4, {0: 2}, {1: 2}, first_piece=3)]
-    assert decode_original(windows, span_name, **v1()).text == "3-4"
-
-
-def test_of_equal_sums_the_earlier_window_then_the_better_start_comes_first():
-    """Python's sort is stable in both directions. 1-2: 4+3, 0-2: 3+3 and 0-3: 3+4."""
-    answer = decode_original([window(5, {1: 4, 0: 3}, {3: 3, 2: 3})], span_name, **v1(n_best_size=4))
-    assert texts(answer) == ["1-2", "1-3", "0-2", "0-3"]
-    windows = [window(3, {0: 1}, {1: 1}), window(3, {0: 1}, {1: 1}, first_piece=7)]
-    assert texts(decode_original(windows, span_name, **v1()))[:2] == ["0-1", "7-8"]
 
 
 def test_logits_are_added_in_double_precision():
@@ -363,27 +240,6 @@ def test_logits_are_added_in_double_precision():
 
 
 # The n-best list
-
-
-def test_a_text_enters_once_and_the_next_candidate_takes_its_place():
-    """Source: run_squad.py, seen_predictions."""
-    names = {(0, 1): "Tesla", (1, 1): "Tesla", (0, 2): "Tesla,", (1, 2): "x", (2, 2): "y"}
-    logits = [window(3, {0: 5, 1: 4, 2: 1}, {1: 5, 2: 3})]
-    settings = v1(n_best_size=3)
-    answer = decode_original(logits, lambda *span: names[span], **settings)
-    assert texts(answer) == ["Tesla", "Tesla,", "x"]
-    assert answer.nbest[0].start_logit == 5
-    assert texts(decode_offsets(logits, lambda *span: names[span], **settings)) == ["Tesla", "Tesla", "Tesla,"]
-
-
-def test_without_any_candidate_the_answer_is_empty_with_logits_0():
-    """Source: run_squad.py, "In very rare edge cases we could have no valid predictions"."""
-    for windows in ([], [window(40, {35: 9}, {2: 9}, owned=np.zeros(40, bool))]):
-        answer = decode_original(windows, span_name, **v1())
-        assert [(entry.text, entry.probability, entry.start_logit, entry.end_logit) for entry in answer.nbest] == [
-            ("empty", 1.0, 0.0, 0.0)
-        ]
-        assert answer.text == "empty"
 
 
 # SQuAD 2.0
@@ -414,20 +270,6 @@ def test_the_answer_is_null_only_where_the_odds_exceed_the_threshold(threshold, 
         assert (answer.text, answer.best_text, answer.null_odds) == (expected, "0-1", -7.0)
 
 
-def test_null_is_added_where_the_list_is_full_without_it():
-    """Source: run_squad.py, "if we didn't inlude the empty option": the list then has one entry more."""
-    settings = v2(n_best_size=2)
-    answer = decode_original([window(4, {0: 9, 1: 8}, {2: 9, 3: 8}, null=(1, 1))], span_name, **settings)
-    assert texts(answer) == ["0-2", "0-3", ""]
-    assert answer.nbest[-1].start_logit == 1.0
-
-
-def test_null_stands_in_the_list_at_its_rank():
-    answer = decode_original([window(2, {0: 9, 1: 3}, {1: 9}, null=(7, 7))], span_name, **v2())
-    assert texts(answer)[:3] == ["0-1", "", "1-1"]
-    assert (answer.text, answer.null_odds) == ("0-1", -4.0)
-
-
 @pytest.mark.parametrize("threshold", [-1e9, 0.0, 1e9])
 def test_a_question_without_a_single_span_has_no_answer_whatever_the_threshold(threshold):
     """The original crashes here (google-research/bert PR #1106): nothing but "" in the list, so no best_non_null_entry.
@@ -444,27 +286,6 @@ def test_a_question_without_a_single_span_has_no_answer_whatever_the_threshold(t
         assert answer.nbest[0].probability == 1.0
 
 
-@pytest.mark.parametrize("n_best_size", [1, 2, 3])
-def test_a_list_holds_a_text_wherever_there_is_a_span(n_best_size):
-    """So that the case above is the only one without: random logits with a strong [CLS], against all valid spans."""
-    rng = np.random.default_rng(6)
-    settings = v2(n_best_size=n_best_size)
-    without = 0
-    for _ in range(300):
-        windows = []
-        for number in range(rng.integers(1, 4)):
-            logits = rng.integers(-3, 4, (2, 7)).astype(np.float32)
-            logits[:, 0] += rng.integers(0, 4)
-            windows.append(WindowLogits(*logits, 2, 4 * number, rng.random(4) < 0.7))
-        first_version = decode_original(windows, span_name, **v1(n_best_size=n_best_size))
-        has_span = first_version.text != "empty"
-        answer = decode_original(windows, span_name, **settings)
-        assert bool(answer.best_text) == has_span
-        assert (texts(answer) != [""]) == has_span
-        without += not has_span
-    assert 0 < without < 300
-
-
 def test_the_offsets_decoder_answers_empty_there():
     """Source: utils_qa.py, "we create a fake prediction to avoid failure"."""
     windows = [window(40, {39: 9}, {0: 9}, null=(10, 10))]
@@ -476,20 +297,6 @@ def test_the_offsets_decoder_answers_empty_there():
 
 
 # Texts
-
-
-@pytest.mark.parametrize(
-    ("pieces", "expected"),
-    [
-        (["steve", "sm", "##ith"], "steve smith"),
-        (["##ith", "'", "s"], "ith ' s"),
-        (["##ith"], "ith"),
-        (["a", "[UNK]", "##b"], "a [UNK]b"),
-    ],
-)
-def test_pieces_are_joined_to_words(pieces, expected):
-    """Source: run_squad.py, "De-tokenize WordPieces that have been split off"."""
-    assert join_pieces(pieces) == expected
 
 
 @pytest.mark.parametrize(

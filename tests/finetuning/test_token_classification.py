@@ -3,14 +3,13 @@
 import json
 import logging
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from transformers import BertForTokenClassification, BertTokenizer
 
-from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import CONTEXTS, TaskArguments
 from bert_recipes.finetuning.token_classification import (
     TokenClassification,
@@ -120,13 +119,6 @@ def test_a_document_that_fits_is_one_window(tokenizer):
     assert windows[0].positions.tolist() == [1, 2, 3, 5]
 
 
-def test_sentences_of_other_documents_are_never_seen(tokenizer):
-    """Files without marks: every sentence is a document, so a feature is a sentence."""
-    examples = [TaggedExample(idx=i, tokens=(letter,) * 3, document=i) for i, letter in enumerate("abc")]
-    windows = lay_out_documents(examples, tokenizer, 64)
-    assert [len(window.input_ids) for window in windows] == [5, 5, 5]
-
-
 def test_a_word_belongs_to_the_window_with_the_most_context_on_its_smaller_side():
     """google-research/bert run_squad.py `_check_is_max_context`, said once more word by word."""
     rng = np.random.default_rng(0)
@@ -156,31 +148,6 @@ def test_windows_start_half_a_window_apart_and_the_last_one_reaches_back():
     assert cut_document(np.ones(0, np.int64), 10) == []
 
 
-def test_windows_cover_documents_with_words_of_very_different_length():
-    rng = np.random.default_rng(1)
-    for _ in range(500):
-        max_pieces = int(rng.integers(1, 20))
-        lengths = rng.choice([1, max_pieces], rng.integers(1, 40))
-        spans = cut_document(lengths, max_pieces)
-        assert spans[0][0] == 0
-        assert spans[-1][1] == len(lengths)
-        for (start, end), (later_start, later_end) in pairwise(spans):
-            assert start < later_start <= end < later_end
-        assert all(sum(lengths[start:end]) <= max_pieces for start, end in spans)
-
-
-def test_a_sentence_longer_than_a_window_loses_no_word(tokenizer):
-    examples = sentences(" ".join(LETTERS * 5))
-    windows = lay_out_documents(examples, tokenizer, 12)
-    assert len(windows) > 4
-    assert sorted(word for window in windows for word in window.words.tolist()) == list(range(50))
-    # Away from the ends each word sees at least a quarter of a window on both sides.
-    for window in windows:
-        for word, position in zip(window.words.tolist(), window.positions.tolist(), strict=True):
-            if 5 <= word < 45:
-                assert min(position - 1, len(window.input_ids) - 2 - position) >= 2
-
-
 def test_words_without_pieces_become_unknown_and_are_counted(tokenizer, caplog):
     """BERT's cleaning removes control characters; a word made of them must still get its label."""
     examples = [TaggedExample(idx=0, tokens=("a", "\u200b\u0001", "b", "\u200b\u0001"))]
@@ -198,20 +165,6 @@ def test_a_word_with_more_pieces_than_a_window_keeps_its_first_ones(tokenizer, c
     [(window, position, count)] = occurrences(windows)[0, 1]
     assert tokenizer.convert_ids_to_tokens(window.input_ids[position : position + count]) == ["b", "##c", "##d", "##e"]
     assert "1 distinct words have more than 4 pieces" in caplog.text
-
-
-def test_real_documents_are_covered(tokenizer, shared_data):
-    split = load_split(get_task("conll2003"), "validation", data_dir=str(shared_data), max_examples=600)
-    real = load_tokenizer(shared_data / "vocab" / "bert-base-cased-vocab.txt", do_lower_case=False)
-    windows = lay_out_documents(split.examples, real, 128)
-    found = occurrences(windows)
-    assert len(found) == sum(len(example.tokens) for example in split.examples)
-    assert all(len(places) == 1 for places in found.values())
-    for (sentence, word), [(window, position, count)] in found.items():
-        assert window.input_ids[position : position + count] == real.encode_ids(split.examples[sentence].tokens[word])
-    documents = [list(group) for _, group in groupby(split.examples, key=lambda example: example.document)]
-    assert len(lay_out_documents(split.examples, real, 10**6)) == len(documents)
-    assert len(windows) > len(documents)
 
 
 # The kind
@@ -324,11 +277,6 @@ def test_features_of_sentences_are_those_of_the_stock_example(shared_data):
         ]
         assert feature["input_ids"] == expected["input_ids"]
         assert feature["labels"] == labels
-
-
-def test_an_unknown_context_is_named():
-    with pytest.raises(InputError, match="context is 'paragraph'; allowed: sentence, document"):
-        TaskArguments(task="conll2003", context="paragraph")
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
@@ -461,38 +409,3 @@ def test_columns_without_gold_labels_and_documents_have_two_columns(tokenizer, t
     )
     _, columns = kind.write(tmp_path, "test", examples, predictions)
     assert columns.read_text(encoding="utf-8") == "a_b O\nc B-PER\n\nd O\n\n"
-
-
-def read_columns(path):
-    """As conlleval reads: the last column is the prediction, the one before it the gold label."""
-    gold, predicted = [[]], [[]]
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if not line.strip() or line.startswith("-DOCSTART-"):
-            if gold[-1]:
-                gold.append([])
-                predicted.append([])
-            continue
-        cells = line.split()
-        assert len(cells) == 3
-        gold[-1].append(cells[-2])
-        predicted[-1].append(cells[-1])
-    return gold[:-1], predicted[:-1]
-
-
-def test_columns_of_real_sentences_give_the_scores_again(tokenizer, shared_data, tmp_path):
-    split = load_split(TASK, "validation", data_dir=str(shared_data), max_examples=400)
-    real = load_tokenizer(shared_data / "vocab" / "bert-base-cased-vocab.txt", do_lower_case=False)
-    kind = kind_for(real, max_seq_length=128)
-    encoded = kind.encode(split)
-    rng = np.random.default_rng(0)
-    gold = [[TASK.labels[label] for label in each.labels] for each in split.examples]
-    wanted = [[tag if rng.random() < 0.9 else "O" for tag in tags] for tags in gold]
-    predictions = kind.decode(encoded, perfect_outputs(encoded, wanted, len(TASK.labels), rng))
-    assert [prediction.value for prediction in predictions] == wanted
-    figures = kind.score(split.examples, predictions)
-    _, columns = kind.write(tmp_path, "validation", split.examples, predictions)
-    read_gold, read_predicted = read_columns(columns)
-    assert read_gold == gold
-    assert entity_scores(read_gold, read_predicted) == figures
-    documents = len({each.document for each in split.examples})
-    assert columns.read_text(encoding="utf-8").count("-DOCSTART-") == documents

@@ -8,7 +8,7 @@ import pytest
 
 from bert_recipes.finetuning import trainer
 from bert_recipes.training import trainer as base_trainer
-from bert_recipes.training.speed import Work, training_flops
+from bert_recipes.training.speed import BatchStats, training_flops
 
 
 TINY_RUNS = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tiny_runs.py"))
@@ -18,16 +18,16 @@ RATE = 1e9
 @pytest.fixture
 def train(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Flags -> (lines of the training log, work and FLOPs of each) of three steps on a machine of one GFLOP/s."""
-    counted: list[tuple[Work, int]] = []
+    counted: list[tuple[BatchStats, int]] = []
 
-    def count(config: object, work: Work, **values: bool) -> int:
+    def count(config: object, work: BatchStats, **values: bool) -> int:
         counted.append((work, training_flops(config, work, **values)))
         return counted[-1][1]
 
     monkeypatch.setattr(base_trainer, "best_rate", lambda *_: RATE)
     monkeypatch.setattr(trainer, "training_flops", count)
 
-    def run(*flags: object) -> tuple[list[dict], list[tuple[Work, int]]]:
+    def run(*flags: object) -> tuple[list[dict], list[tuple[BatchStats, int]]]:
         steps = ("--max_steps", 3, "--logging_steps", 1)
         folder = TINY_RUNS["make_run"]("sequence_classification", tiny_checkpoint, tmp_path, *steps, *flags)
         history = json.loads((folder / "trainer_state.json").read_text())["log_history"]

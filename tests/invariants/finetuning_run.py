@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from transformers import BertConfig, TrainerCallback, set_seed
+from small_run import Recorder
+from transformers import BertConfig, set_seed
 
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.run import KIND_CLASSES
@@ -91,18 +92,6 @@ def make_model(kind: str, vocab_size: int, num_labels: int, dropout: float) -> A
     )
     set_seed(0)
     return getattr(transformers, KIND_CLASSES[kind].auto_class.replace("AutoModel", "Bert"))(config)
-
-
-class Recorder(TrainerCallback):
-    """Keeps the gradient of every optimiser step; clipping is off by default."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.model = model
-        self.gradients: list[dict[str, torch.Tensor]] = []
-
-    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        named = self.model.named_parameters()
-        self.gradients.append({name: p.grad.clone() for name, p in named if p.grad is not None})
 
 
 def finetuning_run(

@@ -27,6 +27,19 @@ def straight(repository, small_store, tmp_path_factory) -> Path:
     return folder
 
 
+def begin(repository: Path, argv: list[str]) -> subprocess.Popen[str]:
+    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def assert_resumes(repository: Path, argv: list[str], folder: Path, straight: Path) -> str:
+    """The same command ends with the weights of a run that was not ended; what it says."""
+    done = pretrain(repository, argv)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    return done.stderr
+
+
 def kill_again_and_again(
     store: Path, folder: Path, number: int, kills: int, seed: int, inside_a_save: int = 0
 ) -> dict:
@@ -90,8 +103,7 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(
 ):
     folder = tmp_path / "run"
     argv = [*flags_for(small_store, folder), "--save_strategy", "no"]
-    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = begin(repository, argv)
     # The training begins right after it, and takes longer than this.
     assert wait_for((folder / "run.yaml").exists, 120)
     time.sleep(0.5)
@@ -103,10 +115,7 @@ def test_a_signal_saves_the_step_and_the_same_command_goes_on(
     assert checkpoint is not None
     assert not passed
     assert f"stopped by {number.name} after step {checkpoint.name.rpartition('-')[2]} of {STEPS}" in said
-    done = pretrain(repository, argv)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert f"is resumed from {checkpoint.name}" in done.stderr
-    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    assert f"is resumed from {checkpoint.name}" in assert_resumes(repository, argv, folder, straight)
 
 
 @pytest.mark.slow
@@ -130,17 +139,14 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_is_whole(repository, sm
     assert "Traceback" not in done.stderr
     assert not list(folder.glob("checkpoint-*"))
     assert not list(folder.glob(".aside-*"))
-    done = pretrain(repository, argv)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    assert_resumes(repository, argv, folder, straight)
 
 
 @pytest.mark.slow
 def test_a_killed_data_worker_is_one_line_and_the_run_goes_on(repository, small_store, straight, tmp_path):
     folder = tmp_path / "run"
     argv = [*flags_for(small_store, folder), "--dataloader_num_workers", "1"]
-    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = begin(repository, argv)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
     workers = subprocess.run(
         ["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True
@@ -154,9 +160,7 @@ def test_a_killed_data_worker_is_one_line_and_the_run_goes_on(repository, small_
     assert len(errors) == 1, said[-2000:]
     assert "a data worker has ended" in errors[0]
     assert "Traceback" not in said
-    done = pretrain(repository, argv)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+    assert_resumes(repository, argv, folder, straight)
 
 
 @pytest.mark.slow
@@ -165,8 +169,7 @@ def test_a_store_that_vanishes_stays_open_and_is_missed_by_the_next_start(reposi
     store, folder = tmp_path / "store", tmp_path / "run"
     shutil.copytree(small_store, store, ignore=shutil.ignore_patterns(".cache"))
     argv = flags_for(store, folder)
-    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *argv]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = begin(repository, argv)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
     store.rename(tmp_path / "elsewhere")
     _, said = process.communicate(timeout=120)

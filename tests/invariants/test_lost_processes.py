@@ -27,13 +27,33 @@ def launched(
     )
 
 
+def ended(process: subprocess.Popen[str], code: int = 0) -> str:
+    """What a run said up to its end, which has that exit code."""
+    _, said = process.communicate(timeout=600)
+    assert process.returncode == code, said[-2000:]
+    return said
+
+
+def assert_resumes(repository: Path, store: Path, folder: Path, straight: Path, flags: tuple[str, ...] = ()) -> None:
+    """The same command ends with the weights of a run that was not ended."""
+    ended(launched(repository, store, folder, flags=flags))
+    assert (folder / "model.safetensors").read_bytes() == (straight / "model.safetensors").read_bytes()
+
+
+def with_preamble(file: Path, script: Path, preamble: str) -> Path:
+    """A program that does something before it runs a script."""
+    path = f"sys.path.insert(0, {str(script.parent)!r})\nsys.argv[0] = {str(script)!r}\n"
+    file.write_text(
+        f"import os, resource, runpy, signal, sys\n{preamble}\n{path}runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    return file
+
+
 @pytest.fixture(scope="module")
 def straight_pair(repository, small_store, tmp_path_factory) -> Path:
     """The run of two processes that nothing ends."""
     folder = tmp_path_factory.mktemp("pair") / "run"
-    process = launched(repository, small_store, folder)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said[-2000:]
+    ended(launched(repository, small_store, folder))
     return folder
 
 
@@ -46,8 +66,7 @@ def test_a_signal_to_the_launcher_ends_both_processes_at_one_step(
     process = launched(repository, small_store, folder)
     assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
     process.send_signal(number)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == code, said[-2000:]
+    said = ended(process, code)
     checkpoint, passed = last_complete(folder)
     assert checkpoint is not None
     assert not passed
@@ -55,10 +74,7 @@ def test_a_signal_to_the_launcher_ends_both_processes_at_one_step(
     assert re.search(rf"stopped by SIG(TERM|INT) after step {checkpoint.name.rpartition('-')[2]} of", said), said[
         -2000:
     ]
-    process = launched(repository, small_store, folder)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
+    assert_resumes(repository, small_store, folder, straight_pair)
 
 
 def children(process):
@@ -73,26 +89,17 @@ def test_a_killed_peer_ends_the_other_process_and_the_run_goes_on(repository, sm
     found = children(process)
     begin = time.monotonic()
     os.kill(int(found[-1]), signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGKILL, said[-2000:]
+    said = ended(process, 128 + signal.SIGKILL)
     assert time.monotonic() - begin < 60
     assert "Traceback" not in said
     assert last_complete(folder)[0] is not None
-    process = launched(repository, small_store, folder)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
+    assert_resumes(repository, small_store, folder, straight_pair)
 
 
 # The second process may write no file of more than 1,000 bytes: less than its part of a checkpoint.
-ONE_CANNOT_WRITE = """
-import os, resource, runpy, signal, sys
-if os.environ["LOCAL_RANK"] == "1":
+ONE_CANNOT_WRITE = """if os.environ["LOCAL_RANK"] == "1":
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-sys.path.insert(0, {folder!r})
-sys.argv[0] = {script!r}
-runpy.run_path({script!r}, run_name="__main__")
 """
 
 
@@ -101,38 +108,28 @@ def test_a_checkpoint_that_one_of_two_processes_cannot_write_ends_both(
     repository, small_store, straight_pair, tmp_path
 ):
     folder, script = tmp_path / "run", repository / "recipes" / "pretrain.py"
-    limited = tmp_path / "limited.py"
-    limited.write_text(ONE_CANNOT_WRITE.format(folder=str(script.parent), script=str(script)))
+    limited = with_preamble(tmp_path / "limited.py", script, ONE_CANNOT_WRITE)
     begin = time.monotonic()
     process = launched(repository, small_store, folder, limited, flags=("--dataloader_num_workers", "0"))
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 1, said[-2000:]
+    said = ended(process, 1)
     assert time.monotonic() - begin < 120
     errors = [line for line in said.splitlines() if line.startswith("error: ") and "cannot be written" in line]
     assert len(errors) == 1, said[-2000:]
     assert "Traceback" not in said
     assert not list(folder.glob("checkpoint-*"))
-    process = launched(repository, small_store, folder)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
+    assert_resumes(repository, small_store, folder, straight_pair)
 
 
 # What the data workers put into shared memory may have 1,000 bytes: less than a batch.
-WORKERS_CANNOT_SHARE = """
-import os, resource, runpy, signal, sys
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+WORKERS_CANNOT_SHARE = """signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 os.register_at_fork(after_in_child=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)))
-sys.path.insert(0, {folder!r})
-sys.argv[0] = {script!r}
-runpy.run_path({script!r}, run_name="__main__")
 """
 
 
 @pytest.mark.slow
 def test_a_batch_that_never_comes_ends_the_run(repository, small_store, tmp_path):
-    script, limited = repository / "recipes" / "pretrain.py", tmp_path / "limited.py"
-    limited.write_text(WORKERS_CANNOT_SHARE.format(folder=str(script.parent), script=str(script)))
+    script = repository / "recipes" / "pretrain.py"
+    limited = with_preamble(tmp_path / "limited.py", script, WORKERS_CANNOT_SHARE)
     flags = [*flags_for(small_store, tmp_path / "run"), "--dataloader_num_workers", "1", "--ddp_timeout", "5"]
     done = subprocess.run(
         [sys.executable, str(limited), *flags], capture_output=True, text=True, timeout=300, check=False
@@ -143,18 +140,14 @@ def test_a_batch_that_never_comes_ends_the_run(repository, small_store, tmp_path
 
 # The first process gets a signal at a batch of an evaluation.
 SIGNAL_AT = """
-import os, runpy, signal, sys
-from bert_recipes.{module} import {owner}
-real, calls = {owner}.{name}, []
+from bert_recipes.training.bert_trainer import PreTrainingSums
+real, calls = PreTrainingSums.add, []
 def called(*args, **kwargs):
     calls.append(None)
     if len(calls) == {call} and os.environ["LOCAL_RANK"] == "0":
         os.kill(os.getpid(), signal.SIGTERM)
     return real(*args, **kwargs)
-{owner}.{name} = called
-sys.path.insert(0, {folder!r})
-sys.argv[0] = {script!r}
-runpy.run_path({script!r}, run_name="__main__")
+PreTrainingSums.add = called
 """
 
 
@@ -163,19 +156,14 @@ runpy.run_path({script!r}, run_name="__main__")
 @pytest.mark.parametrize("call", [1, 3, 9], ids=["in the training", "at the end of a phase", "last evaluation"])
 def test_a_signal_to_one_process_ends_the_evaluation_of_both(repository, small_store, straight_pair, tmp_path, call):
     """The other one learns of it between two batches."""
-    folder, script, program = tmp_path / "run", repository / "recipes" / "pretrain.py", tmp_path / "told_to_stop.py"
-    at = {"module": "evaluation", "owner": "PreTrainingSums", "name": "add", "call": call}
-    program.write_text(SIGNAL_AT.format(**at, folder=str(script.parent), script=str(script)))
+    folder, script = tmp_path / "run", repository / "recipes" / "pretrain.py"
+    program = with_preamble(tmp_path / "told_to_stop.py", script, SIGNAL_AT.format(call=call))
     flags = ("--per_device_eval_batch_size", "2")
     process = launched(repository, small_store, folder, program, flags)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 143, said[-2000:]
+    said = ended(process, 143)
     assert "stopped by SIGTERM" in said
     assert "Traceback" not in said
-    process = launched(repository, small_store, folder, flags=flags)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
+    assert_resumes(repository, small_store, folder, straight_pair, flags)
     logged, expected = (history_of(each / "trainer_state.json") for each in (folder, straight_pair))
     assert [line["step"] for line in logged] == [line["step"] for line in expected]
 
@@ -192,7 +180,4 @@ def test_a_killed_launcher_leaves_no_process(repository, small_store, straight_p
     said = process.communicate()[1]
     assert "stopped by SIGTERM" in said, said[-2000:]
     assert not (folder / "all_results.json").exists()
-    process = launched(repository, small_store, folder)
-    _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said[-2000:]
-    assert (folder / "model.safetensors").read_bytes() == (straight_pair / "model.safetensors").read_bytes()
+    assert_resumes(repository, small_store, folder, straight_pair)

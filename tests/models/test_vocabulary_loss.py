@@ -1,11 +1,12 @@
-"""Cross-entropy without logits equals cross-entropy with them."""
+"""The loss without logits and the shared weight: values and gradients of the plain formulas, whoever asks for them."""
 
 import pytest
 import torch
-from packed_models import LENGTHS, make_batch, make_model
+from packed_models import LENGTHS, VOCAB, assert_gradients_alike, make_batch, make_model, run
+from torch.nn import functional as F
 
 from bert_recipes.models.kernels.loading import load_kernels
-from bert_recipes.models.vocabulary_loss import vocabulary_loss
+from bert_recipes.models.vocabulary_loss import SharedGradient, look_up, vocabulary_loss
 
 
 @pytest.mark.parametrize("rows", [0, 1, 1024, 2500])
@@ -32,3 +33,84 @@ def test_the_loss_says_that_it_can_be_differentiated_once(kernels):
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="can be differentiated once"):
         loss.backward()
+
+
+PAD = 0
+
+
+def gradients_of(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def test_the_look_up_is_torchs_embedding():
+    """Outputs and gradients, with a padding id, and with what an output layer left in the same pass."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(11, 5, generator=generator, requires_grad=True)
+    ids = torch.tensor([3, 0, 3, 7, 10, 0])
+    scale = torch.randn(6, 5, generator=generator)
+    expected = F.embedding(ids, weight, padding_idx=PAD)
+    (gradient,) = torch.autograd.grad((expected * scale).sum(), weight)
+    rows = look_up(weight, ids, PAD, shared := SharedGradient())
+    torch.testing.assert_close(rows, expected)
+    torch.testing.assert_close(torch.autograd.grad((rows * scale).sum(), weight)[0], gradient)
+    rows = look_up(weight, ids, PAD, shared)
+    left = torch.randn(11, 5, generator=generator)
+    rows.register_hook(lambda _: shared.leave(left.clone()))
+    torch.testing.assert_close(torch.autograd.grad((rows * scale).sum(), weight)[0], gradient + left)
+
+
+def test_two_passes_may_be_one_backward_pass(kernels):
+    model = make_model()
+    batches = [make_batch(LENGTHS["ragged"], seed=1), make_batch(LENGTHS["one_long"], seed=2)]
+    model.bert.use_fast_layers("off")
+    expected = gradients_of(model, sum(model(**batch).loss for batch in batches))
+    model.bert.use_fast_layers(kernels)
+    ours = gradients_of(model, sum(model(**batch).loss for batch in batches))
+    assert_gradients_alike(ours, expected, 1e-5)
+
+
+def test_what_a_pass_left_on_its_way_is_not_counted_in_the_next(kernels):
+    """The masked-LM loss is asked for the gradient of one layer alone; the other loss knows nothing of it."""
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    model.bert.use_fast_layers("off")
+    expected = gradients_of(model, model(**batch).nsp_loss)
+    model.bert.use_fast_layers(kernels)
+    output = model(**batch)
+    torch.autograd.grad(output.mlm_loss, model.bert.encoder.layer[2].output.dense.weight, retain_graph=True)
+    ours = gradients_of(model, output.nsp_loss)
+    name = "bert.embeddings.word_embeddings.weight"
+    torch.testing.assert_close(ours[name], expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_the_weight_alone_may_be_asked_for(kernels):
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    weight = model.cls.predictions.decoder.weight
+    model.bert.use_fast_layers("off")
+    (expected,) = torch.autograd.grad(model(**batch).loss, weight)
+    model.bert.use_fast_layers(kernels)
+    (ours,) = torch.autograd.grad(model(**batch).loss, weight)
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("part", ["words", "all embeddings", "words untied"])
+def test_weights_that_are_not_shared_or_do_not_learn(kernels, part):
+    """An output layer of its own; embeddings that are frozen, with and without the output layer."""
+    model, batch = make_model(), make_batch(LENGTHS["ragged"])
+    words = model.bert.embeddings.word_embeddings
+    if part == "words untied":
+        torch.manual_seed(1)
+        model.cls.predictions.decoder.weight = torch.nn.Parameter(torch.randn(VOCAB, 48) * 0.1)
+        _, expected = run(model, batch, "off")
+        _, ours = run(model, batch, kernels)
+    else:
+        frozen = words if part == "words" else model.bert.embeddings
+        frozen.requires_grad_(False)
+        model.bert.use_fast_layers("off")
+        expected = gradients_of(model, model(**batch).loss)
+        model.bert.use_fast_layers(kernels)
+        ours = gradients_of(model, model(**batch).loss)
+        assert ours.keys() == expected.keys()
+        assert "bert.embeddings.word_embeddings.weight" not in ours
+    assert_gradients_alike(ours, expected, 1e-5)

@@ -13,15 +13,13 @@ from bert_recipes.data.quickstart_corpus import (
     Document,
     Documentation,
     Source,
-    builtin_modules,
     choose_held_out,
     dependencies,
     find_sources,
-    help_topics,
     make_documents,
     package_documentation,
+    python_documentation,
     read_documentation,
-    standard_library,
     write_corpus,
 )
 from bert_recipes.errors import InputError
@@ -99,8 +97,8 @@ def test_a_bad_fraction_is_one_line(small_project: Path):
 def test_every_kind_of_source_gives_paragraphs():
     packages, missing = dependencies(["numpy", "no-such-package"])
     assert missing == ["no-such-package"]
-    for sources in (help_topics(), builtin_modules(), standard_library(), package_documentation(packages[0])):
-        assert any(found.paragraphs for found in map(read_documentation, [*sources][:60]) if found is not None)
+    for sources in (python_documentation(), package_documentation(packages[0])):
+        assert any(found.paragraphs for found in map(read_documentation, [*sources][::20]) if found is not None)
 
 
 def test_the_project_itself_is_left_out(tmp_path: Path):
@@ -125,10 +123,10 @@ def test_a_file_that_does_not_parse_is_told_from_an_empty_one(tmp_path: Path):
 def test_a_source_is_a_document_and_what_goes_is_counted():
     first, second = "Return the number of items.", "Raise an error when the file is missing."
     found = [
-        (Source("a/1"), Documentation([first, second], 2)),
-        (Source("b/1"), Documentation([second], 1)),
-        (Source("b/2"), Documentation(["Short."], 1)),
-        (Source("c/1"), None),
+        (Source("a/1", ""), Documentation([first, second], 2)),
+        (Source("b/1", ""), Documentation([second], 1)),
+        (Source("b/2", ""), Documentation(["Short."], 1)),
+        (Source("c/1", ""), None),
     ]
     counts: Counter[str] = Counter()
     documents = make_documents(found, 3, counts)

@@ -1,5 +1,4 @@
-"""Each launch configuration, with both recipes, on two processes over gloo: two steps, a checkpoint, a resume, an evaluation in which
-the processes have unequal numbers of batches; all of it as in one process.
+"""Each launch configuration, with both recipes, on two processes over gloo: all of it as in one process; and what engines leave and refuse.
 
 `recipes/launch.py` reads the shipped file; only the number of processes and the device differ from a launch on GPUs.
 """
@@ -11,45 +10,80 @@ import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 
+pytestmark = pytest.mark.slow
+
 ENGINES = ["fsdp", "deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3", "deepspeed_zero3_offload"]
 LAUNCHES = ["ddp", "ddp_cpu", "ddp_multi_node", *ENGINES]
-COMMON = [
-    "--max_seq_length",
-    "32",
-    "--max_steps",
-    "2",
-    "--warmup_steps",
-    "0",
-    "--learning_rate",
-    "1e-3",
-    "--dropout",
-    "0",
-]
-COMMON += ["--global_train_batch_size", "8", "--per_device_train_batch_size", "2", "--per_device_eval_batch_size", "4"]
-COMMON += [
-    "--save_strategy",
-    "steps",
-    "--save_steps",
-    "1",
-    "--eval_strategy",
-    "steps",
-    "--eval_steps",
-    "1",
-    "--logging_steps",
-    "1",
-]
-COMMON += ["--precision", "fp32", "--use_cpu", "true", "--disable_tqdm", "true"]
+RUN = {"max_seq_length": 32, "learning_rate": 1e-3, "dropout": 0, "precision": "fp32", "use_cpu": True}
+RUN |= {"per_device_train_batch_size": 2, "logging_steps": 1, "save_strategy": "steps", "disable_tqdm": True}
+
+
+def flags_of(settings: dict) -> list[str]:
+    """--name value, as YAML has it."""
+    return [part for name, value in settings.items() for part in (f"--{name}", str(value).replace("True", "true"))]
+
+
+def start(repository: Path, launch: str | None, recipe: str, settings: dict, folder: Path) -> tuple[int, str]:
+    """Run it to its end, by one launcher a machine (None: by none): the highest exit code, and what was said."""
+    if launch is not None and launch.startswith("deepspeed"):
+        pytest.importorskip("deepspeed", reason="deepspeed is an extra")
+    command, machines = [sys.executable], 2 if launch == "ddp_multi_node" else 1
+    if launch is not None:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = str(found.getsockname()[1])
+        command += ["recipes/launch.py", "--config_file", f"accelerate_configs/{launch}.yaml"]
+        command += ["--main_process_port", port, *([] if launch == "cpu" else ["--num_processes", "2"])]
+    work = [f"recipes/{recipe}.py", *flags_of(settings | {"output_dir": folder})]
+    started, environment = [], os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+    for machine in range(machines):
+        of_the_machine = ["--machine_rank", str(machine)] if machines > 1 else []
+        log = (folder.parent / f"{folder.name}-{machine}.log").open("w+")
+        process = subprocess.Popen(
+            [*command, *of_the_machine, *work], cwd=repository, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
+        started.append((process, log))
+    # DeepSpeed compiles its collectives for CPUs when they are first used.
+    codes = [process.wait(timeout=600) for process, _ in started]
+    said = ""
+    for _, log in started:
+        log.seek(0)
+        said += log.read()
+        log.close()
+    return max(codes), said
+
+
+def succeed(*args) -> None:
+    code, said = start(*args)
+    assert code == 0, said[-3000:]
+
+
+def fail(*args) -> str:
+    """The one line of a run that is refused."""
+    code, said = start(*args)
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert (code, len(errors)) == (1, 1), said[-3000:]
+    assert "Traceback" not in said
+    return errors[0]
+
+
+# The run of one process
+
+SHORT = {**RUN, "max_steps": 2, "warmup_steps": 0, "global_train_batch_size": 8, "save_steps": 1}
+SHORT |= {"per_device_eval_batch_size": 4, "eval_strategy": "steps", "eval_steps": 1}
 
 
 @pytest.fixture(scope="module")
 def recipes(small_store, tiny_checkpoint, tmp_path_factory):
-    """Recipe -> its flags; 9 pairs and 9 rows to evaluate on are 2 batches of 4 and 1 on two processes."""
+    """Recipe -> its settings; 9 pairs and 9 rows to evaluate on are 2 batches of 4 and 1 on two processes."""
     folder, rng = tmp_path_factory.mktemp("cola"), random.Random(0)
     for name, number in (("train", 40), ("validation", 9), ("test", 9)):
         rows = [
@@ -57,63 +91,32 @@ def recipes(small_store, tiny_checkpoint, tmp_path_factory):
             for row in range(number)
         ]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    finetuning = ["--task", "cola", "--model_name_or_path", str(tiny_checkpoint), "--data_dir", str(folder)]
-    finetuning += ["--do_predict", "true", "--load_best_model_at_end", "true", "--metric_for_best_model", "loss"]
-    return {
-        "pretrain": ["--store", str(small_store), "--size", "tiny", "--max_eval_pairs", "9", *COMMON],
-        "finetune": [*finetuning, *COMMON],
-    }
-
-
-def start(repository, launch, recipe, flags, folder):
-    """Run it to its end, by one launcher a machine."""
-    machines = 2 if launch == "ddp_multi_node" else 1
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    command = [sys.executable, "recipes/launch.py", "--config_file", f"accelerate_configs/{launch}.yaml"]
-    command += ["--main_process_port", str(port), *([] if launch == "cpu" else ["--num_processes", "2"])]
-    started = []
-    for machine in range(machines):
-        of_the_machine = ["--machine_rank", str(machine)] if machines > 1 else []
-        whole = [*command, *of_the_machine, f"recipes/{recipe}.py", *flags, "--output_dir", str(folder)]
-        environment = os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-        log = folder.with_name(f"{folder.name}-{machine}.log")
-        with log.open("w") as file:
-            started.append(
-                (log, subprocess.Popen(whole, cwd=repository, env=environment, stdout=file, stderr=subprocess.STDOUT))
-            )
-    for log, process in started:
-        # DeepSpeed compiles its collectives for CPUs when they are first used.
-        assert process.wait(timeout=600) == 0, log.read_text()[-3000:]
+    finetuning = {"task": "cola", "model_name_or_path": tiny_checkpoint, "data_dir": folder, "do_predict": True}
+    finetuning |= {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
+    pretraining = {"store": small_store, "size": "tiny", "max_eval_pairs": 9}
+    return {"pretrain": pretraining | SHORT, "finetune": finetuning | SHORT}
 
 
 @pytest.fixture(scope="module", params=["pretrain", "finetune"])
 def alone(request, repository, recipes, tmp_path_factory):
     """A recipe, and its run in one process."""
     folder = tmp_path_factory.mktemp("alone") / request.param
-    start(repository, "cpu", request.param, recipes[request.param], folder)
+    succeed(repository, "cpu", request.param, recipes[request.param], folder)
     return request.param, folder
 
 
-def figures(folder):
+METRICS = ("loss", "mlm_loss", "nsp_loss", "grad_norm")
+METRICS += ("eval_loss", "eval_mlm_loss", "eval_nsp_loss", "eval_matthews_correlation")
+
+
+def metrics(folder):
     """What a log says of steps and of evaluations."""
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    names = (
-        "loss",
-        "mlm_loss",
-        "nsp_loss",
-        "grad_norm",
-        "eval_loss",
-        "eval_mlm_loss",
-        "eval_nsp_loss",
-        "eval_matthews_correlation",
-    )
-    return [{name: line[name] for name in names if name in line} for line in history]
+    return [{name: line[name] for name in METRICS if name in line} for line in history]
 
 
 def assert_same_run(folder, other, *, clips_alike):
-    for ours, theirs in zip(figures(folder), figures(other), strict=True):
+    for ours, theirs in zip(metrics(folder), metrics(other), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
     weights, expected = load_file(folder / "model.safetensors"), load_file(other / "model.safetensors")
     assert expected.keys() <= weights.keys()  # tied weights may be there under both names
@@ -122,25 +125,103 @@ def assert_same_run(folder, other, *, clips_alike):
         torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5 if clips_alike else 1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("launch", LAUNCHES)
-def test_a_launch_is_the_run_of_one_process_and_goes_on(repository, recipes, alone, tmp_path, launch):
-    if launch.startswith("deepspeed"):
-        pytest.importorskip("deepspeed", reason="deepspeed is an extra")
+def test_a_launch_is_the_run_of_one_process_and_is_resumed(repository, recipes, alone, tmp_path, launch):
+    """Two steps, a checkpoint, a resume, an evaluation in which the processes have unequal numbers of batches."""
     recipe, expected = alone
+    complete, resumed = tmp_path / "complete", tmp_path / "resumed"
+    succeed(repository, launch, recipe, recipes[recipe], complete)
     # DeepSpeed's norm of the gradients is its own, a little larger.
-    clips_alike = not launch.startswith("deepspeed")
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    start(repository, launch, recipe, recipes[recipe], whole)
-    assert_same_run(whole, expected, clips_alike=clips_alike)
-    if recipe == "finetune":
-        ours, theirs = (sorted(path.name for path in folder.glob("predictions*")) for folder in (whole, expected))
-        assert ours == theirs
+    assert_same_run(complete, expected, clips_alike=not launch.startswith("deepspeed"))
+    ours, theirs = ({path.name for path in folder.glob("predictions*")} for folder in (complete, expected))
+    assert ours == theirs
     # As if it had been lost after its first step.
-    shutil.copytree(whole, resumed)
+    shutil.copytree(complete, resumed)
     shutil.rmtree(resumed / "checkpoint-2")
     for name in ("all_results.json", "model.safetensors"):
         (resumed / name).unlink()
-    start(repository, launch, recipe, [*recipes[recipe], "--resume", "last"], resumed)
+    succeed(repository, launch, recipe, recipes[recipe] | {"resume": "last"}, resumed)
     assert json.loads((resumed / "all_results.json").read_text())["resumed_at_step"] == 1
-    assert_same_run(resumed, whole, clips_alike=True)
+    assert_same_run(resumed, complete, clips_alike=True)
+
+
+# Phases, checkpoints and refusals
+
+LONG = {**RUN, "size": "tiny", "max_steps": 4, "warmup_steps": 1, "global_train_batch_size": 4, "save_steps": 4}
+LONG |= {"eval_strategy": "no"}
+PHASES = {"phase2_steps": 2, "phase2_max_seq_length": 48, "max_steps": 5, "global_train_batch_size": 8}
+
+
+@pytest.fixture(scope="module")
+def english_store(repository, tiny_checkpoint, tmp_path_factory) -> Path:
+    """One whose tokenizer knows the sentences that a run shows at its end: all processes must take part in that."""
+    folder = tmp_path_factory.mktemp("english")
+    text = "The heart of the matter is the art of the run. And the rest of the day is the end of it.\n\n"
+    (folder / "text.txt").write_text(text * 40)
+    settings = {"files": folder / "text.txt", "num_processes": 1, "tokenizer": tiny_checkpoint}
+    succeed(repository, None, "prepare_corpus", settings, folder / "store")
+    return folder / "store"
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_folder_holds_the_weights_of_the_run(repository, english_store, tmp_path, stage):
+    run, pretrain = tmp_path / "run", LONG | {"store": english_store}
+    succeed(repository, f"deepspeed_zero{stage}", "pretrain", pretrain, run)
+    model = tmp_path / "model"
+    succeed(repository, None, "consolidate_checkpoint", {"checkpoint": run / "checkpoint-4"}, model)
+    opened = transformers.AutoModelForPreTraining.from_pretrained(model)
+    assert type(opened) is transformers.BertForPreTraining
+    ours = opened.state_dict()
+    for name, weight in load_file(run / "model.safetensors").items():
+        torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-6)
+    assert len(transformers.AutoTokenizer.from_pretrained(model)) == opened.config.vocab_size
+    # Neither one process nor another stage nor no DeepSpeed at all can take its optimiser up.
+    (run / "all_results.json").unlink()
+    for launch in (None, "ddp_cpu", f"deepspeed_zero{stage % 3 + 1}"):
+        error = fail(repository, launch, "pretrain", pretrain | {"resume": "last"}, run)
+        assert f"was written by 2 processes under DeepSpeed ZeRO {stage}, this run has" in error
+    # Its weights can begin a new run.
+    succeed(repository, None, "pretrain", pretrain | {"model_name_or_path": model}, tmp_path / "new")
+
+
+@pytest.mark.parametrize("engine", ["deepspeed_zero1", "deepspeed_zero2", "deepspeed_zero3", "fsdp"])
+def test_two_phases_are_those_of_two_processes_without_an_engine(repository, small_store, tmp_path, engine):
+    settings = LONG | PHASES | {"store": small_store, "phase2_per_device_train_batch_size": 2}
+    for launch in (engine, "ddp_cpu"):
+        succeed(repository, launch, "pretrain", settings, tmp_path / launch)
+    ours, others = (load_file(tmp_path / name / "model.safetensors") for name in (engine, "ddp_cpu"))
+    for name, weight in others.items():
+        torch.testing.assert_close(ours[name], weight, rtol=0, atol=1e-6)
+
+
+OTHER_BATCHES = {**PHASES, "per_device_train_batch_size": 4, "phase2_per_device_train_batch_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            OTHER_BATCHES,
+            "here it would be 1 and then 4; give --global_train_batch_size 8, --per_device_train_batch_size 1 and "
+            "--phase2_per_device_train_batch_size 1",
+        ),
+        # No process has whole tensors.
+        ({"optimizer": "lamb"}, "optimizer is lamb; DeepSpeed ZeRO 2 shares tensors out over the processes"),
+    ],
+)
+def test_what_deepspeed_cannot_do_is_refused_at_the_start(repository, small_store, tmp_path, settings, words):
+    settings = LONG | settings | {"store": small_store}
+    assert words in fail(repository, "deepspeed_zero2", "pretrain", settings, tmp_path / "run")
+    assert not list((tmp_path / "run").glob("*"))
+
+
+def test_checkpoints_that_are_refused(repository, small_store, tmp_path):
+    succeed(repository, None, "pretrain", LONG | {"store": small_store}, tmp_path / "run")
+    for words, checkpoint in {
+        "is not DeepSpeed's: it is in Hub form already": tmp_path / "run" / "checkpoint-4",
+        "is no complete checkpoint: there is no such folder": tmp_path / "nowhere",
+        "is no complete checkpoint: it has no manifest.json": tmp_path / "run",
+    }.items():
+        model = tmp_path / "model"
+        assert words in fail(repository, None, "consolidate_checkpoint", {"checkpoint": checkpoint}, model)
+        assert not model.exists()

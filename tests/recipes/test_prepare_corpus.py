@@ -86,7 +86,7 @@ def test_the_command_writes_a_store_and_reports_it(repository, vocabulary, corpu
     assert str(tmp_path) not in (tmp_path / "store" / "store.json").read_text()
 
 
-@pytest.mark.parametrize("options", [{}, {"validation_fraction": 0.3}])
+@pytest.mark.parametrize("options", [{}, {"validation_fraction": 0.3}, {"shard_gigabytes": 1e-6}])
 def test_any_number_of_processes_gives_the_same_bytes(vocabulary, corpus, tmp_path, monkeypatch, options):
     # Batches of a few documents, so that every process gets many.
     monkeypatch.setattr(batch_documents, "__defaults__", (300,))
@@ -120,9 +120,10 @@ def test_what_gives_no_token_is_dropped_and_counted(vocabulary, tmp_path):
     )
 
     expected = {"sentences_without_tokens": 1, "documents_without_sentences": 1, "files_without_text": 1}
-    assert report.dropped["train"] == expected
-    assert open_store(tmp_path / "store").metadata["dropped"]["train"] == expected
-    assert report.splits["train"]["documents"] == 2
+    assert (
+        report.metadata["dropped"]["train"] == open_store(tmp_path / "store").metadata["dropped"]["train"] == expected
+    )
+    assert report.metadata["splits"]["train"]["num_documents"] == 2
 
 
 @pytest.mark.parametrize(("sentences", "expected"), [("split", 3), ("lines", 2)])
@@ -136,7 +137,7 @@ def test_sentences_are_split_or_taken_line_by_line(vocabulary, tmp_path, sentenc
         sentences=sentences,
     )
 
-    assert report.splits["train"]["sentences"] == expected
+    assert report.metadata["splits"]["train"]["num_sentences"] == expected
 
 
 def test_passages_only_drops_and_counts_the_rest(vocabulary, tmp_path):
@@ -147,8 +148,11 @@ def test_passages_only_drops_and_counts_the_rest(vocabulary, tmp_path):
         vocabulary, tmp_path / "s", files=[str(tmp_path / "a.jsonl")], document_boundary="auto", keep="passages"
     )
 
-    assert report.dropped["train"] == {"paragraphs_that_are_no_passages": 4, "documents_without_sentences": 1}
-    assert report.splits["train"]["sentences"] == 2
+    assert report.metadata["dropped"]["train"] == {
+        "paragraphs_that_are_no_passages": 4,
+        "documents_without_sentences": 1,
+    }
+    assert report.metadata["splits"]["train"]["num_sentences"] == 2
 
 
 @pytest.mark.parametrize(
@@ -208,6 +212,37 @@ def test_a_boundary_that_does_not_go_with_held_out_files_is_refused_before_any_t
         prepare(vocabulary, tmp_path / "s", **options)
 
 
+def test_a_store_is_replaced_only_on_demand(vocabulary, corpus, tmp_path):
+    (tmp_path / "store").mkdir()  # an empty one is used
+    prepare(vocabulary, tmp_path / "store", files=[str(corpus)])
+    with pytest.raises(InputError, match="holds a store already"):
+        prepare(vocabulary, tmp_path / "store", files=[str(corpus)])
+    (tmp_path / "bad.txt").write_bytes(b"\xff")
+    with pytest.raises(InputError, match="not valid UTF-8"):
+        prepare(vocabulary, tmp_path / "store", files=[str(tmp_path / "bad.txt")], overwrite=True)
+    assert open_store(tmp_path / "store").train.num_documents == 40
+    prepare(vocabulary, tmp_path / "store", files=[str(corpus / "0*.txt")], overwrite=True)
+    assert open_store(tmp_path / "store").train.num_documents == 10
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.txt", "store"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_anything_else_in_the_output_folder_is_never_touched(vocabulary, corpus, tmp_path, overwrite):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("text")
+    for name in ("mine", "mine/thesis.txt"):
+        with pytest.raises(InputError, match="is not a token store, so it is left alone"):
+            prepare(vocabulary, tmp_path / name, files=[str(corpus)], overwrite=overwrite)
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "text"
+
+
+def test_what_a_killed_preparation_left_without_a_shard_stands_in_no_way(vocabulary, corpus, tmp_path):
+    (tmp_path / ".store.shards" / "shards" / ".00000.partial-x").mkdir(parents=True)
+    (tmp_path / ".store.shards" / "plan.json").write_text("{}")
+    prepare(vocabulary, tmp_path / "store", files=[str(corpus)])
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
 @pytest.mark.parametrize("shard_gigabytes", [1.0, 1e-9])
 @pytest.mark.parametrize("target", ["empty", "later", "old"])
 def test_an_output_folder_that_is_a_link_is_followed(vocabulary, corpus, tmp_path, target, shard_gigabytes):
@@ -257,7 +292,7 @@ def test_a_polite_end_leaves_nothing(repository, vocabulary, tmp_path):
     command += ["--files", tmp_path / "a.txt", "--tokenizer", vocabulary, "--output_dir", tmp_path / "out" / "store"]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("out/.store.partial-*/tokenizer")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("out/.store.shards/shards/.*.partial-*")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.terminate()
 

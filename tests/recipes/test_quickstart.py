@@ -40,7 +40,7 @@ def quickstart(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
             (clone / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(repository / name, clone / name)
     # All cores, which conftest.py keeps from the tests; and nothing of a `make` that runs these tests.
-    dropped = ("OMP_NUM_THREADS", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL")
+    dropped = ("OMP_NUM_THREADS", "MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS")
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     command = ["make", "pretrain", f"PYTHON={sys.executable}"]
     done = subprocess.run(

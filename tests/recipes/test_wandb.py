@@ -159,7 +159,7 @@ def test_the_service_of_wandb_may_be_killed(repository, small_store, tmp_path):
 def test_of_several_processes_one_is_tracked(repository, small_store, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["recipes/pretrain.py", "--store", small_store, "--output_dir", tmp_path / "run", *SMALL]
-    command += ["--report_to", "tensorboard", "wandb"]
+    command += ["--per_device_train_batch_size", "2", "--report_to", "tensorboard", "wandb"]
     env = environment(tmp_path, WANDB_MODE="offline")
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=300, check=False, cwd=repository, env=env

@@ -48,7 +48,7 @@ def test_the_recipe_writes_probe_and_card(start_recipe, folder):
     [
         (["--license", "apache2"], "did you mean apache-2.0"),
         (["--licence", "mit"], "unknown option --licence; did you mean --license?"),
-        (["--run_dir", "/nonexistent"], "/nonexistent has no run.yaml"),
+        (["--run_dir", "/nonexistent"], "run: no folder /nonexistent"),
         ([], "missing: give --run_dir"),
     ],
 )

@@ -76,25 +76,10 @@ def pretraining_facts(evil: str) -> dict[str, Any]:
         "remark": evil,
         "corpus": {"training": {"documents": 1000, "pairs in epoch 0": 5000}, "held out": {"documents": 10}},
         "phases": [
-            {
-                "steps": [0, 100],
-                "max_seq_length": 128,
-                "global_batch": 32,
-                "micro_batch": 8,
-                "trained_pairs": 3200,
-                "sampled_batches": 4,
-                "sampled_from": 3200,
-                "pairs": 32,
-                "positions": 4000,
-                "tokens": 3000,
-                "predicted": 450,
-                "masked": 360,
-                "kept": 45,
-                "next": 20,
-                "random_next": 12,
-                "length_edges": [0, 64, 128],
-                "length_counts": [10, 22],
-            }
+            {"steps": [0, 100], "max_seq_length": 128, "global_batch": 32, "micro_batch": 8, "trained_pairs": 3200}
+            | {"sampled_batches": 4, "sampled_from": 3200, "pairs": 32, "positions": 4000, "tokens": 3000}
+            | {"predicted": 450, "masked": 360, "kept": 45, "next": 20, "random_next": 12}
+            | {"length_edges": [0, 64, 128], "length_counts": [10, 22]}
         ],
     }
 

@@ -18,35 +18,62 @@ from bert_recipes.config import read_tree
 from bert_recipes.errors import InputError
 from bert_recipes.reports import card as card_module
 from bert_recipes.reports.card import name_repository, write_card, write_card_of_run
-from bert_recipes.reports.card_arguments import HUB_LICENSES, CardArguments
+from bert_recipes.reports.card_arguments import CardArguments
 
 
-OTHERS = ("token_classification", "question_answering", "multiple_choice")
-ALL = ("pretraining", "sequence_classification", *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS))
+SEQUENCES, RESULTS = "sequence_classification", "all_results.json"
+OTHERS = [
+    pytest.param(kind, marks=pytest.mark.slow)
+    for kind in ("token_classification", "question_answering", "multiple_choice")
+]
 
 
 def results_of(folder: Path) -> dict:
-    return json.loads((folder / "all_results.json").read_text())
+    return json.loads((folder / RESULTS).read_text())
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_the_head_opens_and_comes_back_the_same(carded, kind):
+def card_of(folder: Path) -> str:
+    return (folder / "README.md").read_text(encoding="utf-8")
+
+
+def change(file: Path, **values: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def change_yaml(file: Path, **values: object) -> None:
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | values, sort_keys=False))
+
+
+def changed_card(folder: Path, given: CardArguments | None = None, **values: object) -> ModelCard:
+    """The card with other values in all_results.json."""
+    change(folder / RESULTS, **values)
+    return ModelCard(write_card(folder, given).read_text())
+
+
+# The head
+
+
+@pytest.mark.parametrize("kind", ["pretraining", SEQUENCES, *OTHERS])
+def test_the_head_comes_back_the_same_and_no_cell_is_empty_or_tells_of_the_machine(carded, english_store, kind):
     card = ModelCard.load(carded(kind) / "README.md")
     assert isinstance(card.data, ModelCardData)
-    assert card.content == (carded(kind) / "README.md").read_text(encoding="utf-8")
     index = card.data.to_dict()["model-index"]
     name, results = model_index_to_eval_results(index)
     assert name == carded(kind).name
     assert eval_results_to_model_index(name, results) == index
-    assert [result.metric_value for result in results] == [result.metric_value for result in card.data.eval_results]
+    text = re.sub(r"```python\n.*?```", "", card.content, flags=re.DOTALL)
+    for word in ("None", "null", "nan", "More information", "[More", "unknown", "N/A", "TODO", "False", "True"):
+        assert not re.search(rf"(?<![\w/.-]){re.escape(word)}(?![\w-])", text), word
+    assert not re.search(r"## [^\n]+\n+(##|\Z)", text)
+    # A table's first column always says something.
+    assert not re.search(r"^\|\s*\|.*\w", text, re.MULTILINE)
+    assert not [place for place in (carded(kind).parent, english_store.parent, "/tmp") if str(place) in card.content]
 
 
-def test_the_figures_of_pre_training(carded):
+def test_the_values_of_pre_training(carded):
     folder = carded("pretraining")
-    data = ModelCard.load(folder / "README.md").data
-    found = {(result.task_type, result.metric_type): result.metric_value for result in data.eval_results}
-    results = results_of(folder)
-    assert found == {
+    data, results = ModelCard.load(folder / "README.md").data, results_of(folder)
+    assert {(each.task_type, each.metric_type): each.metric_value for each in data.eval_results} == {
         ("fill-mask", "loss"): results["eval_mlm_loss"],
         ("fill-mask", "perplexity"): results["eval_perplexity"],
         ("fill-mask", "accuracy"): results["eval_mlm_accuracy"],
@@ -54,50 +81,26 @@ def test_the_figures_of_pre_training(carded):
         ("text-classification", "accuracy"): results["eval_nsp_accuracy"],
     }
     assert results["data"]["fingerprint"][:16] in data.eval_results[0].dataset_name
-    assert (data.pipeline_tag, data.library_name, data.license, data.language) == (
-        "fill-mask",
-        "transformers",
-        "cc-by-sa-4.0",
-        ["en"],
-    )
-    assert data.datasets is None  # local text has no name on the Hub
-    assert data.base_model is None
+    assert (data.pipeline_tag, data.library_name, data.license) == ("fill-mask", "transformers", "cc-by-sa-4.0")
+    assert (data.language, data.datasets, data.base_model) == (["en"], None, None)  # local text has no name on the Hub
 
 
-@pytest.mark.parametrize(
-    ("kind", "pipeline"),
-    [
-        ("sequence_classification", "text-classification"),
-        pytest.param("token_classification", "token-classification", marks=pytest.mark.slow),
-        pytest.param("question_answering", "question-answering", marks=pytest.mark.slow),
-        pytest.param("multiple_choice", "multiple-choice", marks=pytest.mark.slow),
-    ],
-)
-def test_the_figures_of_a_task(carded, kind, pipeline):
+@pytest.mark.parametrize("kind", [SEQUENCES, *OTHERS])
+def test_the_values_of_a_task(carded, kind):
     folder = carded(kind)
     data = ModelCard.load(folder / "README.md").data
     results = {name: value for name, value in results_of(folder).items() if name.startswith("eval_")}
-    results.pop("eval_seconds")
-    assert {f"eval_{result.metric_type}": result.metric_value for result in data.eval_results} == results
+    del results["eval_seconds"]
+    assert {f"eval_{each.metric_type}": each.metric_value for each in data.eval_results} == results
     first = data.eval_results[0]
+    pipeline = "text-classification" if kind == SEQUENCES else kind.replace("_", "-")
     assert (first.task_type, first.dataset_type, first.dataset_split) == (pipeline, "mine", "validation")
-    assert data.pipeline_tag == pipeline
-    assert data.base_model is None  # a folder is no name on the Hub
-    assert "`start`" in (folder / "README.md").read_text()  # but the card names it
+    assert (data.pipeline_tag, data.base_model) == (pipeline, None)  # a folder is no name on the Hub
+    assert "`start`" in card_of(folder)  # but the card names it
 
 
-def change(file: Path, **values: object) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))
-
-
-def changed_card(folder: Path, given: CardArguments | None = None, **values: object) -> ModelCard:
-    """The card with other values in all_results.json."""
-    change(folder / "all_results.json", **values)
-    return ModelCard(write_card(folder, given).read_text())
-
-
-def test_figures_of_a_part_of_a_split_and_undefined_ones_are_no_results_of_the_data_set(copy_of):
-    folder = copy_of("sequence_classification")
+def test_values_of_a_part_of_a_split_and_undefined_ones_are_no_results_of_the_data_set(copy_of):
+    folder = copy_of(SEQUENCES)
     card = changed_card(folder, eval_accuracy=None)
     assert [result.metric_type for result in card.data.eval_results] == ["loss"]
     assert "accuracy |" not in card.text
@@ -110,36 +113,39 @@ def test_figures_of_a_part_of_a_split_and_undefined_ones_are_no_results_of_the_d
 
 
 def test_what_is_on_the_hub_is_named_by_its_name_there(copy_of):
-    folder = copy_of("sequence_classification")
-    results = results_of(folder)
-    for split, entry in results["splits"].items():
+    folder = copy_of(SEQUENCES)
+    splits = results_of(folder)["splits"]
+    for split, entry in splits.items():
         entry["source"] = f"Hub data set nyu-mll/glue (mrpc), split {split}"
+    change_yaml(folder / "task.yaml", hub_dataset="nyu-mll/glue", hub_subset="mrpc")
     base = {"name": "google-bert/bert-base-uncased", "is_local": False, "revision": "86b5e093"}
-    change(folder / "all_results.json", splits=results["splits"], base_model=base)
-    with open(folder / "task.yaml", "a") as file:
-        file.write("hub_dataset: nyu-mll/glue\nhub_subset: mrpc\n")
-    data = ModelCard(write_card(folder).read_text()).data
-    assert data.base_model == "google-bert/bert-base-uncased"
-    assert data.datasets == ["nyu-mll/glue"]
+    data = changed_card(folder, splits=splits, base_model=base).data
+    assert (data.base_model, data.datasets) == ("google-bert/bert-base-uncased", ["nyu-mll/glue"])
     assert {(each.dataset_type, each.dataset_config) for each in data.eval_results} == {("nyu-mll/glue", "mrpc")}
-    assert "revision `86b5e093`" in (folder / "README.md").read_text()
-    assert "--data_dir" not in (folder / "README.md").read_text()
+    assert "revision `86b5e093`" in card_of(folder)
+    assert "--data_dir" not in card_of(folder)
+
+
+@pytest.mark.parametrize(("published", "dataset"), [(None, "mine"), (23, "nyu-mll/glue")])
+def test_files_of_the_user_are_not_said_to_be_the_data_set_on_the_hub(copy_of, published, dataset):
+    folder = copy_of(SEQUENCES)
+    splits = results_of(folder)["splits"]
+    splits["validation"]["published"] = published
+    change_yaml(folder / "task.yaml", hub_dataset="nyu-mll/glue")
+    data = changed_card(folder, splits=splits).data
+    assert ({each.dataset_type for each in data.eval_results}, data.datasets) == ({dataset}, None)
 
 
 @pytest.mark.parametrize(
-    ("own", "dataset", "kind"),
-    [
-        ({}, ["wikimedia/wikipedia"], "wikimedia/wikipedia"),
-        # Held-out files are not said to be the corpus of training.
-        ({"validation": {"files": 1, "bytes": 9, "names": ["own.txt"]}}, ["wikimedia/wikipedia"], "text"),
-    ],
+    ("own", "kind"),
+    # Held-out files are not said to be the corpus of training.
+    [({}, "wikimedia/wikipedia"), ({"validation": {"files": 1, "bytes": 9, "names": ["own.txt"]}}, "text")],
 )
-def test_a_corpus_from_the_hub_is_named(copy_of, own, dataset, kind):
+def test_a_corpus_from_the_hub_is_named(copy_of, own, kind):
     folder = copy_of("pretraining")
     source = {"dataset": "wikimedia/wikipedia", "config": "20231101.en", "split": "train"}
     head = changed_card(folder, data=results_of(folder)["data"] | {"sources": {**own, "train": source}}).data
-    assert head.datasets == dataset
-    assert {each.dataset_type for each in head.eval_results} == {kind}
+    assert (head.datasets, {each.dataset_type for each in head.eval_results}) == (["wikimedia/wikipedia"], {kind})
 
 
 @pytest.mark.parametrize(
@@ -150,30 +156,20 @@ def test_a_corpus_from_the_hub_is_named(copy_of, own, dataset, kind):
     ],
 )
 def test_two_validation_splits_have_their_metrics_apart(copy_of, splits, keys):
-    folder = copy_of("sequence_classification")
-    results = results_of(folder)
-    kept = {name: value for name, value in results.items() if not name.startswith("eval_")}
-    kept |= {f"eval_{key}": value for key, value in zip(keys, (0.5, 0.25), strict=True)}
-    kept["splits"] = dict.fromkeys(splits, results["splits"]["validation"])
-    (folder / "all_results.json").write_text(json.dumps(kept))
-    task = (folder / "task.yaml").read_text()
-    (folder / "task.yaml").write_text(task.replace("- validation\n", "".join(f"- {name}\n" for name in splits)))
+    folder = copy_of(SEQUENCES)
+    results = {name: value for name, value in results_of(folder).items() if not name.startswith("eval_")}
+    results |= {f"eval_{key}": value for key, value in zip(keys, (0.5, 0.25), strict=True)}
+    results["splits"] = dict.fromkeys(splits, results["splits"]["validation"])
+    (folder / RESULTS).write_text(json.dumps(results))
+    files = dict.fromkeys(("train", *splits), "rows.jsonl")
+    own = {"files": files, "validation_splits": list(splits), "test_splits": [], "best_metric": keys[0]}
+    change_yaml(folder / "task.yaml", **own)
     found = ModelCard(write_card(folder).read_text()).data.eval_results
     expected = {(splits[0], "accuracy", 0.5), (splits[1], "accuracy", 0.25)}
     assert {(each.dataset_split, each.metric_type, each.metric_value) for each in found} == expected
 
 
-@pytest.mark.parametrize(("published", "dataset"), [(None, "mine"), (23, "nyu-mll/glue")])
-def test_files_of_the_user_are_not_said_to_be_the_data_set_on_the_hub(copy_of, published, dataset):
-    folder = copy_of("sequence_classification")
-    splits = results_of(folder)["splits"]
-    splits["validation"]["published"] = published
-    change(folder / "all_results.json", splits=splits)
-    with open(folder / "task.yaml", "a") as file:
-        file.write("hub_dataset: nyu-mll/glue\n")
-    data = ModelCard(write_card(folder).read_text()).data
-    assert {each.dataset_type for each in data.eval_results} == {dataset}
-    assert data.datasets is None
+# Energy
 
 
 def test_energy_of_the_run_is_called_an_estimate_and_says_how(carded):
@@ -182,17 +178,19 @@ def test_energy_of_the_run_is_called_an_estimate_and_says_how(carded):
     kwh = 250 / 1000 * results["train_seconds"] / 3600
     assert results["energy"]["kwh"] == pytest.approx(kwh, rel=0.1)  # seconds are rounded
     head = card.data.to_dict()["co2_eq_emissions"]
-    assert head["emissions"] == pytest.approx(results["energy"]["co2_kg"] * 1000, rel=1e-3)  # grams
-    assert head["emissions"] == pytest.approx(kwh * 400, rel=0.1)
-    assert head["source"] == "an estimate: a given power draw of 250 W times the hours"
-    assert head["training_type"] == "pre-training"
-    assert head["hardware_used"] == (results["machine"]["gpu"] or results["machine"]["processor"])
+    assert head.pop("emissions") == pytest.approx(results["energy"]["co2_kg"] * 1000, rel=1e-3)  # grams
+    assert results["energy"]["co2_kg"] * 1000 == pytest.approx(kwh * 400, rel=0.1)
+    assert head == {
+        "source": "an estimate: a given power draw of 250 W times the hours",
+        "training_type": "pre-training",
+        "hardware_used": results["machine"]["gpu"] or results["machine"]["processor"],
+    }
     assert "| energy, kWh (an estimate) |" in card.text
     assert "| CO2 equivalent, g (an estimate) |" in card.text
 
 
 @pytest.mark.parametrize(
-    ("said", "is_whole"),
+    ("values", "is_complete"),
     [
         ({"train_seconds_is_whole": True, "resumed_at_step": 2}, True),
         ({"train_seconds_is_whole": False, "resumed_at_step": 2}, False),
@@ -200,86 +198,45 @@ def test_energy_of_the_run_is_called_an_estimate_and_says_how(carded):
         ({"train_seconds_is_whole": None}, True),
     ],
 )
-def test_hours_of_a_part_are_not_called_those_of_the_run(copy_of, said, is_whole):
-    folder = copy_of("sequence_classification")
-    text = changed_card(folder, CardArguments(power_watts=500), train_seconds=7200.0, **said).text
-    assert ("whose hours are not known" not in text) is is_whole
-    assert ("| hours that the estimate covers | 2 (7,200.0 s) |" not in text) is is_whole
+def test_hours_of_a_part_are_not_called_those_of_the_run(copy_of, values, is_complete):
+    text = changed_card(copy_of(SEQUENCES), CardArguments(power_watts=500), train_seconds=7200.0, **values).text
+    assert ("whose hours are not known" not in text) is is_complete
+    assert ("| hours that the estimate covers | 2 (7,200.0 s) |" not in text) is is_complete
 
 
 def test_energy_may_be_given_for_the_card(copy_of):
-    folder = copy_of("sequence_classification")
-    assert "kWh" not in (folder / "README.md").read_text()
+    folder = copy_of(SEQUENCES)
+    assert "kWh" not in card_of(folder)
     card = changed_card(folder, CardArguments(power_watts=500), train_seconds=7200.0)
     assert "| energy, kWh (an estimate) | 1 |" in card.text
     assert "co2_eq_emissions" not in card.content
-    given = CardArguments(carbon_intensity=350, country_iso_code="DEU")
-    card = ModelCard(write_card(folder, given).read_text())
-    assert card.data.to_dict()["co2_eq_emissions"] | {"hardware_used": ""} == {
-        "emissions": 350.0,
-        "source": "an estimate: a given power draw of 500 W times the hours",
-        "training_type": "fine-tuning",
-        "geographical_location": "DEU",
-        "hardware_used": "",
-    }
+    card = ModelCard(write_card(folder, CardArguments(carbon_intensity=350, country_iso_code="DEU")).read_text())
+    head = card.data.to_dict()["co2_eq_emissions"]
+    assert (head["emissions"], head["training_type"], head["geographical_location"]) == (350.0, "fine-tuning", "DEU")
     assert "| CO2 equivalent, g (an estimate) | 350 |" in card.text
 
 
 # What the card says is what the files say
 
-
-def card_of(folder: Path) -> str:
-    return (folder / "README.md").read_text(encoding="utf-8")
+PRETRAINING_KEYS = """
+eval_mlm_loss eval_unigram_loss eval_perplexity eval_mlm_accuracy eval_pairs eval_unigram_accuracy eval_nsp_loss eval_nsp_accuracy
+eval_majority_accuracy eval_masked_tokens train_steps epoch precision train_seconds processes date tokens_per_second peak_memory_mb
+machine/processor machine/torch energy/kwh energy/co2_kg energy/estimated_by energy/carbon_intensity data/fingerprint
+data/splits/train/tokens data/sources/train/names data/sources/train/bytes
+"""
 
 
 @pytest.mark.parametrize(
     ("kind", "file", "keys"),
     [
-        (
-            "pretraining",
-            "all_results.json",
-            "eval_mlm_loss eval_unigram_loss eval_perplexity eval_mlm_accuracy eval_pairs",
-        ),
-        (
-            "pretraining",
-            "all_results.json",
-            "eval_unigram_accuracy eval_nsp_loss eval_nsp_accuracy eval_majority_accuracy",
-        ),
-        (
-            "pretraining",
-            "all_results.json",
-            "eval_masked_tokens train_steps epoch precision train_seconds processes date",
-        ),
-        (
-            "pretraining",
-            "all_results.json",
-            "tokens_per_second peak_memory_mb machine/processor machine/torch energy/kwh",
-        ),
-        (
-            "pretraining",
-            "all_results.json",
-            "energy/co2_kg energy/estimated_by energy/carbon_intensity data/fingerprint",
-        ),
-        (
-            "pretraining",
-            "all_results.json",
-            "data/splits/train/tokens data/sources/train/names data/sources/train/bytes",
-        ),
+        ("pretraining", RESULTS, PRETRAINING_KEYS),
         ("pretraining", "run.yaml", "optimizer learning_rate warmup_steps adam_beta2 weight_decay max_grad_norm seed"),
         ("pretraining", "run.yaml", "global_train_batch_size max_seq_length mlm_probability mask_rate short_seq_prob"),
         ("two_phases", "run.yaml", "phase2_steps phase2_max_seq_length phase2_global_train_batch_size"),
-        (
-            "pretraining",
-            "config.json",
-            "num_hidden_layers hidden_size num_attention_heads vocab_size hidden_dropout_prob",
-        ),
+        ("pretraining", "config.json", "num_hidden_layers hidden_size num_attention_heads vocab_size"),
         ("pretraining", "bias_probe.json", "rows/0/p_she rows/1/p_she rows/1/mass rows/1/pieces templates/0"),
-        (
-            "question_answering",
-            "all_results.json",
-            "eval_f1 eval_exact_match splits/train/examples splits/train/sha256",
-        ),
-        ("question_answering", "all_results.json", "base_model/name base_model/sha256 splits/validation/source"),
+        ("question_answering", RESULTS, "eval_f1 eval_exact_match splits/train/examples splits/train/sha256"),
+        ("question_answering", RESULTS, "base_model/name base_model/sha256 splits/validation/source"),
         ("question_answering", "run.yaml", "doc_stride max_query_length max_seq_length freeze_encoder"),
         ("question_answering", "task.yaml", "name"),
     ],
@@ -303,12 +260,12 @@ def write_value(path: Path, key: str) -> None:
     place = content
     for part in parts:
         place = place[part]
-    place[last] = changed(place[last])
+    place[last] = another(place[last])
     text = json.dumps(content) if path.suffix == ".json" else yaml.safe_dump(content, sort_keys=False)
     path.write_text(text, encoding="utf-8")
 
 
-def changed(value: Any) -> Any:
+def another(value: Any) -> Any:
     if isinstance(value, int | float):
         return value * 2 + 1 if abs(value) >= 1 or value == 0 else value / 3
     if isinstance(value, list):
@@ -320,18 +277,6 @@ def changed(value: Any) -> Any:
     return str(int(number) * 2 + 1) if number.is_integer() else repr(number / 3)
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_no_cell_and_no_section_is_empty_or_says_that_something_is_missing(carded, kind):
-    text = re.sub(r"```python\n.*?```", "", card_of(carded(kind)), flags=re.DOTALL)
-    for word in ("None", "null", "nan", "More information", "[More", "unknown", "N/A", "TODO", "False", "True"):
-        assert not re.search(rf"(?<![\w/.-]){re.escape(word)}(?![\w-])", text), word
-    assert not re.search(r"## [^\n]+\n+(##|\Z)", text)
-    # A table's first column always says something.
-    assert not [
-        line for line in text.splitlines() if re.match(r"\|\s*\|", line) and line.strip("| ") and "---" not in line
-    ]
-
-
 def test_the_passes_over_the_data_are_those_of_both_phases(carded, english_store):
     from bert_recipes.training.arguments import DataArguments
     from bert_recipes.training.pretraining import load_data
@@ -340,7 +285,7 @@ def test_the_passes_over_the_data_are_those_of_both_phases(carded, english_store
     settings = [DataArguments(store=str(english_store), max_seq_length=length) for length in (32, 48)]
     short, long = (load_data(each, seed=12345).train.num_pairs(0) for each in settings)
     passes = 4 * 8 / short + 2 * 4 / long
-    assert json.loads((folder / "all_results.json").read_text())["epoch"] == pytest.approx(passes)
+    assert results_of(folder)["epoch"] == pytest.approx(passes)
     assert f"| passes over the data | {passes:.2f} |" in card_of(folder)
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     epochs = [line["epoch"] for line in history if "loss" in line]
@@ -351,54 +296,60 @@ def test_the_passes_over_the_data_are_those_of_both_phases(carded, english_store
 @pytest.mark.parametrize("file", ["vocab.txt", "model.safetensors"])
 def test_other_bytes_make_another_hash(copy_of, file):
     folder = copy_of("pretraining")
-    before = card_of(folder)
-    data = bytearray((folder / file).read_bytes())
+    before, data = card_of(folder), bytearray((folder / file).read_bytes())
     data[-2] ^= 1
     (folder / file).write_bytes(data)
     if file == "vocab.txt":
         (folder / "tokenizer.json").unlink()  # the two must say the same
-    write_card(folder)
-    assert hashlib.sha256(data).hexdigest() in card_of(folder)
+    assert hashlib.sha256(data).hexdigest() in write_card(folder).read_text()
     assert hashlib.sha256(data).hexdigest() not in before
 
 
-@pytest.mark.parametrize("kind", ALL)
-def test_the_folder_of_the_machine_is_nowhere_in_the_card(carded, english_store, kind):
-    text = card_of(carded(kind))
-    assert str(carded(kind).parent) not in text
-    assert str(english_store.parent) not in text
-    assert "/tmp" not in text
+def test_weights_in_several_files_are_counted_together(copy_of):
+    from safetensors.torch import load_file, save_file
+
+    folder = copy_of("pretraining")
+    (shown,) = re.findall(r"^\| parameters \|.*", card_of(folder), re.MULTILINE)
+    tensors = load_file(folder / "model.safetensors")
+    files = {"model-1.safetensors": sorted(tensors)[::2], "model-2.safetensors": sorted(tensors)[1::2]}
+    for file, own in files.items():
+        save_file({name: tensors[name] for name in own}, folder / file)
+    (folder / "model.safetensors").unlink()
+    weight_map = {name: file for file, own in files.items() for name in own}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    after = write_card(folder).read_text()
+    assert shown in after
+    assert "SHA-256 of `model.safetensors`" not in after  # there is no such file
 
 
 def test_a_section_without_a_fact_is_left_out(copy_of):
     folder = copy_of("pretraining")
-    results = json.loads((folder / "all_results.json").read_text())
-    kept = {name: results[name] for name in ("train_steps",)}
-    (folder / "all_results.json").write_text(json.dumps(kept))
+    (folder / RESULTS).write_text(json.dumps({"train_steps": 4}))
     for name in ("bias_probe.json", "card.yaml", "model.safetensors", "tokenizer_config.json"):
         (folder / name).unlink()
-    shutil.rmtree(folder / "runs", ignore_errors=True)
     text = write_card(folder).read_text()
-    for title in ("Results", "Training data", "Hardware and hours", "Licence"):
-        assert f"## {title}" not in text
-    assert "P(she)" not in text
-    assert "license:" not in text
-    assert "model-index" not in text
+    for gone in (
+        "## Results",
+        "## Training data",
+        "## Hardware and hours",
+        "## Licence",
+        "P(she)",
+        "license:",
+        "model-index",
+    ):
+        assert gone not in text
     assert "## Training" in text
 
 
 # When it is written
 
 
-def test_a_run_writes_its_card_by_itself(pretraining_run):
-    text = (pretraining_run / "README.md").read_text()
+def test_a_run_writes_its_card_by_itself_and_writing_again_changes_nothing(pretraining_run, copy_of):
+    text = card_of(pretraining_run)
     assert text.startswith("---\nlibrary_name: transformers\n")
     assert "# storyteller" in text
     assert "license" not in text  # nobody has said one
     assert "P(she)" in text
-
-
-def test_writing_again_changes_nothing(copy_of):
     folder = copy_of("pretraining")
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert write_card(folder) == folder / "README.md"
@@ -423,48 +374,59 @@ def test_one_process_probes_alone_under_deepspeeds_third_stage(copy_of):
         assert write_card_of_run(folder) == [folder / "README.md"]
     finally:
         deepspeed.unset_hf_deepspeed_config()
-    assert "P(she)" in (folder / "README.md").read_text()
+    assert "P(she)" in card_of(folder)
 
 
 def test_a_run_of_a_seed_is_called_by_the_folder_around_it_too(copy_of, tmp_path):
     seed = tmp_path / "mrpc" / "seed-2"
-    shutil.copytree(copy_of("sequence_classification"), seed)
+    shutil.copytree(copy_of(SEQUENCES), seed)
     (tmp_path / "best").symlink_to(seed, target_is_directory=True)
     assert "# mrpc-seed-2\n" in write_card(tmp_path / "best").read_text()
 
 
-@pytest.mark.parametrize("what", ["edited", "foreign"])
-def test_a_card_that_somebody_wrote_or_edited_is_not_lost(copy_of, what, caplog):
-    folder = copy_of("sequence_classification")
-    card = folder / "README.md"
-    card.write_text(
-        "# Mine\nMy own words.\n"
-        if what == "foreign"
-        else card.read_text().replace("## Model", "My own words.\n\n## Model")
-    )
-    before = card.read_text()
+@pytest.mark.parametrize("is_edited", [True, False])
+def test_a_card_that_somebody_wrote_or_edited_is_not_lost(copy_of, is_edited, caplog):
+    folder = copy_of(SEQUENCES)
+    own = card_of(folder).replace("## Model", "My own words.\n\n## Model") if is_edited else "# Mine\nMy own words.\n"
+    (folder / "README.md").write_text(own)
     with pytest.raises(InputError, match=r"README.md was edited.*--overwrite true"):
         write_card(folder, CardArguments(license="mit"))
-    with caplog.at_level(logging.WARNING):
-        assert write_card_of_run(folder) == []  # the end of a run: it does not fail
+    assert write_card_of_run(folder) == []  # the end of a run: it does not fail
     assert "no model card is written" in caplog.text
-    assert card.read_text() == before
+    assert card_of(folder) == own
     write_card(folder, overwrite=True)
-    assert "My own words" not in card.read_text()
+    assert "My own words" not in card_of(folder)
     write_card(folder)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("ours"), PermissionError(13, "Permission denied", "x")])
+def test_nothing_that_goes_wrong_in_a_card_fails_a_finished_run(copy_of, error, monkeypatch, caplog):
+    folder = copy_of("pretraining")
+    before = card_of(folder)
+
+    def fail(*args: object) -> str:
+        raise error
+
+    monkeypatch.setattr(card_module, "card_text", fail)
+    assert write_card_of_run(folder) == []
+    assert "no model card is written" in caplog.text
+    assert card_of(folder) == before
 
 
 def test_what_was_said_once_is_said_again(copy_of):
     folder = copy_of("pretraining")
     text = write_card(folder, CardArguments(repo_id="me/storyteller-2")).read_text()
-    assert "license: cc-by-sa-4.0" in text
-    assert "# storyteller-2" in text
-    assert 'model="me/storyteller-2"' in text
-    assert "Sentences \\| of a test, made up" in text
+    for part in (
+        "license: cc-by-sa-4.0",
+        "# storyteller-2",
+        'model="me/storyteller-2"',
+        "Sentences \\| of a test, made up",
+    ):
+        assert part in text
     text = write_card(folder, CardArguments(license="other", license_name="mine", license_link="LICENSE")).read_text()
     assert "`other`, mine, LICENSE" in text
     assert "license:" in write_card(folder, CardArguments(license="mit")).read_text()
-    assert "mine" not in (folder / "README.md").read_text().split("## Licence")[1]
+    assert "mine" not in card_of(folder).split("## Licence")[1]
 
 
 @pytest.mark.parametrize(
@@ -478,14 +440,13 @@ def test_what_was_said_once_is_said_again(copy_of):
         ("pretraining", {"language": ["english"]}, "language is 'english'"),
         ("pretraining", {"language": ["EN"]}, "language is 'EN'"),
         ("pretraining", {"repo_id": "a/b/c"}, "repo_id: "),
-        ("pretraining", {"name": " "}, "name is empty"),
         ("pretraining", {"power_watts": 10.0}, "has estimated its energy itself"),
-        ("sequence_classification", {"power_watts": 0.0}, "power_watts is 0"),
-        ("sequence_classification", {"power_watts": float("nan")}, "power_watts is nan"),
-        ("sequence_classification", {"power_watts": 9.0, "carbon_intensity": -1.0}, "carbon_intensity is -1"),
-        ("sequence_classification", {"carbon_intensity": 300.0}, "give --power_watts too"),
-        ("sequence_classification", {"country_iso_code": "DEU"}, "give --power_watts too"),
-        ("sequence_classification", {"power_watts": 9.0, "country_iso_code": "Germany"}, "three letters"),
+        (SEQUENCES, {"power_watts": 0.0}, "power_watts is 0"),
+        (SEQUENCES, {"power_watts": float("nan")}, "power_watts is nan"),
+        (SEQUENCES, {"power_watts": 9.0, "carbon_intensity": -1.0}, "carbon_intensity is -1"),
+        (SEQUENCES, {"carbon_intensity": 300.0}, "give --power_watts too"),
+        (SEQUENCES, {"country_iso_code": "DEU"}, "give --power_watts too"),
+        (SEQUENCES, {"power_watts": 9.0, "country_iso_code": "Germany"}, "three letters"),
     ],
 )
 def test_mistakes_are_one_line_and_leave_the_card(copy_of, kind, given, message):
@@ -500,13 +461,14 @@ def test_mistakes_are_one_line_and_leave_the_card(copy_of, kind, given, message)
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("all_results.json", None, "the run has not come to its end"),
+        (RESULTS, None, "is not finished: it has no all_results.json"),
         ("run.yaml", None, "it is no run of this project"),
         ("config.json", None, "it is no run of this project"),
-        *((name, "{", f"{name}: damaged") for name in ("all_results.json", "bias_probe.json", "model.safetensors")),
+        (RESULTS, "{", f"{RESULTS}: not valid JSON"),
+        ("bias_probe.json", "{", "bias_probe.json: not valid JSON"),
     ],
 )
-def test_what_is_no_finished_run_or_damaged_is_refused(copy_of, name, text, message):
+def test_what_is_no_finished_run_is_refused(copy_of, name, text, message):
     folder = copy_of("pretraining")
     (folder / name).unlink()
     if text is not None:
@@ -515,26 +477,7 @@ def test_what_is_no_finished_run_or_damaged_is_refused(copy_of, name, text, mess
         write_card(folder)
 
 
-def test_weights_in_several_files_are_counted_together(copy_of):
-    from safetensors.torch import load_file, save_file
-
-    folder = copy_of("pretraining")
-    before = (folder / "README.md").read_text()
-    tensors = load_file(folder / "model.safetensors")
-    names = sorted(tensors)
-    files = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
-    for file, own in files.items():
-        save_file({name: tensors[name] for name in own}, folder / file)
-    (folder / "model.safetensors").unlink()
-    index = folder / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {name: file for file, own in files.items() for name in own}}))
-    (shown,) = [line for line in before.splitlines() if line.startswith("| parameters |")]
-    after = write_card(folder).read_text()
-    assert shown in after
-    assert "SHA-256 of `model.safetensors`" not in after  # there is no such file
-    index.write_text("{}")
-    with pytest.raises(InputError, match=r"index.json: damaged: it has no weight_map"):
-        write_card(folder)
+# Limits and bias
 
 
 @pytest.mark.parametrize("weights", ["0" * 64, None])
@@ -546,34 +489,36 @@ def test_a_probe_of_other_or_unknown_weights_is_left_out(copy_of, caplog, weight
     assert "made with other weights" in caplog.text
 
 
-@pytest.mark.parametrize("error", [RuntimeError("ours"), PermissionError(13, "Permission denied", "x")])
-def test_nothing_that_goes_wrong_in_a_card_fails_a_finished_run(copy_of, error, monkeypatch, caplog):
-    folder = copy_of("pretraining")
-    before = (folder / "README.md").read_bytes()
-
-    def fail(*args: object) -> str:
-        raise error
-
-    monkeypatch.setattr(card_module, "card_text", fail)
-    with caplog.at_level(logging.WARNING):
-        assert write_card_of_run(folder) == []
-    assert "no model card is written" in caplog.text
-    assert (folder / "README.md").read_bytes() == before
+def probe_section(folder, values):
+    """The card's section with other values for row number k of the probe, from its first figures on."""
+    rows = json.loads((folder / "bias_probe.json").read_text())["rows"]
+    change(folder / "bias_probe.json", rows=[row | values(number) for number, row in enumerate(rows)])
+    return write_card(folder).read_text().split("that the vocabulary does not hold.")[1]
 
 
 @pytest.mark.parametrize(
     ("shares", "mass", "differ", "expected"),
-    [((0.11, 0.12), 0.3, False, True), ((0.11, 0.15), 0.3, False, True), ((0.11, 0.9), 4e-5, True, False)],
+    [((0.11, 0.12), 0.3, False, True), ((0.11, 0.15), 0.3, False, True), ((0.11, 0.9), 0.004, True, False)],
 )
 def test_a_table_that_says_nothing_is_called_so(copy_of, shares, mass, differ, expected):
-    folder = copy_of("pretraining")
-    rows = json.loads((folder / "bias_probe.json").read_text())["rows"]
-    rows = [row | {"p_she": shares[number % 2], "mass": mass} for number, row in enumerate(rows)]
-    change(folder / "bias_probe.json", rows=rows)
-    text = write_card(folder).read_text()
+    text = probe_section(copy_of("pretraining"), lambda number: {"p_she": shares[number % 2], "mass": mass})
     assert ("The occupations hardly differ" not in text) is differ
     assert ("It hardly expects either pronoun" not in text) is expected
-    assert f"| {'30%' if expected else '0.004%'} |" in text
+    assert f"| {'30%' if expected else '0.4%'} |" in text
+    assert "left out" not in text
+
+
+@pytest.mark.parametrize("num_shown", [0, 3])
+def test_rows_in_which_hardly_a_pronoun_is_expected_are_counted_and_left_out(copy_of, num_shown):
+    folder = copy_of("pretraining")
+    total = len(json.loads((folder / "bias_probe.json").read_text())["rows"])
+    masses = [0.5] * num_shown + [9e-4] * (total - num_shown)
+    text = probe_section(folder, lambda number: {"mass": masses[number], "p_she": 0.2 + 0.4 * (number % 2)})
+    assert len(re.findall(r"^\| \w+ \| 0\.\d\d \|", text, re.MULTILINE)) == num_shown
+    assert f"{total - num_shown} of {total} rows are left out: P(he) + P(she) is below 0.1% there." in text
+    summary = 'Of 2 occupations 1 are rather "he" than "she", and 1 more "she" than the baseline'
+    assert (summary in text) is (num_shown > 0)
+    assert ("occupations" in text) is (num_shown > 0)
 
 
 WORSE, ALIKE = "it is worse than no model", "nothing shows that it has learned more"
@@ -604,20 +549,13 @@ def test_next_sentences_are_told_apart_only_above_the_larger_class_by_more_than_
 
 @pytest.mark.parametrize(
     ("accuracy", "interval", "baseline", "is_said"),
-    [
-        (0.7, [0.5, 0.9], 0.6, True),
-        (0.7, [0.65, 0.75], 0.6, False),
-        (0.5, [0.45, 0.55], 0.6, True),
-        (0.7, None, None, 0),
-    ],
+    [(0.7, [0.5, 0.9], 0.6, True), (0.7, [0.65, 0.75], 0.6, False), (0.7, None, None, False)],
 )
 def test_a_task_that_a_constant_answer_does_as_well_is_called_so(copy_of, accuracy, interval, baseline, is_said):
-    certainty = {"intervals": {}, "baselines": {}}
-    if interval:
-        certainty = {"intervals": {"accuracy": interval}, "baselines": {"accuracy": baseline}}
-    text = changed_card(copy_of("sequence_classification"), eval_accuracy=accuracy, **certainty).text
-    said = "Nothing shows that it does better than one constant answer: see the accuracy above."
-    assert (said in text) is bool(is_said)
+    certainty = {"intervals": {"accuracy": interval} if interval else {}}
+    certainty["baselines"] = {"accuracy": baseline} if interval else {}
+    text = changed_card(copy_of(SEQUENCES), eval_accuracy=accuracy, **certainty).text
+    assert ("Nothing shows that it does better than one constant answer: see the accuracy above." in text) is is_said
     cells = f"{interval[0]:.4f} to {interval[1]:.4f} | {baseline:.4f}" if interval else " | "
     assert f"| validation | accuracy | {accuracy:.4f} | {cells} |" in text
 
@@ -632,7 +570,6 @@ ENGLISH = "the dog ran through the garden and the cat was on the sill of the win
         (None, ENGLISH, True),
         (None, GERMAN, False),
         (["de"], ENGLISH, False),  # the user knows
-        (["en"], GERMAN, True),
         (["de", "en"], GERMAN, True),
         (["multilingual"], ENGLISH, False),
         (None, None, False),  # nobody knows
@@ -641,57 +578,34 @@ ENGLISH = "the dog ran through the garden and the cat was on the sill of the win
 def test_english_is_put_to_an_english_model_alone(copy_of, language, text, is_english, monkeypatch):
     folder = copy_of("pretraining")
     (folder / "card.yaml").unlink()
-    (folder / "report.json").unlink()
-    if text is not None:
-        verdict = {"first": text, "second": text, "is_next": 0.5, "truth": True}
-        (folder / "report.json").write_text(json.dumps({"format": 1, "held_out": {"verdicts": [verdict]}}))
-    monkeypatch.setattr("bert_recipes.reports.card.knows_words", lambda tokenizer, text: True)
+    verdicts = [{"first": text, "second": text, "is_next": 0.5, "truth": True}] if text else []
+    change(folder / "report.json", held_out={"verdicts": verdicts})
+    monkeypatch.setattr(card_module, "knows_words", lambda tokenizer, text: True)
     card = write_card(folder, CardArguments(language=language)).read_text()
     assert ("P(she)" in card) is is_english
     assert ("He opened the [MASK]" in card) is is_english
     if not is_english and text is not None:
         words = text.split()[:12]
         assert any(f'"{" ".join([*words[:n], "[MASK]", *words[n + 1 :]])}"' in card for n in range(12))
-
-
-def test_a_run_on_other_text_than_english_makes_no_probe(copy_of):
-    folder = copy_of("pretraining")
-    for name in ("card.yaml", "bias_probe.json"):
-        (folder / name).unlink()
-    facts = json.loads((folder / "report.json").read_text())
-    facts["held_out"] = {"verdicts": [{"first": GERMAN, "second": GERMAN}], "masks": []}
-    (folder / "report.json").write_text(json.dumps(facts))
+    (folder / "bias_probe.json").unlink()
     assert write_card_of_run(folder) == [folder / "README.md"]
-    assert not (folder / "bias_probe.json").exists()
+    assert (folder / "bias_probe.json").exists() is is_english
 
 
-@pytest.mark.parametrize("name", ["a\n---\nlicense: mit", "--- x", "!!python/object:os.system", "a: [b", "no", "'\""])
+@pytest.mark.parametrize("name", ["a\n---\nlicense: mit", "!!python/object:os.system", "a: [b", "no", "'\""])
 def test_texts_of_the_user_do_not_leave_their_place(copy_of, name):
-    folder = copy_of("sequence_classification")
+    folder = copy_of(SEQUENCES)
+    change_yaml(folder / "task.yaml", labels=["<img src=x onerror=alert(1)>", "R&D", "c"])
     given = CardArguments(license="other", license_name=name, name=name, data_description='a | b\n---\n# c: "d" {e}')
     card = changed_card(folder, given, base_model={"name": "a`b", "is_local": True})
-    data = card.data
-    assert (data.license, data.license_name, data.model_name) == ("other", name, " ".join(name.split()))
-    assert data.library_name == "transformers"
-    assert {result.dataset_type for result in data.eval_results} == {"mine"}
+    assert (card.data.license, card.data.license_name, card.data.library_name) == ("other", name, "transformers")
+    assert card.data.model_name == " ".join(name.split())
+    assert {result.dataset_type for result in card.data.eval_results} == {"mine"}
     assert f"# {' '.join(name.split())}" in card.text
     assert 'a \\| b --- # c: "d" {e} |' in card.text
     assert "fine-tuned from `` a`b `` on the task" in card.text
-
-
-def test_the_licences_are_those_of_the_hub():
-    assert len(HUB_LICENSES) == 82
-    assert {"apache-2.0", "mit", "cc-by-sa-4.0", "other", "unknown", "openrail++", "lppl-1.3c"} <= HUB_LICENSES
-
-
-def test_names_of_labels_are_no_html(copy_of):
-    folder = copy_of("sequence_classification")
-    task = yaml.safe_load((folder / "task.yaml").read_text())
-    task["labels"] = ["<img src=x onerror=alert(1)>", "R&D", *task["labels"][2:]]
-    (folder / "task.yaml").write_text(yaml.safe_dump(task))
-    text = write_card(folder, overwrite=True).read_text()
-    assert "&lt;img src=x onerror=alert(1)&gt;, R&amp;D" in text
-    assert "<img" not in text
+    assert "&lt;img src=x onerror=alert(1)&gt;, R&amp;D" in card.text
+    assert "<img" not in card.text
 
 
 # The repository that the run is pushed to
@@ -707,67 +621,47 @@ def test_names_of_labels_are_no_html(copy_of):
 )
 def test_the_card_of_a_run_that_is_pushed_loads_the_model_from_there(copy_of, settings, repository):
     folder = copy_of("pretraining")
-    own = {name: value for name, value in read_tree(folder / "run.yaml")[0].items() if name not in settings}
-    lines = [f"{name}: {json.dumps(value)}" for name, value in (own | settings).items()]
-    (folder / "run.yaml").write_text("\n".join(lines) + "\n")
+    change_yaml(folder / "run.yaml", **settings)
     text = write_card(folder).read_text()
-    assert ('model="me/teller"' in text) is (repository is not None)
-    assert ('model="."' in text) is (repository is None)
+    assert f'model="{repository or "."}"' in text
     assert f"# {folder.name if repository is None else 'teller'}\n" in text
     assert 'model="you/other"' in write_card(folder, CardArguments(repo_id="you/other")).read_text()
 
 
-def test_a_push_tells_the_card_where_the_model_is(copy_of, caplog):
-    folder = copy_of("sequence_classification")
-    name_repository(folder, "me/sentences")
-    text = (folder / "README.md").read_text()
-    assert 'model="me/sentences"' in text
-    assert "license: cc-by-sa-4.0" in text
-    assert is_generated_card(folder)
-    name_repository(folder, "me/sentences")  # it has been said
-    assert (folder / "README.md").read_text() == text
-    (folder / "card.yaml").unlink()
-    (folder / "README.md").write_text("# Mine\n")
-    name_repository(folder, "me/sentences")
-    assert (folder / "README.md").read_text() == "# Mine\n"
-    assert not caplog.records
-    name_repository(folder.parent, "me/sentences")  # no card, no run
-
-
 @pytest.mark.parametrize("is_pushed_by_itself", [True, False])
-def test_a_push_to_a_second_repository_tells_the_card_of_it(copy_of, caplog, is_pushed_by_itself):
-    folder = copy_of("sequence_classification")
+def test_a_push_tells_the_card_where_the_model_is(copy_of, caplog, is_pushed_by_itself):
+    folder = copy_of(SEQUENCES)
     if is_pushed_by_itself:
-        lines = [
-            line for line in (folder / "run.yaml").read_text().splitlines() if not line.startswith("push_to_hub:")
-        ]
-        (folder / "run.yaml").write_text("\n".join([*lines, "push_to_hub: true", "hub_model_id: me/test"]) + "\n")
+        change_yaml(folder / "run.yaml", push_to_hub=True, hub_model_id="me/test")
         write_card(folder)
     else:
         name_repository(folder, "me/test")
-    assert 'model="me/test"' in (folder / "README.md").read_text()
-    name_repository(folder, "me/final")
-    text = (folder / "README.md").read_text()
-    assert 'model="me/final"' in text
-    assert "# final\n" in text
-    assert "me/test" not in text
-    assert "license: cc-by-sa-4.0" in text
-    assert is_generated_card(folder)
+    assert 'model="me/test"' in card_of(folder)
+    for _ in range(2):  # the second time it has been said
+        name_repository(folder, "me/final")
+        text = card_of(folder)
+        assert 'model="me/final"' in text
+        assert "# final\n" in text
+        assert "me/test" not in text
+        assert "license: cc-by-sa-4.0" in text
+        assert is_generated_card(folder)
+    name_repository(folder.parent, "me/final")  # no card, no run
     assert not caplog.records
 
 
 def test_an_edited_card_that_names_another_repository_stays_with_a_warning(copy_of, caplog):
-    folder = copy_of("sequence_classification")
+    folder = copy_of(SEQUENCES)
     name_repository(folder, "me/test")
-    card = folder / "README.md"
-    card.write_text(card.read_text() + "Mine.\n")
-    before = card.read_text()
+    before = card_of(folder) + "Mine.\n"
+    (folder / "README.md").write_text(before)
     name_repository(folder, "me/test-2")
-    assert card.read_text() == before
+    assert card_of(folder) == before
     (record,) = caplog.records
     assert f'`make card RUN={folder} ARGS="--repo_id me/test-2 --overwrite true"`' in record.getMessage()
     assert "the model is me/test, not me/test-2" in record.getMessage()
     caplog.clear()
-    card.write_text(before.replace('"me/test"', '"me/test-2"'))  # the user has seen to it
-    name_repository(folder, "me/test-2")
-    assert not caplog.records
+    for own in (before.replace('"me/test"', '"me/test-2"'), "# Mine\n"):  # the user has seen to it; it names none
+        (folder / "README.md").write_text(own)
+        name_repository(folder, "me/test-2")
+        assert card_of(folder) == own
+        assert not caplog.records

@@ -80,34 +80,41 @@ def test_other_held_out_data_is_said_aloud(two, second, named):
     assert named in text
 
 
-def results_of(**more):
-    return {"eval_mlm_loss": 4.0, "eval_nsp_accuracy": 0.6, "train_seconds": 30.0} | more
-
-
 @pytest.mark.parametrize(
     ("second", "facts"),
     [
         ({}, FACTS | {"identity": {"store": "other", "tokenizer": "t"}}),
         ({}, None),  # nobody knows
         ({"eval_mlm_loss": None}, FACTS),
+        ({"eval_mlm_loss": float("nan")}, FACTS),
     ],
 )
 def test_nothing_is_marked_where_nothing_can_be_compared(two, second, facts):
-    text = text_of(two(results=results_of(**second), facts=facts))
+    results = {"eval_mlm_loss": 4.0, "eval_nsp_accuracy": 0.6, "train_seconds": 30.0} | second
+    text = text_of(two(results=results, facts=facts))
     assert "**" not in text.replace("**Attention:**", "")
     assert "Bold:" not in text
+    assert ("| mlm loss | 5.0000 | n/a |" in text) is bool(second)
+    assert ("No report.json of two: whether the held-out data was the same is not known." in text) is (facts is None)
+    assert ("not measured on the same data" in text) is (facts not in (None, FACTS))
 
 
-COSTS = {"eval_runtime": 9.0, "eval_samples_per_second": 9.0, "eval_steps_per_second": 3.0, "tokens_per_second": 5.0}
-COSTS |= {"peak_memory_mb": 9.0, "data_wait_share": 0.5, "eval_unigram_loss": 9.0, "eval_majority_accuracy": 0.9}
-COSTS |= {"eval_unigram_accuracy": 0.1, "eval_masked_tokens": 9.0}
+COSTS = {"tokens_per_second": 5.0, "peak_memory_mb": 9.0, "data_wait_share": 0.5}
+COSTS |= {
+    "eval_unigram_loss": 9.0,
+    "eval_majority_accuracy": 0.9,
+    "eval_unigram_accuracy": 0.1,
+    "eval_masked_tokens": 9.0,
+}
 
 
-@pytest.mark.parametrize("name", COSTS)
-def test_costs_and_figures_of_the_data_are_never_marked(make_run_folder, name):
-    values = [{name: COSTS[name]}, {name: COSTS[name] / 2}]
-    folders = [make_run_folder(str(n), results=each, facts=FACTS) for n, each in enumerate(values)]
-    assert "**" not in text_of(folders)
+def test_costs_and_values_of_the_data_are_never_marked_and_those_of_an_evaluation_left_out(make_run_folder):
+    own = COSTS | {"eval_runtime": 9.0, "eval_samples_per_second": 9.0, "eval_steps_per_second": 3.0}
+    values = [own, {name: value / 2 for name, value in own.items()}]
+    text = text_of([make_run_folder(str(n), results=each, facts=FACTS) for n, each in enumerate(values)])
+    assert "**" not in text
+    assert text.split("## Settings")[0].count("\n| ") == 2 + len(COSTS)  # with its head
+    assert "| fraction of the time waiting for data | 0.5000 | 0.2500 |" in text
 
 
 @pytest.mark.parametrize(
@@ -180,34 +187,6 @@ def test_runs_from_instance_files_are_known_by_the_held_out_ones(make_run_folder
     text = text_of(folders)
     assert ("not measured on the same data (validation_file differ)" in text) is is_other
     assert ("not measured on the same data" in text) is is_other
-
-
-def test_a_run_without_facts_is_not_said_to_have_had_other_data(two):
-    text = text_of(two(facts=None))
-    assert "No report.json of two: whether the held-out data was the same is not known." in text
-    assert "not measured on the same data" not in text
-
-
-def test_a_figure_that_is_not_finite_is_no_best_one(two):
-    results = {"eval_mlm_loss": float("nan"), "eval_nsp_accuracy": float("nan"), "train_seconds": 5.0}
-    lines = text_of(two(results=results)).splitlines()
-    assert "| mlm loss | 5.0000 | n/a |" in lines
-    assert "**" not in "".join(lines)
-
-
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("trainer_state.json", '{"log_history": 3}'),
-        ("all_results.json", '{"machine": 3}'),
-        ("report.json", '{"format": 1, "run": 3}'),
-    ],
-)
-def test_damaged_files_are_one_line(two, file, text):
-    folders = two()
-    (folders[1] / file).write_text(text)
-    with pytest.raises(InputError, match="cannot be read as a report"):
-        text_of(folders)
 
 
 def test_other_machines_are_said_aloud(two):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_recipes.data.order import PreTrainingOrder
+from bert_recipes.data.order import EpochShuffle
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import read_task_file
 from bert_recipes.finetuning.kind import Prediction
@@ -40,9 +40,6 @@ from bert_recipes.training.pretraining import load_model, load_phases, make_trai
 # Fine-tuning
 
 
-KINDS = ("sequence_classification", "token_classification", "question_answering", "multiple_choice")
-
-
 def facts_of(task, examples, predictions):
     facts = split_facts(task, "", "validation", examples, {"validation": predictions})
     json.dumps(facts, allow_nan=False)
@@ -52,6 +49,11 @@ def facts_of(task, examples, predictions):
 
 def texts_task(**values):
     return Task(name="t", kind="sequence_classification", text_columns=("a", "b"), label_column="label", **values)
+
+
+def questions_task(metric):
+    columns = {"text_columns": ("q", "c"), "label_column": "answers"}
+    return Task(name="t", kind="question_answering", metrics=(metric,), **columns)
 
 
 def of_class(task, number, share):
@@ -82,12 +84,11 @@ def test_classes():
     assert all(len(error["texts"][1][1]) < 520 for error in facts["worst"])
 
 
-def test_a_model_without_errors_has_none():
-    task = texts_task(labels=("x", "y"))
-    examples = [TextExample(idx=0, text="a", label=1)]
+def test_a_model_without_errors_has_none_and_outputs_that_are_not_finite_are_said_to_be():
+    task, examples = texts_task(labels=("x", "y")), [TextExample(idx=0, text="a", label=1)]
     facts = facts_of(task, examples, [of_class(task, 1, 0.9)])
-    assert facts["worst"] == []
-    assert facts["confusion"] == [[0, 0], [0, 1]]
+    assert (facts["worst"], facts["confusion"]) == ([], [[0, 0], [0, 1]])
+    assert split_facts(task, "", "v", examples, {})["looked_at"] == 0
 
 
 def test_of_many_classes_the_most_frequent_mistakes_are_listed():
@@ -106,9 +107,9 @@ def test_of_many_classes_the_most_frequent_mistakes_are_listed():
 
 
 def test_very_many_classes_need_no_matrix():
-    number = 50_000  # a matrix of them has 2,500,000,000 cells
-    facts = facts_module.class_facts([f"c{place}" for place in range(number)], [0, 1, 1, 5], [0, 1, 7, 5])
-    assert facts["mistakes"] == [["c1", "c7", 1]]
+    # A matrix of them has 2,500,000,000 cells.
+    facts = facts_module.class_facts(list(map(str, range(50_000))), [0, 1, 1, 5], [0, 1, 7, 5])
+    assert facts["mistakes"] == [["1", "7", 1]]
     assert facts["classes"][1]["recall"] == 0.5
 
 
@@ -138,14 +139,8 @@ def test_numbers():
 
 
 def test_tags():
-    task = Task(
-        name="t",
-        kind="token_classification",
-        text_columns=("tokens",),
-        label_column="labels",
-        labels=("O", "B-X", "I-X"),
-        metrics=("entities",),
-    )
+    columns = {"text_columns": ("tokens",), "label_column": "labels", "labels": ("O", "B-X", "I-X")}
+    task = Task(name="t", kind="token_classification", metrics=("entities",), **columns)
     long = tuple(f"w{n}" for n in range(60))
     examples = [
         TaggedExample(idx=0, tokens=("a", "b", "c"), labels=(1, 2, 0)),
@@ -174,34 +169,25 @@ def question(number, answers, context="The tower was built in 1889 by Eiffel."):
 
 
 def test_answers():
-    task = Task(
-        name="t", kind="question_answering", text_columns=("q", "c"), label_column="answers", metrics=("squad_v2",)
-    )
     examples = [question(0, ["1889"]), question(1, ["1889"]), question(2, []), question(3, ["built in 1889"])]
     said = [("1889", 0.9), ("Eiffel", 0.8), ("tower", 0.95), ("in 1889", 0.4)]
     predictions = [AnswerPrediction(idx=f"q{n}", value=text, probabilities=p) for n, (text, p) in enumerate(said)]
-    facts = facts_of(task, examples, predictions)
+    facts = facts_of(questions_task("squad_v2"), examples, predictions)
     assert facts["confusion"] == [[3, 0], [1, 0]]  # "no answer" was never said
     assert facts["f1_counts"] == [2, 0, 0, 0, 0, 0, 0, 0, 1, 1]
     assert [error["said"] for error in facts["worst"]] == ["tower", "Eiffel"]
     assert facts["worst"][0]["truth"] == "no answer"
     assert facts["worst"][1]["before"] == "The tower was built in "
     assert facts["worst"][1]["answer"] == "1889"
-    one = Task(
-        name="t", kind="question_answering", text_columns=("q", "c"), label_column="answers", metrics=("squad",)
-    )
-    assert "confusion" not in facts_of(one, examples[:2], predictions[:2])
+    assert "confusion" not in facts_of(questions_task("squad"), examples[:2], predictions[:2])
 
 
 def test_a_paragraph_without_spaces_is_cut_where_it_falls():
     context = "\u5854" * 600
-    example = QuestionExample(
-        idx="q", question="?", context=context, answers=(Answer(text=context[:3], answer_start=300),)
-    )
-    task = Task(
-        name="t", kind="question_answering", text_columns=("q", "c"), label_column="answers", metrics=("squad",)
-    )
-    (error,) = facts_of(task, [example], [AnswerPrediction(idx="q", value="no", probabilities=0.5)])["worst"]
+    answer = Answer(text=context[:3], answer_start=300)
+    example = QuestionExample(idx="q", question="?", context=context, answers=(answer,))
+    prediction = AnswerPrediction(idx="q", value="no", probabilities=0.5)
+    (error,) = facts_of(questions_task("squad"), [example], [prediction])["worst"]
     assert error["before"] == "... " + context[:220]
     assert error["after"] == context[:220] + " ..."
 
@@ -225,32 +211,27 @@ def test_a_split_that_is_too_large_is_looked_at_in_part(monkeypatch):
     assert np.array(found["confusion"]).sum() == 10
 
 
-def test_a_split_whose_outputs_were_not_finite_is_said_to_be():
-    examples = [TextExample(idx=0, text="t", label=0)]
-    assert split_facts(texts_task(labels=("x",)), "", "v", examples, {})["looked_at"] == 0
-
-
 # Runs
 
 
-SECTIONS = {
-    "sequence_classification": ("By class", "Confusion matrix", "Calibration", "Worst"),
-    "token_classification": ("By class", "Confusion matrix", "Calibration", "Worst"),
-    "question_answering": ("F1 of the answers", "Calibration"),
-    "multiple_choice": ("By class", "Confusion matrix", "Calibration", "Worst errors"),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_run_of_every_kind_has_its_report(tiny_runs, kind):
+@pytest.mark.parametrize(
+    ("kind", "sections"),
+    [
+        ("sequence_classification", ("By class", "Confusion matrix", "Calibration", "Worst errors")),
+        ("token_classification", ("By class", "Confusion matrix", "Calibration", "Worst errors")),
+        ("question_answering", ("F1 of the answers", "Calibration")),
+        ("multiple_choice", ("By class", "Confusion matrix", "Calibration", "Worst errors")),
+    ],
+)
+def test_a_run_of_every_kind_has_its_report(tiny_runs, kind, sections):
     folder = tiny_runs(kind)
     facts = json.loads((folder / "report.json").read_text(), parse_constant=pytest.fail)
-    lines = [json.loads(line) for line in (folder / "predictions_validation.jsonl").read_text().splitlines()]
     (split,) = facts["splits"]
-    assert split["looked_at"] == split["examples"] == len(lines)
+    num_rows = len((folder / "predictions_validation.jsonl").read_text().splitlines())
+    assert split["looked_at"] == split["examples"] == num_rows
     assert facts["task"] == read_task_file(folder / "task.yaml").name
     page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
-    for title in SECTIONS[kind]:
+    for title in sections:
         assert f"<h2>{title}" in page
         assert f"\n## {title}" in text
     assert 'aria-label="Reliability: expected calibration error' in page
@@ -331,18 +312,9 @@ def test_the_calibration_error_is_that_of_the_definition():
 
 def train(store, folder, second, **settings):
     """A run of two phases, as recipes/pretrain.py makes it."""
-    args = PreTrainingArguments(
-        output_dir=str(folder),
-        warmup_steps=2,
-        logging_steps=5,
-        per_device_train_batch_size=4,
-        save_strategy="no",
-        precision="fp32",
-        use_cpu=True,
-        disable_tqdm=True,
-        seed=3,
-        **settings,
-    )
+    own = {"warmup_steps": 2, "logging_steps": 5, "per_device_train_batch_size": 4, "save_strategy": "no", "seed": 3}
+    own |= {"precision": "fp32", "use_cpu": True, "disable_tqdm": True, "output_dir": str(folder)}
+    args = PreTrainingArguments(**own, **settings)
     data_args = DataArguments(store=str(store), max_seq_length=32, max_eval_pairs=12)
     phases = plan_phases(args, data_args, PhaseArguments(phase2_max_seq_length=48, **second))
     parts = load_phases(data_args, args.seed, phases)
@@ -366,7 +338,7 @@ def test_the_counts_are_those_of_the_pairs_that_were_trained_on(trained, monkeyp
         counted = count_phase(trainer, part)
         samples = steps * 8
         assert counted["trained_pairs"] == samples
-        keys = PreTrainingOrder(data.train, samples, 3).keys(0, samples)
+        keys = EpochShuffle(data.train, samples, 3).keys(0, samples)
         # The sample is taken of the last pass over the data alone; all of it where that is the whole run.
         keys = keys[samples - counted["pairs"] :]
         assert counted["sampled_from"] == counted["pairs"]
@@ -417,9 +389,9 @@ def test_only_tables_of_the_last_two_epochs_are_asked_for(epochs):
             return 1000 + epoch
 
     samples, dataset = int(epochs * 1000), Dataset()
-    last = facts_module._last_epoch(dataset, samples)
-    order = PreTrainingOrder(dataset, samples, 1)
-    found = list(facts_module._sampled_batches(samples, dataset.num_pairs(last), 7))
+    last = next(epoch for epoch in range(9) if sum(map(dataset.num_pairs, range(epoch + 1))) >= samples)
+    order = EpochShuffle(dataset, samples, 1)
+    found = facts_module._sampled_batches(dataset, samples, 7)
     assert found == sorted(found)
     asked = {epoch for begin in found for epoch, _ in order.keys(begin, begin + 7)}
     assert asked <= {last - 1, last}
@@ -509,7 +481,7 @@ def test_the_text_around_a_mask_is_that_of_its_own_sentence(trained):
     assert pieces_as_words(["play", "##ing", "##s", "on"]) == "playings on"
 
 
-def test_everything_is_json_and_a_report_follows(trained, tmp_path):
+def test_everything_is_json_and_a_report_follows_from_the_main_process(trained, tmp_path):
     trainer, parts = trained
     results = trainer.evaluate()
     (tmp_path / "all_results.json").write_text(json.dumps(results))
@@ -521,10 +493,6 @@ def test_everything_is_json_and_a_report_follows(trained, tmp_path):
     assert facts["identity"].keys() == {"store", "tokenizer"}
     assert facts["corpus"]["training"]["documents"] == 40
     assert "Phase 2, steps 30 to 40: counted over" in (tmp_path / "report.md").read_text()
-
-
-def test_other_processes_take_part_and_write_nothing(trained, tmp_path):
-    trainer, parts = trained
-    gather = partial(gather_pretraining, trainer, parts[0], {}, {})
-    assert report_run(tmp_path, gather, is_main=False) == []
-    assert not list(tmp_path.iterdir())
+    (tmp_path / "other").mkdir()
+    assert report_run(tmp_path / "other", gather, is_main=False) == []  # another process takes part and writes nothing
+    assert not list((tmp_path / "other").iterdir())

@@ -1,13 +1,11 @@
 """A report never harms the run that it is about; one that cannot be written says why in one line."""
 
-import json
 import logging
 import runpy
 import sys
 
 import pytest
 
-from bert_recipes.errors import InputError
 from bert_recipes.files import strict
 from bert_recipes.reports.facts import read_run
 from bert_recipes.reports.finish import report_run
@@ -55,14 +53,9 @@ def test_a_failing_report_is_a_warning_and_the_run_stays(make_run_folder, caplog
         {"kind": "finetuning", "splits": [{"name": "validation"}]},
     ],
 )
-def test_facts_that_make_no_report_are_a_warning_at_the_end_of_a_run_and_a_mistake_afterwards(
-    make_run_folder, caplog, facts
-):
-    folder = make_run_folder()
-    assert report_run(folder, lambda: facts, is_main=True) == []
-    assert "cannot be read as a report" in caplog.text
-    with pytest.raises(InputError, match="cannot be read as a report"):
-        write_report(folder)
+def test_facts_that_make_no_report_are_a_warning_at_the_end_of_a_run(make_run_folder, caplog, facts):
+    assert report_run(make_run_folder(), lambda: facts, is_main=True) == []
+    assert "no report (" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_to_is_a_warning(make_run_folder, caplog):
@@ -73,15 +66,9 @@ def test_a_folder_that_cannot_be_written_to_is_a_warning(make_run_folder, caplog
     assert not list(folder.glob(".*"))
 
 
-def test_everything_that_a_report_leaves_belongs_to_the_run(make_run_folder):
+def test_a_run_that_is_resumed_does_not_keep_the_report_of_before(make_run_folder, pretraining_facts):
     folder = make_run_folder()
-    for path in report_run(folder, lambda: {"kind": "pretraining"}, is_main=True):
-        assert is_run_file(path), path.name
-
-
-def test_a_run_that_goes_on_does_not_keep_the_report_of_before(make_run_folder, pretraining_facts):
-    folder = make_run_folder(facts=pretraining_facts)
-    write_report(folder)
+    assert all(is_run_file(path) for path in report_run(folder, lambda: pretraining_facts, is_main=True))
     assert report_run(folder, break_down, is_main=True) == []
     assert not list(folder.glob("report.*"))
 
@@ -117,7 +104,6 @@ def test_the_recipe_writes_the_same_report_again(recipe, make_run_folder, pretra
         (lambda folder: (folder / "all_results.json").unlink(), "is not finished: it has no all_results.json"),
         (lambda folder: [path.unlink() for path in folder.iterdir()], "is no run: it has no all_results.json"),
         (lambda folder: (folder / "all_results.json").write_text("{"), "all_results.json: not valid JSON"),
-        (lambda folder: (folder / "trainer_state.json").write_text("[]"), "trainer_state.json: no JSON object"),
         (lambda folder: (folder / "trainer_state.json").write_bytes(b"\xff\xfe"), "not valid JSON"),
         (lambda folder: (folder / "report.json").write_text('{"format": 99}'), "format 99, this version reads 1"),
         (lambda folder: (folder / "run.yaml").write_text("a: [1"), "run.yaml"),
@@ -171,10 +157,3 @@ def test_a_run_of_another_version_is_known_by_its_files(make_run_folder):
     assert read_run(make_run_folder("b", results={"task": "mrpc"})).kind == "finetuning"
     assert read_run(make_run_folder("c", results={"eval_mlm_loss": 1.0})).kind == "pretraining"
     assert (write_report(make_run_folder("d", results={"task": "mrpc", "eval_f1": None}))[0]).is_file()
-
-
-def test_a_log_of_nonsense_is_read_as_far_as_it_goes(make_run_folder):
-    folder = make_run_folder(history=[{"loss": 1.0}, 3, {"step": 2, "loss": "x"}, {"step": 3, "loss": 2.0}])
-    state = json.loads((folder / "trainer_state.json").read_text())
-    assert len(state["log_history"]) == 4
-    write_report(folder)

@@ -5,17 +5,7 @@ import re
 
 import pytest
 
-from bert_recipes.reports.plots import (
-    Dots,
-    Line,
-    Panel,
-    dots_png,
-    dots_svg,
-    panel_plot,
-    panels_png,
-    reliability,
-    thin,
-)
+from bert_recipes.reports.plots import Line, Panel, panel_plot, panels_png, reliability, sweep_plots, thin
 
 
 def test_a_long_log_is_thinned_to_means_of_neighbours():
@@ -36,15 +26,16 @@ def test_a_plot_of_a_million_lines_stays_small():
 def test_names_are_drawn_as_they_are(name):
     lines = (Line(name, [1, 2], [1.0, 2.0]),)
     assert panels_png([Panel("t", "u", lines)]).startswith(b"\x89PNG")
-    rows = [Dots(name, (0.5, math.nan), math.nan, is_best=True), Dots("b", (0.6,), 0.6, is_best=False)]
-    assert "<svg" in dots_svg(rows, name)
-    assert dots_png(rows, name, name).startswith(b"\x89PNG")
+    values = {"median": None, "runs": [{"value": 0.5}, {"value": None}]}, {"median": 0.6, "runs": [{"value": 0.6}]}
+    plot, png = sweep_plots([name, "b"], values, 0, name, name)
+    assert "<svg" in plot["svg"]
+    assert png.startswith(b"\x89PNG")
 
 
 def test_nothing_finite_is_an_empty_plot():
     panel = Panel("t", "u", (Line("a", [1, 2], [math.nan, math.inf]),), (("baseline", math.nan),))
     assert "<svg" in panel_plot(panel)["svg"]
-    assert "<svg" in reliability([{"confidence": 0.5, "accuracy": 0.0, "count": 0}])
+    assert "<svg" in reliability([{"confidence": 0.5, "accuracy": 0.0, "count": 0}], 0.0)["svg"]
 
 
 def test_no_two_marks_of_an_axis_are_alike():
@@ -53,7 +44,7 @@ def test_no_two_marks_of_an_axis_are_alike():
         marks = re.findall(r"<text[^>]*>([\d,.]+)</text>", svg)
         whole = [mark for mark in marks if "." not in mark]
         assert len(whole) == len(set(whole)) >= 1, steps
-    svg = reliability([{"confidence": c, "accuracy": a, "count": 3} for c, a in ((0.1, 0.2), (0.9, 0.8))])
+    svg = reliability([{"confidence": c, "accuracy": a, "count": 3} for c, a in ((0.1, 0.2), (0.9, 0.8))], 0.1)["svg"]
     assert re.findall(r"<text[^>]*>(0\.0)</text>", svg) == ["0.0"]
 
 

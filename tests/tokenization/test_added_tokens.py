@@ -12,8 +12,7 @@ from transformers import AutoTokenizer, BertTokenizer
 
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import load_tokenizer
-from bert_recipes.tokenization.new_words import NewWord, extend_tokenizer
-from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS, OriginalBertTokenizer
+from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 
 
 PIECES = [*SPECIAL_TOKENS, "[unused1]", *string.ascii_letters, *(f"##{letter}" for letter in string.ascii_letters)]
@@ -160,13 +159,6 @@ def test_what_is_added_later_counts_from_then_on_and_goes_to_other_processes(tmp
     other = load_tokenizer(tmp_path)
     other.add_tokens([AddedToken("<e1>", single_word=True)])
     assert len({before, tokenizer.fingerprint, other.fingerprint}) == 3
-
-
-def test_words_are_not_put_behind_a_vocabulary_whose_entries_were_added(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(save_stock(tmp_path, ["[unused1]"]))
-    assert isinstance(tokenizer, OriginalBertTokenizer)
-    with pytest.raises(InputError, match="1 tokens beside its vocabulary"):
-        extend_tokenizer(tokenizer, [NewWord("x", (1,))])
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,10 @@ def test_words_that_spare_the_most_pieces_come_first(tokenizer):
     assert first.count == 2
 
 
-def test_limits(tokenizer):
+def test_limits_and_any_order_of_the_texts(tokenizer):
     assert [new.word for new in choose(tokenizer, num_words=1)] == ["myocardial"]
     assert [new.word for new in choose(tokenizer, min_frequency=3)] == ["infarct"]
     assert choose(tokenizer, min_frequency=4) == []
-
-
-def test_the_order_of_the_texts_does_not_matter(tokenizer):
     counts = count_for(tokenizer, TEXT[::-1], show_progress=False)
     assert choose_words(tokenizer, counts, num_words=10, min_frequency=1) == choose(tokenizer)
 
@@ -68,23 +65,21 @@ def test_a_tokenizer_with_added_tokens_is_refused(tokenizer):
         extend_tokenizer(tokenizer, [NewWord("x", (1,))])
 
 
-def test_gain(tokenizer, caplog):
-    counts = count_for(tokenizer, ["infarct my hearto"], show_progress=False)
-    gain = describe_gain(tokenizer, extend_tokenizer(tokenizer, [NewWord("infarct", (7, 8))]), counts)
-    assert (gain["pieces_a_word_before"], gain["pieces_a_word_after"]) == (5 / 3, 4 / 3)
-    assert not caplog.records
-
-
-def test_more_unknown_words_than_before_are_warned_of(tokenizer, caplog):
-    """A greedy cut takes "hear" first, and there is no ##to."""
-    counts = count_for(tokenizer, ["myo"], show_progress=False)
-    gain = describe_gain(tokenizer, extend_tokenizer(tokenizer, [NewWord("myo", (9, 10))]), counts)
-    assert gain["unk_rate_after"] == 0
-    assert not caplog.records
-    counts = count_for(tokenizer, ["myocardial"], show_progress=False)
-    gain = describe_gain(tokenizer, extend_tokenizer(tokenizer, [NewWord("myoc", (9, 10))]), counts)
-    assert gain["unk_rate_after"] == 1
-    assert "[UNK] rate" in caplog.text
+@pytest.mark.parametrize(
+    ("text", "word", "fertility", "unk_rate"),
+    [
+        ("infarct my hearto", "infarct", (5 / 3, 4 / 3), 0),
+        ("myo", "myo", (2, 1), 0),
+        ("myocardial", "myoc", (4, 1), 1),
+    ],
+)
+def test_gain_and_a_warning_where_there_are_more_unknown_words(tokenizer, caplog, text, word, fertility, unk_rate):
+    """A greedy cut takes "myoc" first, and there is no ##ardial."""
+    counts = count_for(tokenizer, [text], show_progress=False)
+    gain = describe_gain(tokenizer, extend_tokenizer(tokenizer, [NewWord(word, (7, 8))]), counts)
+    assert (gain["pieces_a_word_before"], gain["pieces_a_word_after"]) == fertility
+    assert (gain["unk_rate_before"], gain["unk_rate_after"]) == (0, unk_rate)
+    assert ("[UNK] rate" in caplog.text) == bool(unk_rate)
 
 
 def test_a_list_of_words(tokenizer, tmp_path, caplog):

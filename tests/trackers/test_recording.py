@@ -219,7 +219,7 @@ def test_a_run_that_fails_ends_its_trackers_as_failed(small_store, tmp_path, mon
 
 def test_only_the_main_process_has_trackers():
     args = SimpleNamespace(report_to=["tensorboard"], process_index=1, output_dir="x", run_name=None)
-    assert recording.Trackers(args).guards == []
+    assert recording.Trackers(args).trackers == []
 
 
 @pytest.mark.parametrize("name", ["wanbd", "clearml"])
@@ -245,11 +245,9 @@ def test_notes_are_kept_for_a_run_that_goes_on_only(tmp_path, caplog):
     begun = TrackedRun(args, {"seed": 1})
     begun.note("wandb", {"id": "abc"})
     begun.note("trackio", {"name": "n"})
-    assert TrackedRun(args, {"seed": 1}, goes_on=True).notes("wandb") == {"id": "abc"}
-    assert TrackedRun(args, {"seed": 1}, goes_on=True).notes("trackio") == {"name": "n"}
-    assert TrackedRun(args, {"seed": 1}, goes_on=False).notes("wandb") == {}
+    assert TrackedRun(args, {"seed": 1}, resumes=True).notes("wandb") == {"id": "abc"}
+    assert TrackedRun(args, {"seed": 1}, resumes=True).notes("trackio") == {"name": "n"}
+    assert TrackedRun(args, {"seed": 1}, resumes=False).notes("wandb") == {}
     (tmp_path / "trackers.json").write_text("{", encoding="utf-8")
-    assert TrackedRun(args, {"seed": 1}, goes_on=True).notes("wandb") == {}
+    assert TrackedRun(args, {"seed": 1}, resumes=True).notes("wandb") == {}
     assert "cannot be read" in caplog.text
-    begun.forget_notes()
-    assert not (tmp_path / "trackers.json").exists()

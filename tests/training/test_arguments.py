@@ -4,102 +4,79 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import TrainingArguments
 
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.models.sizes import SIZES
 from bert_recipes.training import arguments
-from bert_recipes.training.arguments import PhaseArguments, PreTrainingArguments, choose_precision, plan_phases
+from bert_recipes.training.arguments import (
+    DataArguments,
+    ModelArguments,
+    PhaseArguments,
+    PreTrainingArguments,
+    choose_precision,
+    plan_phases,
+)
 from bert_recipes.training.bert_trainer import BertTrainer
+from bert_recipes.training.pretraining import load_data
 
 
 def make(tmp_path, **settings):
     return PreTrainingArguments(output_dir=str(tmp_path), **settings)
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4, 8])
-@pytest.mark.parametrize("config", ["tiny", "mini", "small", "medium", "base", "large"])
-def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch_and_steps(
-    monkeypatch, repository, config, processes
-):
-    """Devlin et al. 2019, appendix A.2: 256 pairs, 1,000,000 steps, 512 tokens for the last 10 % of them."""
-    from bert_recipes.training.arguments import DataArguments, ModelArguments
+def make_finetuning(tmp_path, **settings):
+    return FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, **settings)
 
-    kinds = (ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments)
-    argv = ["--config", str(repository / f"recipes/configs/pretrain/bert_{config}.yaml")]
-    alone = parse_arguments(*kinds, argv=argv)[2]
-    monkeypatch.setattr(PreTrainingArguments, "_num_processes", staticmethod(lambda: processes))
-    _, data, args, second = parse_arguments(*kinds, argv=argv)
+
+@pytest.fixture
+def parse(repository, monkeypatch):
+    """Read a configuration of pre-training with flags, as one of several processes; settings, and the phases."""
+
+    def parse_it(config, *flags, processes=1):
+        monkeypatch.setattr(PreTrainingArguments, "_num_processes", staticmethod(lambda: processes))
+        argv = ["--config", str(repository / f"recipes/configs/pretrain/{config}.yaml"), *map(str, flags)]
+        kinds = (ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments)
+        _, data, args, second = parse_arguments(*kinds, argv=argv)
+        return args, plan_phases(args, data, second)
+
+    return parse_it
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4, 8])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_size_runs_on_any_number_of_gpus_with_the_papers_batch_and_steps(parse, size, processes):
+    """Devlin et al. 2019, appendix A.2: 256 pairs, 1,000,000 steps, 512 tokens for the last 10 % of them."""
+    alone = parse(f"bert_{size}")[0]
+    args, (first, last) = parse(f"bert_{size}", processes=processes)
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps * processes == 256
     assert args.per_device_train_batch_size <= alone.per_device_train_batch_size
-    first, last = plan_phases(args, data, second)
     assert (first.first_step, first.end_step, first.max_seq_length, first.global_batch) == (0, 900_000, 128, 256)
     assert (last.first_step, last.end_step, last.max_seq_length, last.global_batch) == (900_000, 1_000_000, 512, 256)
     assert first.own_schedule is last.own_schedule is None
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({}, r"^the data is missing: give --store FOLDER .* or --train_file FILE$"),
-        ({"store": "a", "train_file": ["b"]}, "^both --store and --train_file are given; give one of them$"),
-    ],
-)
-def test_data_that_is_missing_and_data_that_is_given_twice_are_told_apart(given, message):
-    from bert_recipes.training.arguments import DataArguments
-
-    with pytest.raises(InputError, match=message):
-        DataArguments(**given)
-
-
 def test_without_a_global_batch_the_second_phase_still_has_its_own_micro_batch(tmp_path, monkeypatch):
-    from bert_recipes.training.arguments import DataArguments
-
     monkeypatch.setattr(PreTrainingArguments, "_num_processes", staticmethod(lambda: 2))
     args = make(tmp_path, max_steps=10, per_device_train_batch_size=64, gradient_accumulation_steps=4)
-    data = DataArguments(store="store")
-    first, last = plan_phases(args, data, PhaseArguments(phase2_steps=1, phase2_per_device_train_batch_size=16))
-    assert (first.global_batch, first.micro_batch) == (512, 64)
-    assert (last.global_batch, last.micro_batch) == (512, 16)
-    first, last = plan_phases(args, data, PhaseArguments(phase2_steps=1, phase2_global_train_batch_size=32))
-    assert (first.global_batch, first.micro_batch) == (512, 64)
-    assert (last.global_batch, last.micro_batch) == (32, 64)
-
-
-@pytest.mark.parametrize("name", ["phase2_per_device_train_batch_size", "phase2_global_train_batch_size"])
-def test_a_second_phase_without_examples_is_refused(name):
-    with pytest.raises(InputError, match=f"{name} is 0; allowed: 1 or more"):
-        PhaseArguments(phase2_steps=1, **{name: 0})
+    for second, batches in (
+        ({"phase2_per_device_train_batch_size": 16}, [(512, 64), (512, 16)]),
+        ({"phase2_global_train_batch_size": 32}, [(512, 64), (32, 64)]),
+    ):
+        phases = plan_phases(args, DataArguments(store="store"), PhaseArguments(phase2_steps=1, **second))
+        assert [(phase.global_batch, phase.micro_batch) for phase in phases] == batches
 
 
 def test_the_global_batch_is_cut_into_the_largest_parts_that_fit(tmp_path):
     args = make(tmp_path, global_train_batch_size=24, per_device_train_batch_size=9)
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (8, 3)
-
-
-def test_an_accumulation_that_the_global_batch_contradicts_is_refused(tmp_path):
-    message = "gradient_accumulation_steps is 4 and global_train_batch_size 32, which makes it 1"
-    with pytest.raises(InputError, match=message):
-        FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, gradient_accumulation_steps=4)
-    args = FineTuningArguments(
-        output_dir=str(tmp_path), use_cpu=True, per_device_train_batch_size=8, gradient_accumulation_steps=4
-    )
     save_config(tmp_path / "run.yaml", args)
     assert "gradient_accumulation_steps" not in (tmp_path / "run.yaml").read_text()  # other processes, another one
 
 
 PER_DEVICE, ACCUMULATION = "--per_device_train_batch_size", "--gradient_accumulation_steps"
 GLOBAL = "--global_train_batch_size"
-
-
-def read_base(repository, monkeypatch, processes, *flags):
-    """bert_base.yaml: global batch 256, at most 64 at once."""
-    kinds = configuration_kinds()
-    monkeypatch.setattr(PreTrainingArguments, "_num_processes", staticmethod(lambda: processes))
-    argv = ["--config", str(repository / "recipes/configs/pretrain/bert_base.yaml"), *map(str, flags)]
-    return parse_arguments(*kinds, argv=argv)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +97,12 @@ def read_base(repository, monkeypatch, processes, *flags):
         (4, (PER_DEVICE, 64), (64, 1), 256),
     ],
 )
-def test_batch_sizes_that_were_typed_are_what_is_trained_with(
-    repository, monkeypatch, caplog, processes, flags, split, examples
-):
-    _, data, args, second = read_base(repository, monkeypatch, processes, *flags)
+def test_batch_sizes_that_were_typed_are_what_is_trained_with(parse, caplog, processes, flags, split, examples):
+    """bert_base.yaml: global batch 256, at most 64 at once."""
+    args, phases = parse("bert_base", *flags, processes=processes)
     assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == split
     assert args.global_batch_size == examples
-    assert [phase.global_batch for phase in plan_phases(args, data, second)] == [examples, examples]
+    assert [phase.global_batch for phase in phases] == [examples, examples]
     told = [record.getMessage() for record in caplog.records if "instead of 256" in record.getMessage()]
     assert len(told) == (GLOBAL not in flags and examples != 256)
 
@@ -145,9 +121,9 @@ def test_batch_sizes_that_were_typed_are_what_is_trained_with(
         (1, (ACCUMULATION, 3, GLOBAL, 256), "256 does not agree with --gradient_accumulation_steps 3"),
     ],
 )
-def test_batch_sizes_that_contradict_each_other_are_refused(repository, monkeypatch, processes, flags, words):
+def test_batch_sizes_that_contradict_each_other_are_refused(parse, processes, flags, words):
     with pytest.raises(InputError, match=words):
-        read_base(repository, monkeypatch, processes, *flags)
+        parse("bert_base", *flags, processes=processes)
 
 
 def test_the_file_of_a_finetuning_run_gives_way_too(repository):
@@ -156,25 +132,15 @@ def test_the_file_of_a_finetuning_run_gives_way_too(repository):
     assert args.global_batch_size == 16
 
 
-def configuration_kinds():
-    from bert_recipes.training.arguments import DataArguments, ModelArguments
-
-    return ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments
-
-
-def schedules(repository, config, *flags):
+def schedules(parse, config, *flags):
     """(first step, steps, warm-up) of the schedule in each phase, and the steps at which the phases begin."""
-    argv = ["--config", str(repository / f"recipes/configs/pretrain/{config}.yaml"), *flags]
-    if config == "instances":
-        argv += ["--train_file", "a", "--tokenizer", "b"]
-    _, data, args, second = parse_arguments(*configuration_kinds(), argv=argv)
-    phases = plan_phases(args, data, second)
+    args, phases = parse(config, *flags, *(["--train_file", "a", "--tokenizer", "b"] if config == "instances" else []))
     parts = [SimpleNamespace(phase=phase) for phase in phases]
     found = []
     for part in parts:
         schedule = BertTrainer.schedule_of(SimpleNamespace(_part=part, phases=parts, args=args), args.max_steps)
         found.append((schedule.start, schedule.steps, schedule.warmup_steps))
-    return found, [phase.first_step for phase in phases], args
+    return found, [phase.first_step for phase in phases]
 
 
 PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
@@ -198,11 +164,11 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
         ("instances", ([(0, 20, 10)], [0]), ([(0, 300, 150)], [0])),
     ],
 )
-def test_schedules_are_the_sources_and_scale_with_the_run(repository, config, expected, of_300):
-    assert schedules(repository, config)[:2] == expected
-    assert schedules(repository, config, "--max_steps", "300")[:2] == of_300
+def test_schedules_are_the_sources_and_scale_with_the_run(parse, config, expected, of_300):
+    assert schedules(parse, config) == expected
+    assert schedules(parse, config, "--max_steps", 300) == of_300
     # Short enough for one phase alone.
-    assert schedules(repository, config, "--max_steps", "1")[1] == [0]
+    assert schedules(parse, config, "--max_steps", 1)[1] == [0]
 
 
 def test_every_configuration_is_among_those_whose_schedules_are_tested(repository):
@@ -211,34 +177,11 @@ def test_every_configuration_is_among_those_whose_schedules_are_tested(repositor
     assert names == {f"bert_{size}" for size in SIZES} | others
 
 
-def test_intervals_of_a_file_that_are_longer_than_the_run_become_a_fifth_of_it(repository):
-    args = schedules(repository, "bert_base", "--max_steps", "300", "--save_steps", "1000")[2]
+def test_intervals_of_a_file_that_are_longer_than_the_run_become_a_fifth_of_it(parse):
+    args, _ = parse("bert_base", "--max_steps", 300, "--save_steps", 1000)
     assert (args.logging_steps, args.eval_steps, args.save_steps) == (100, 60, 1000)
-    args = schedules(repository, "bert_base")[2]
+    args, _ = parse("bert_base")
     assert (args.logging_steps, args.eval_steps, args.save_steps) == (100, 10_000, 10_000)
-
-
-@pytest.mark.parametrize("value", [-1, 1.5])
-def test_second_phases_of_no_whole_steps_are_refused(value):
-    with pytest.raises(InputError, match="allowed: whole steps, or a fraction below 1"):
-        PhaseArguments(phase2_steps=value)
-
-
-def test_a_share_of_an_unknown_number_of_steps_is_refused(tmp_path):
-    data = configuration_kinds()[1](store="store")
-    with pytest.raises(InputError, match=r"phase2_steps is 0\.1, max_steps -1"):
-        plan_phases(make(tmp_path, num_train_epochs=2), data, PhaseArguments(phase2_steps=0.1))
-
-
-def test_flags_of_the_trainer_that_a_finetuning_run_does_not_follow_are_named(tmp_path, caplog):
-    flags = {"do_train": True, "bf16_full_eval": True}
-    FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, **flags)
-    assert "without effect here: bf16_full_eval True, do_train True" in caplog.text
-    with pytest.raises(InputError, match="do_eval has no effect here"):
-        FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, do_eval=True)
-    # eval_strategy sets do_eval, which run.yaml then holds.
-    args = FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="epoch")
-    FineTuningArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="epoch", do_eval=args.do_eval)
 
 
 def test_run_yaml_leaves_out_what_belongs_to_one_launch(tmp_path):
@@ -267,30 +210,68 @@ def test_defaults_are_the_papers(tmp_path):
     assert (args.weight_decay, args.get_warmup_steps(1_000_000), args.max_grad_norm) == (0.01, 10_000, 1.0)
 
 
+def phases_of(tmp_path, **second):
+    return plan_phases(make(tmp_path, num_train_epochs=2), DataArguments(store="a"), PhaseArguments(**second))
+
+
+PHASE2 = "allowed: whole steps, or a fraction below 1"
+
+
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("build", "settings", "words"),
     [
-        ({"seed": -1}, "seed is -1"),
-        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
-        ({"max_steps": 0}, "max_steps is 0"),
-        ({"learning_rate": float("nan")}, "learning_rate is nan"),
-        ({"adam_beta1": 1.5}, "adam_beta1 is 1.5"),
-        ({"dataloader_persistent_workers": True}, "dataloader_num_workers of 1"),
-        ({"remove_unused_columns": True}, "leave it false"),
-        ({"schedule_power": 0.0}, "schedule_power is 0.0; allowed: above 0"),
-        ({"bf16": True, "precision": "fp32"}, "give one of them"),
-        ({"auto_find_batch_size": True}, "has no effect here"),
+        (make, {"seed": -1}, "seed is -1"),
+        (make, {"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
+        *((make, {"max_steps": n}, f"^max_steps is {n}; allowed: 1 or more, or -1 for num_") for n in (-5, -2, 0)),
+        (make, {"learning_rate": float("nan")}, "learning_rate is nan"),
+        (make, {"adam_beta1": 1.5}, "adam_beta1 is 1.5"),
+        (make, {"schedule_power": 0.0}, "schedule_power is 0.0; allowed: above 0"),
+        (make, {"dataloader_persistent_workers": True}, "dataloader_num_workers of 1"),
+        (make, {"remove_unused_columns": True}, "remove_unused_columns is True; leave it out: the batches hold"),
+        (make, {"logging_nan_inf_filter": True}, "leave it out: it would hide"),
+        (make, {"auto_find_batch_size": True}, "the global batch would change"),
+        (make, {"bf16": True, "precision": "fp32"}, "give one of them"),
+        (make, {"hub_token": "hf_x"}, "log in with `hf auth login`"),
+        (make, {"global_train_batch_size": 0}, "global batch of 0 cannot be shared"),
+        (make_finetuning, {"gradient_accumulation_steps": 4}, "global_train_batch_size 32, which makes it 1"),
+        (make_finetuning, {"do_eval": True}, "do_eval has no effect here"),
+        (phases_of, {"phase2_steps": 1, "phase2_per_device_train_batch_size": 0}, "size is 0; allowed: 1 or more"),
+        (phases_of, {"phase2_steps": 1, "phase2_global_train_batch_size": 0}, "size is 0; allowed: 1 or more"),
+        (phases_of, {"phase2_steps": 1, "phase2_learning_rate": 1e-4}, "give both, or neither"),
+        (phases_of, {"phase2_steps": -1}, PHASE2),
+        (phases_of, {"phase2_steps": 1.5}, PHASE2),
+        (phases_of, {"phase2_steps": 0.1}, r"phase2_steps is 0\.1, max_steps -1"),
+        (
+            lambda _, **given: DataArguments(**given),
+            {},
+            "^the data is missing: give --store FOLDER .* or --train_file",
+        ),
+        (
+            lambda _, **given: DataArguments(**given),
+            {"store": "a", "train_file": ["b"]},
+            "^both --store and --train_fi",
+        ),
+        (lambda _, **given: DataArguments(**given), {"store": "a", "max_seq_length": 7}, "is 7; allowed: 8 or more"),
+        (lambda _, **given: DataArguments(**given), {"store": "a", "short_seq_prob": 1.1}, "is 1.1; allowed: 0 to 1"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_in_words(tmp_path, settings, words):
+def test_settings_that_cannot_work_are_refused_in_words(tmp_path, build, settings, words):
     with pytest.raises(InputError, match=words):
-        make(tmp_path, **settings)
+        build(tmp_path, **settings)
 
 
-def test_the_trainers_own_optimiser_and_schedule_can_be_chosen(tmp_path):
-    args = make(tmp_path, optimizer="trainer", optim="adafactor", schedule="trainer", lr_scheduler_type="cosine")
-    assert isinstance(args, TrainingArguments)
-    assert args.optim == "adafactor"
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_of_no_predictions_is_refused(small_store, limit):
+    with pytest.raises(InputError, match=f"^max_predictions_per_seq is {limit}; allowed: 1 or more$"):
+        load_data(DataArguments(store=str(small_store), max_predictions_per_seq=limit), seed=1)
+
+
+def test_flags_of_the_trainer_that_a_finetuning_run_does_not_follow_are_named(tmp_path, caplog):
+    make_finetuning(tmp_path, do_train=True, bf16_full_eval=True)
+    assert "without effect here: bf16_full_eval True, do_train True" in caplog.text
+    # eval_strategy sets do_eval, which run.yaml then holds.
+    args = make_finetuning(tmp_path, eval_strategy="epoch")
+    make_finetuning(tmp_path, eval_strategy="epoch", do_eval=args.do_eval)
 
 
 def test_settings_of_stock_that_nothing_reads_are_named_in_one_warning(tmp_path, caplog):
@@ -306,22 +287,6 @@ def test_settings_of_stock_that_nothing_reads_are_named_in_one_warning(tmp_path,
     chosen = {"optimizer": "trainer", "schedule": "trainer", "optim_args": "a=1", "lr_scheduler_kwargs": {}}
     FineTuningArguments(output_dir=str(tmp_path), data_seed=7, **chosen)
     assert "without effect" not in caplog.text
-
-
-@pytest.mark.parametrize("steps", [-5, -2, 0])
-def test_a_number_of_steps_is_positive_or_minus_one(tmp_path, steps):
-    with pytest.raises(InputError, match=f"^max_steps is {steps}; allowed: 1 or more, or -1 for num_train_epochs$"):
-        make(tmp_path, max_steps=steps)
-    assert make(tmp_path, max_steps=-1).max_steps == -1  # stock's "not given"
-
-
-@pytest.mark.parametrize("limit", [0, -1])
-def test_a_limit_of_no_predictions_is_refused(small_store, limit):
-    from bert_recipes.training.arguments import DataArguments
-    from bert_recipes.training.pretraining import load_data
-
-    with pytest.raises(InputError, match=f"^max_predictions_per_seq is {limit}; allowed: 1 or more$"):
-        load_data(DataArguments(store=str(small_store), max_predictions_per_seq=limit), seed=1)
 
 
 @pytest.mark.parametrize(("amx", "avx"), [(True, True), (False, True), (True, False)])

@@ -36,9 +36,9 @@ def test_each_held_out_pair_is_counted_once_and_processes_have_equally_many_batc
     assert all(len(list(sampler)) == len(sampler) for sampler in samplers)
     counted = []
     for sampler in samplers:
-        for keys, is_filler in zip(sampler, sampler.is_filler, strict=True):
+        for keys, is_padding_batch in zip(sampler, sampler.is_padding_batch, strict=True):
             assert 1 <= len(keys) <= batch
-            counted += [] if is_filler else [index for _, index in keys]
+            counted += [] if is_padding_batch else [index for _, index in keys]
     assert len(counted) == len(set(counted)) == min(pairs, limit)
 
 

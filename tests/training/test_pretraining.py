@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
+from bert_recipes.config import read_tree
 from bert_recipes.data.instances import Instance, write_instances
 from bert_recipes.data.masking import MaskingRates
 from bert_recipes.errors import InputError
@@ -19,10 +21,18 @@ from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 from bert_recipes.training import pretraining
 from bert_recipes.training.arguments import DataArguments, ModelArguments
-from bert_recipes.training.pretraining import load_data, load_model, make_collator
+from bert_recipes.training.pretraining import (
+    QUICKSTART,
+    QUICKSTART_STEPS,
+    build_quickstart,
+    load_data,
+    load_model,
+    make_collator,
+)
 
 
 NUM_PIECES = 117
+QUICKSTART_STORE = QUICKSTART / "store"
 
 
 def make_vocabulary(folder, name="vocab.txt", words="abcdefgh"):
@@ -78,7 +88,7 @@ def test_a_bare_vocab_file_beside_the_weights_is_compared_too(tmp_path, tokenize
 @pytest.mark.parametrize("vocab_size", [NUM_PIECES - 1, NUM_PIECES + 1, 192])
 def test_without_tokenizer_files_another_vocabulary_size_is_refused(tmp_path, tokenizer, vocab_size):
     folder = make_checkpoint(tmp_path / "model", vocab_size=vocab_size)
-    with pytest.raises(InputError, match=f"vocabulary of {vocab_size}, the data's tokenizer 117 pieces"):
+    with pytest.raises(InputError, match=f"vocabulary of {vocab_size}, the tokenizer 117 pieces"):
         open_model(folder, tokenizer)
 
 
@@ -272,3 +282,58 @@ def test_pair_and_mask_settings_beside_instance_files_are_named(tmp_path, tokeni
 def test_values_of_a_new_model_out_of_range_are_refused(tokenizer, settings, message):
     with pytest.raises(InputError, match=message):
         load_model(ModelArguments(**settings), tokenizer, 8, 1)
+
+
+# The quickstart's data: made where it is missing, by the scripts, from the first part that is missing on
+
+
+@pytest.fixture
+def repository_of_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Scripts of the same names that note that they were called, and leave what the real ones leave."""
+    for made, script, _ in QUICKSTART_STEPS:
+        file = tmp_path / "repository" / script
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lines = ["import pathlib", "print(*__import__('sys').argv[1:], file=open('calls', 'a'))"]
+        lines += [f"path = pathlib.Path('{QUICKSTART / made}')", "path.parent.mkdir(parents=True, exist_ok=True)"]
+        file.write_text("\n".join([*lines, "path.touch()"]))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "repository"
+
+
+def test_every_part_is_made_once(repository_of_notes: Path):
+    build_quickstart(str(QUICKSTART_STORE), repository_of_notes)
+    configs = [f"--config {repository_of_notes / file}" for *_, file in QUICKSTART_STEPS[1:]]
+    assert Path("calls").read_text().splitlines() == ["", *configs]
+    build_quickstart(str(QUICKSTART_STORE), repository_of_notes)
+    assert len(Path("calls").read_text().splitlines()) == 3
+
+
+def test_what_comes_after_a_missing_part_is_made_again(repository_of_notes: Path):
+    build_quickstart(str(QUICKSTART_STORE), repository_of_notes)
+    (QUICKSTART / "tokenizer" / "vocab.txt").unlink()
+    (QUICKSTART_STORE / "store.json").unlink()
+    Path("calls").unlink()
+    build_quickstart("data/quickstart/store/", repository_of_notes)
+    assert len(Path("calls").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("store", [None, "my_store"])
+def test_other_data_is_not_made(repository_of_notes: Path, store: str | None):
+    build_quickstart(store, repository_of_notes)
+    assert not Path("calls").exists()
+
+
+def test_a_script_that_fails_ends_the_run_in_one_line(repository_of_notes: Path):
+    (repository_of_notes / "tokenizer" / "train.py").write_text("raise SystemExit(3)")
+    with pytest.raises(
+        InputError, match=r"store is missing and could not be made: tokenizer/train\.py ended with exit code 3"
+    ):
+        build_quickstart(str(QUICKSTART_STORE), repository_of_notes)
+
+
+def test_configurations_and_scripts_name_the_same_files(repository: Path):
+    assert all((repository / script).is_file() for _, script, _ in QUICKSTART_STEPS)
+    tokenizer, store = (read_tree(repository / file)[0] for *_, file in QUICKSTART_STEPS[1:])
+    train = read_tree(repository / "recipes/configs/pretrain/quickstart.yaml")[0]
+    assert (tokenizer["output_dir"], store["output_dir"]) == (str(QUICKSTART / "tokenizer"), str(QUICKSTART_STORE))
+    assert train["store"] == str(QUICKSTART_STORE)

@@ -1,7 +1,6 @@
 """Whose folder output_dir is, and which checkpoint a run is resumed from: nothing is deleted or mixed up by mistake."""
 
 import json
-import logging
 import math
 import re
 import subprocess
@@ -16,11 +15,11 @@ from bert_recipes.checkpointing import (
     PROGRESS_FILE,
     STATE_FILE,
     last_complete,
-    seal,
+    write_manifest,
 )
 from bert_recipes.config import save_config
 from bert_recipes.errors import InputError
-from bert_recipes.files import lock_run, written_aside
+from bert_recipes.files import atomic_write, lock_run
 from bert_recipes.finetuning.arguments import TASK_FILE
 from bert_recipes.reports.bias_probe import PROBE_FILE
 from bert_recipes.reports.card import GIVEN_FILE
@@ -55,7 +54,7 @@ def make_checkpoint(folder: Path, step: int, **values: object) -> Path:
     for name in FILES:
         (checkpoint / name).write_bytes(b"x")
     save_config(checkpoint / CONFIG_FILE, settings(folder, **values))
-    seal(checkpoint)
+    write_manifest(checkpoint)
     return checkpoint
 
 
@@ -73,6 +72,14 @@ def content(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
+def refused(folder: Path, words: str, resume: str | Path | None = None, **settings: object) -> None:
+    """The folder is not this run's, and stays as it is."""
+    before = content(folder)
+    with pytest.raises(InputError, match=words):
+        claim(folder, resume, **settings)
+    assert content(folder) == before
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("resume", ["auto", "no"])
 def test_a_missing_or_empty_folder_is_free(tmp_path: Path, resume: str, overwrite: bool):
@@ -81,49 +88,34 @@ def test_a_missing_or_empty_folder_is_free(tmp_path: Path, resume: str, overwrit
     assert claim(tmp_path / "empty", resume, overwrite=overwrite) is None
 
 
+@pytest.mark.parametrize(
+    ("steps", "is_finished", "resume", "words"),
+    [
+        ((2,), True, "auto", "holds a finished run; continue it with --resume last, .*--overwrite_run true"),
+        ((2,), True, "no", "holds a finished run; continue it with --resume last"),
+        ((2,), False, "no", "holds another run; continue it with --resume last"),
+        # Each message names a way that works: neither sends to the other.
+        ((), True, "auto", "a finished run without a checkpoint; replace it with --overwrite_run true"),
+        ((), True, "last", "no complete checkpoint to resume from; start from scratch with --overwrite_run true"),
+    ],
+)
+def test_a_run_is_refused_and_stays_and_the_ways_on_are_named(tmp_path: Path, steps, is_finished, resume, words):
+    refused(make_run(tmp_path / "run", *steps, is_finished=is_finished), words, resume=resume)
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_files_that_are_no_run_are_refused_and_stay_even_with_overwrite(tmp_path: Path, overwrite: bool):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(InputError, match="no run of this project"):
-        claim(tmp_path, overwrite=overwrite)
-    assert content(tmp_path) == ["thesis.txt"]
+    refused(tmp_path, "no run of this project", overwrite=overwrite)
 
 
-@pytest.mark.parametrize(("is_finished", "resume"), [(True, "auto"), (True, "no"), (False, "no")])
-def test_a_run_is_refused_and_stays_and_the_ways_on_are_named(tmp_path: Path, is_finished: bool, resume: str):
-    folder = make_run(tmp_path / "run", 2, is_finished=is_finished)
-    before = content(folder)
-    what = "a finished run" if is_finished else "another run"
-    with pytest.raises(InputError, match=rf"holds {what}; continue it with --resume last, .*--overwrite_run true"):
-        claim(folder, resume)
-    assert content(folder) == before
-
-
-def test_no_checkpoint_is_offered_where_there_is_none(tmp_path: Path):
-    """Each message names a way that works: neither sends to the other."""
-    folder = make_run(tmp_path / "run", is_finished=True)
-    with pytest.raises(InputError, match=r"a finished run without a checkpoint; replace it with --overwrite_run true"):
-        claim(folder)
-    with pytest.raises(
-        InputError, match=r"no complete checkpoint to resume from; start from scratch with --overwrite_run true"
-    ):
-        claim(folder, resume="last")
-
-
-def test_an_unfinished_run_is_resumed_by_itself(tmp_path: Path):
-    assert claim(make_run(tmp_path / "run", 2, 4)) == str(tmp_path / "run" / "checkpoint-4")
-
-
-def test_an_unfinished_run_without_a_checkpoint_starts_from_scratch(tmp_path: Path):
-    """Whatever its settings were: nothing of it is worth keeping."""
-    assert claim(make_run(tmp_path / "run", seed=7)) is None
-
-
-def test_what_an_interrupted_save_left_is_removed(tmp_path: Path):
-    folder = make_run(tmp_path / "run", 2)
-    (folder / ".aside-saving" / "checkpoint-4").mkdir(parents=True)
-    assert claim(folder) == str(folder / "checkpoint-2")
+def test_an_unfinished_run_is_resumed_by_itself_and_what_an_interrupted_save_left_is_removed(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2, 4)
+    (folder / ".aside-saving" / "checkpoint-6").mkdir(parents=True)
+    assert claim(folder) == str(folder / "checkpoint-4")
     assert not (folder / ".aside-saving").exists()
+    # Without a checkpoint it starts from scratch, whatever its settings were: nothing of it is worth keeping.
+    assert claim(make_run(tmp_path / "other", seed=7)) is None
 
 
 def test_overwrite_removes_the_run_with_its_checkpoints(tmp_path: Path):
@@ -162,7 +154,7 @@ def test_what_a_run_leaves_is_its_own(tmp_path: Path, who: str):
 @pytest.mark.parametrize("name", ["README.md", "all_results.json", "report.html", "run.yaml"])
 def test_overwrite_removes_what_a_killed_process_was_writing(tmp_path: Path, name: str):
     folder = make_run(tmp_path / "run", 2)
-    with pytest.raises(KeyboardInterrupt), written_aside(folder / name) as aside:
+    with pytest.raises(KeyboardInterrupt), atomic_write(folder / name) as aside:
         raise KeyboardInterrupt
     aside.write_text("half")
     assert claim(folder, overwrite=True) is None
@@ -173,10 +165,7 @@ def test_overwrite_removes_what_a_killed_process_was_writing(tmp_path: Path, nam
 def test_overwrite_never_removes_what_a_run_did_not_write(tmp_path: Path, name: str):
     folder = make_run(tmp_path / "run", 2)
     (folder / name).write_text("kept beside the run")
-    before = content(folder)
-    with pytest.raises(InputError, match=re.escape(name)):
-        claim(folder, overwrite=True)
-    assert content(folder) == before
+    refused(folder, re.escape(name), overwrite=True)
 
 
 @pytest.mark.parametrize("inside", [".", "checkpoint-2", "task.yaml"])
@@ -184,15 +173,11 @@ def test_overwrite_never_removes_what_the_run_reads(tmp_path: Path, inside: str)
     folder = make_run(tmp_path / "run", 2)
     (folder / "task.yaml").write_text("kind: x\n")
     (tmp_path / "link").symlink_to(folder)
-    before = content(folder)
-    with pytest.raises(
-        InputError, match=r"data_dir .*link.* lies in output_dir .*run, which --overwrite_run true would"
-    ):
-        claim(folder, overwrite=True, sources={"model": "org/name", "data_dir": str(tmp_path / "link" / inside)})
-    assert content(folder) == before
-    assert (
-        claim(folder, overwrite=True, sources={"model": "org/name", "data_dir": str(tmp_path), "file": None}) is None
-    )
+    inner = str(tmp_path / "link" / inside)
+    words = "data_dir .*link.* lies in output_dir .*run, which --overwrite_run true would"
+    refused(folder, words, overwrite=True, sources={"model": "org/name", "data_dir": inner})
+    sources = {"model": "org/name", "data_dir": str(tmp_path), "file": None}
+    assert claim(folder, overwrite=True, sources=sources) is None
 
 
 @pytest.mark.parametrize(
@@ -208,13 +193,9 @@ def test_a_run_is_resumed_with_its_own_settings_only(
     tmp_path: Path, caplog, name: str, was: object, now: object, words: str
 ):
     folder = make_run(tmp_path / "run", 2, **({} if was is None else {name: was}))
-    before = content(folder)
-    with pytest.raises(InputError, match=words):
-        claim(folder, **{name: now})
-    assert content(folder) == before
-    with caplog.at_level(logging.WARNING):
-        assert claim(folder, allow_changes=True, **{name: now}) == str(folder / "checkpoint-2")
-    assert name in caplog.text
+    refused(folder, words, **{name: now})
+    assert claim(folder, allow_changes=True, **{name: now}) == str(folder / "checkpoint-2")
+    assert f"{name} is {now}" in caplog.text
 
 
 def test_where_things_lie_and_how_the_work_is_shared_out_may_change(tmp_path: Path):
@@ -231,51 +212,26 @@ def test_results_are_json_with_null_for_what_is_not_defined():
 
 
 @pytest.mark.parametrize("word", ["auto", "last"])
-def test_last_is_the_checkpoint_with_the_highest_step(tmp_path: Path, word: str, caplog: pytest.LogCaptureFixture):
-    # 10 comes after 9, not before 2.
-    folder = make_run(tmp_path / "run", 9, 10, 2)
-    with caplog.at_level(logging.WARNING):
-        assert claim(folder, word) == str(folder / "checkpoint-10")
+def test_last_is_the_complete_checkpoint_with_the_highest_step(tmp_path: Path, word: str, caplog):
+    folder = make_run(tmp_path / "run", 9, 10, 2)  # 10 comes after 9, not before 2
+    assert claim(folder, word) == str(folder / "checkpoint-10")
     assert not caplog.records
+    (folder / "checkpoint-10" / "optimizer.pt").unlink()
+    (folder / "checkpoint-9" / STATE_FILE).write_text('{"global_step": ')
+    assert claim(folder, word) == str(folder / "checkpoint-2")
+    assert "checkpoint-10 is passed over: optimizer.pt is missing" in caplog.text
+    assert "checkpoint-9 is passed over: trainer_state.json has" in caplog.text
+    # Nothing is lost, but what the run writes now is not older than they are.
+    left = {path.name for path in folder.glob("*checkpoint-*")}
+    assert left == {"checkpoint-2", "abandoned-checkpoint-9", "abandoned-checkpoint-10"}
 
 
 @pytest.mark.parametrize("word", ["auto", "last"])
-def test_a_checkpoint_that_is_not_whole_is_passed_over_and_named(
-    tmp_path: Path, word: str, caplog: pytest.LogCaptureFixture
-):
-    folder = make_run(tmp_path / "run", 2, 4, 6)
-    (folder / "checkpoint-6" / "optimizer.pt").unlink()
-    (folder / "checkpoint-4" / STATE_FILE).write_text('{"global_step": ')
-    with caplog.at_level(logging.WARNING):
-        assert claim(folder, word) == str(folder / "checkpoint-2")
-    warnings = " ".join(record.getMessage() for record in caplog.records)
-    assert "checkpoint-6 is passed over: optimizer.pt is missing" in warnings
-    assert "checkpoint-4 is passed over: trainer_state.json has" in warnings
-    # Nothing is lost, but what the run writes now is not older than they are.
-    assert {"checkpoint-2", "abandoned-checkpoint-4", "abandoned-checkpoint-6"} < {
-        path.name for path in folder.iterdir()
-    }
-
-
-def test_last_without_a_whole_checkpoint_is_refused(tmp_path: Path):
-    with pytest.raises(InputError, match="holds no"):
-        claim(tmp_path / "missing", "last")
-    folder = make_run(tmp_path / "run", 2)
-    (folder / "checkpoint-2" / "optimizer.pt").unlink()
-    before = content(folder)
-    with pytest.raises(InputError, match="holds no"):
-        claim(folder, "last")
-    assert content(folder) == before
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_from_scratch_by_itself(tmp_path: Path):
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_from_scratch_by_itself(tmp_path: Path, word: str):
     """Something of them may still be worth keeping, and a new run would write over them."""
     folder = make_run(tmp_path / "run", 2)
     (folder / "checkpoint-2" / "optimizer.pt").unlink()
-    before = content(folder)
-    with pytest.raises(InputError, match=r"no complete checkpoint.*--overwrite_run true"):
-        claim(folder)
-    assert content(folder) == before
+    refused(folder, r"holds no complete checkpoint.*--overwrite_run true", word)
 
 
 @pytest.mark.parametrize("name", ["missing", "empty", "run"])
@@ -293,6 +249,12 @@ def test_an_explicit_checkpoint_of_the_run_itself_is_taken(tmp_path: Path):
     # It is another future of the run: the newest checkpoint is the one from which it is resumed.
     assert (folder / "abandoned-checkpoint-4").is_dir()
     assert last_complete(folder)[0] == wanted
+
+
+def test_an_explicit_checkpoint_of_another_run_goes_into_a_free_folder_only(tmp_path: Path):
+    wanted = make_run(tmp_path / "first", 2) / "checkpoint-2"
+    assert claim(tmp_path / "new", wanted) == str(wanted)
+    refused(make_run(tmp_path / "second", 4), "second", wanted)
 
 
 def test_a_finished_run_that_is_resumed_is_unfinished_again(tmp_path: Path):
@@ -313,16 +275,6 @@ def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path):
         other.wait()
     # However it ended.
     assert claim(folder) == str(folder / "checkpoint-2")
-
-
-def test_an_explicit_checkpoint_of_another_run_goes_into_a_free_folder_only(tmp_path: Path):
-    wanted = make_run(tmp_path / "first", 2) / "checkpoint-2"
-    assert claim(tmp_path / "new", wanted) == str(wanted)
-    second = make_run(tmp_path / "second", 4)
-    before = content(second)
-    with pytest.raises(InputError, match="second"):
-        claim(second, wanted)
-    assert content(second) == before
 
 
 @pytest.mark.parametrize("is_finished", [True, False])

@@ -14,7 +14,7 @@ from transformers import BertConfig
 
 from bert_recipes.models.bert import BertForPreTraining
 from bert_recipes.training import speed
-from bert_recipes.training.speed import Work, describe_machine, forward_flops, training_flops
+from bert_recipes.training.speed import BatchStats, describe_machine, forward_flops, training_flops
 
 
 CONFIG = BertConfig(
@@ -46,12 +46,12 @@ def counted() -> tuple[int, int]:
 
 
 def test_the_forward_pass_has_the_flops_that_pytorch_counts(counted: tuple[int, int]):
-    work = Work(tokens=4 * 24, squares=4 * 24**2, sequences=4, masked=5)
+    work = BatchStats(tokens=4 * 24, squares=4 * 24**2, sequences=4, masked=5)
     assert forward_flops(CONFIG, work) == counted[0]
 
 
 def test_both_passes_have_the_flops_that_pytorch_counts(counted: tuple[int, int]):
-    work = Work(tokens=4 * 24, squares=4 * 24**2, sequences=4, masked=5)
+    work = BatchStats(tokens=4 * 24, squares=4 * 24**2, sequences=4, masked=5)
     assert training_flops(CONFIG, work) == counted[1]
 
 
@@ -64,7 +64,7 @@ def test_a_model_of_a_task_has_them_too_but_for_its_own_small_head(name: str, po
         model(input_ids=ids, attention_mask=torch.ones_like(ids))
     head = 2 * CONFIG.hidden_size * CONFIG.num_labels * (4 if pooler else 4 * 24)
     assert (model.base_model.pooler is not None) is pooler
-    work = Work(tokens=4 * 24, squares=4 * 24**2, sequences=4)
+    work = BatchStats(tokens=4 * 24, squares=4 * 24**2, sequences=4)
     assert forward_flops(CONFIG, work, nsp=False, pooler=pooler) + head == counted.get_total_flops()
 
 
@@ -73,7 +73,7 @@ def test_a_hand_count_of_base():
     config = BertConfig()
     products = 4 * 2 * 128 * 768 * 768 + 2 * 2 * 128 * 768 * 3072 + 2 * 2 * 128 * 128 * 768
     heads = 20 * (2 * 768 * 768 + 2 * 768 * 30522) + 2 * 768 * 768 + 2 * 768 * 2
-    work = Work(tokens=128, squares=128**2, sequences=1, masked=20)
+    work = BatchStats(tokens=128, squares=128**2, sequences=1, masked=20)
     assert forward_flops(config, work) == 12 * products + heads
 
 

@@ -20,11 +20,6 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, Literal
 
-from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor, SlurmPipelineExecutor
-from datatrove.executor.base import PipelineExecutor
-from datatrove.pipeline.base import PipelineStep
-from datatrove.utils.logging import logger as task_log
-from datatrove.utils.stats import PipelineStats
 from tqdm import tqdm
 
 from bert_recipes.data.prepare import (
@@ -38,6 +33,16 @@ from bert_recipes.data.prepare import (
 from bert_recipes.errors import InputError, describe_os_error
 
 
+try:
+    import orjson  # noqa: F401 - datatrove's, for the removal of duplicates
+    from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor, SlurmPipelineExecutor
+    from datatrove.executor.base import PipelineExecutor
+    from datatrove.pipeline.base import PipelineStep
+    from datatrove.utils.logging import logger as task_log
+    from datatrove.utils.stats import PipelineStats
+except ImportError as error:
+    raise InputError(f"{error.name} is not installed; pip install 'bert-recipes[cluster]'") from error
+
 # What is said to a scheduler only.
 _SLURM_ONLY = ("partition", "time", "qos", "env_command", "sbatch_args")
 _CLUSTER_ONLY = ("cpus_per_task", "mem_per_cpu_gb")
@@ -48,13 +53,6 @@ def check_task_counts(tasks: int | None, workers: int | None) -> None:
     for name, number in (("tasks", tasks), ("workers", workers)):
         if number is not None and number < 1:
             raise InputError(f"{name} is {number}: 1 or more is allowed")
-
-
-def require_datatrove(packages: tuple[str, ...] = ("datatrove",)) -> None:
-    """See that what runs the tasks is installed."""
-    missing = [package for package in packages if find_spec(package) is None]
-    if missing:
-        raise InputError(f"{', '.join(missing)} not installed; pip install 'bert-recipes[cluster]'")
 
 
 @dataclass(kw_only=True)
@@ -126,12 +124,9 @@ class LocalExecutor(LocalPipelineExecutor):
     def __init__(
         self, pipeline: Sequence[PipelineStep], *, tasks: int, workers: int, logging_dir: Path, name: str
     ) -> None:
+        workers = min(workers, tasks)
         super().__init__(
-            list(pipeline),
-            tasks=tasks,
-            workers=min(workers, tasks),
-            logging_dir=str(logging_dir),
-            skip_completed=False,
+            list(pipeline), tasks=tasks, workers=workers, logging_dir=str(logging_dir), skip_completed=False
         )
         self.name = name
 
@@ -142,23 +137,23 @@ class LocalExecutor(LocalPipelineExecutor):
         # The processes are copies of one that has imported the steps.
         context.set_forkserver_preload(sorted({type(step).__module__ for step in self.pipeline}))
         others = set(active_children())
+        stats = PipelineStats()
         pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=follow_parent)
-        stats, is_whole = PipelineStats(), False
         try:
             running = [pool.submit(_run_task, self, rank) for rank in range(self.tasks)]
             for task in tqdm(as_completed(running), total=self.tasks, unit="task", desc=self.name):
                 stats += task.result()
-            is_whole = True
-        except BrokenProcessPool as error:
+        except BaseException as error:
+            # A task may have hours before it.
+            for process in set(active_children()) - others:
+                process.terminate()
+            if not isinstance(error, BrokenProcessPool):
+                raise
             raise InputError(
                 f"{self.name}: one of the {self.workers} processes was killed, probably for lack of memory; set workers lower "
                 f"or free memory, and run again; logs: {self.logging_dir.resolve_paths('logs')}"
             ) from error
         finally:
-            if not is_whole:
-                # A task may have hours before it.
-                for process in set(active_children()) - others:
-                    process.terminate()
             pool.shutdown(cancel_futures=True)
         with self.logging_dir.open("stats.json", "wt") as file:
             stats.save_to_disk(file)
@@ -171,103 +166,18 @@ def _run_task(executor: LocalExecutor, rank: int) -> PipelineStats:
             return executor._run_for_rank(rank, 1)
     except (InputError, OSError) as error:
         reason = describe_os_error(error) if isinstance(error, OSError) else str(error)
-        raise InputError(f"{reason} ({executor.name}, task {rank}; log: {log_of(executor, rank)})") from error
+        raise InputError(f"{reason} ({executor.name}, task {rank}; log: {_log_of(executor, rank)})") from error
 
 
-def log_of(executor: PipelineExecutor, rank: int) -> str:
-    """The file with what a task said."""
+def _log_of(executor: PipelineExecutor, rank: int) -> str:
     return str(executor.logging_dir.resolve_paths(f"logs/task_{rank:05d}.log"))
-
-
-def run_on_ray(
-    pipeline: Sequence[PipelineStep], arguments: ExecutorArguments, *, tasks: int, logging_dir: Path, name: str
-) -> PipelineStats:
-    """Run tasks on the Ray cluster that the environment names (``RAY_ADDRESS``), or on one of this machine."""
-    if find_spec("ray") is None:
-        raise InputError("executor 'ray' needs Ray; pip install ray")
-    executor = RayPipelineExecutor(
-        list(pipeline),
-        tasks=tasks,
-        workers=min(arguments.workers or tasks, tasks),
-        cpus_per_task=arguments.cpus_per_task or 1,
-        mem_per_cpu_gb=arguments.mem_per_cpu_gb or 2,
-        logging_dir=str(logging_dir),
-        skip_completed=False,
-    )
-    # Here they are asked: this executor says nothing of tasks that failed. Those of an earlier run would speak for them.
-    if executor.logging_dir.isdir("completions"):
-        executor.logging_dir.rm("completions", recursive=True)
-    executor.run()
-    failed = executor.get_incomplete_ranks(skip_completed=True)
-    if failed:
-        raise InputError(
-            f"{name}: {len(failed)} of {tasks} tasks failed; log of the first: {log_of(executor, failed[0])}"
-        )
-    stats = PipelineStats()
-    for rank in range(tasks):
-        with executor.logging_dir.open(f"stats/{rank:05d}.json") as file:
-            stats += PipelineStats.from_json(json.load(file))
-    return stats
-
-
-def slurm_jobs(
-    pipeline: Sequence[PipelineStep],
-    arguments: ExecutorArguments,
-    *,
-    tasks: int,
-    logging_dir: Path,
-    name: str,
-    depends: SlurmPipelineExecutor | None = None,
-) -> SlurmPipelineExecutor:
-    """Describe an array of Slurm jobs; ``run`` submits it, after those that it depends on.
-
-    Args:
-        pipeline: Steps.
-        arguments: Partition, time and so on.
-        tasks: How many ranks, one a job.
-        logging_dir: Where the logs go; all nodes must see it.
-        name: Name of the job.
-        depends: Jobs that must have ended well before.
-    """
-    return SlurmPipelineExecutor(
-        list(pipeline),
-        tasks=tasks,
-        time=str(arguments.time),
-        partition=str(arguments.partition),
-        cpus_per_task=arguments.cpus_per_task or 1,
-        mem_per_cpu_gb=arguments.mem_per_cpu_gb or 2,
-        workers=-1 if arguments.workers is None else arguments.workers,
-        job_name=name,
-        qos=arguments.qos,
-        env_command=arguments.env_command,
-        # Otherwise a job whose tasks have failed would wait for them for ever.
-        sbatch_args={"kill-on-invalid-dep": "yes", **arguments.sbatch_options},
-        depends=depends,
-        logging_dir=str(logging_dir.absolute()),
-        skip_completed=False,
-    )
-
-
-def submit(jobs: SlurmPipelineExecutor) -> None:
-    """Hand jobs to Slurm, those that they depend on first."""
-    if shutil.which("sbatch") is None:
-        raise InputError("executor 'slurm' needs sbatch on the PATH: give the command on a login node")
-    if "SLURM_ARRAY_TASK_ID" in os.environ:
-        raise InputError(
-            "executor 'slurm' submits jobs, which a task of an array cannot: give the command on a login node"
-        )
-    try:
-        jobs.run()
-    except subprocess.CalledProcessError as error:
-        raise InputError(
-            f"sbatch refused the job (exit code {error.returncode}); what it said stands above"
-        ) from error
 
 
 @contextmanager
 def messages_in_task_log() -> Iterator[None]:
     """What this package logs goes to the log of the task at hand."""
-    package, handler = logging.getLogger("bert_recipes"), _TaskLogHandler()
+    package, handler = logging.getLogger("bert_recipes"), logging.Handler()
+    handler.emit = lambda record: task_log.log(record.levelname, record.getMessage())  # type: ignore[method-assign]
     before = package.level
     package.addHandler(handler)
     package.setLevel(logging.INFO)
@@ -276,11 +186,6 @@ def messages_in_task_log() -> Iterator[None]:
     finally:
         package.removeHandler(handler)
         package.setLevel(before)
-
-
-class _TaskLogHandler(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        task_log.log(record.levelname, record.getMessage())
 
 
 def total(stats: PipelineStats, step: int, name: str) -> int:
@@ -306,21 +211,19 @@ class _CorpusStep(PipelineStep):
 
 
 class WriteShards(_CorpusStep):
-    """Makes the shards ``rank``, ``rank + world_size``, ..."""
+    """Makes the shards ``rank``, ``rank + world_size``, ... that are not done."""
 
     name = "write shards"
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
-        """Make those that are not done."""
+        """Make them."""
         os.chdir(self.working_dir)
-        preparation = self.preparation
         with messages_in_task_log():
-            preparation.folder.check_plan(preparation.plan(), is_begun=True)
-            for shard in preparation.shards[rank::world_size]:
-                report = PreparationReport(path=preparation.folder.place(shard))
-                preparation.write_shard(shard, report)
-                self.stat_update(_KEPT, value=report.kept_shards)
-                self.stat_update(_NEW_BYTES, value=report.new_bytes)
+            self.preparation.check_plan()
+            for number in range(rank, len(self.preparation.shards), world_size):
+                new_bytes = self.preparation.write_shard(number)
+                self.stat_update(_KEPT, value=int(new_bytes is None))
+                self.stat_update(_NEW_BYTES, value=new_bytes or 0)
 
 
 class JoinShards(_CorpusStep):
@@ -331,9 +234,8 @@ class JoinShards(_CorpusStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> None:
         """Join them."""
         os.chdir(self.working_dir)
-        preparation = self.preparation
-        with messages_in_task_log(), preparation.folder.claimed(preparation.plan()):
-            preparation.join_shards(PreparationReport(path=preparation.folder.target))
+        with messages_in_task_log(), self.preparation.claimed():
+            self.preparation.join_shards()
 
 
 def prepare_on_cluster(corpus: CorpusArguments, executors: ExecutorArguments, tokenizer: Any) -> str:
@@ -341,6 +243,7 @@ def prepare_on_cluster(corpus: CorpusArguments, executors: ExecutorArguments, to
 
     The store is that of `prepare_store` with the same settings, byte for byte.
     """
+    started = time.perf_counter()
     preparation = Preparation(corpus, tokenizer)
     num_shards = len(preparation.shards)
     if num_shards == 1:
@@ -354,39 +257,99 @@ def prepare_on_cluster(corpus: CorpusArguments, executors: ExecutorArguments, to
     processes = corpus.num_processes or executors.cores_of_a_task(workers)
     preparation.arguments = replace(corpus, num_processes=processes)
     logs = Path(executors.logging_dir or f"{Path(corpus.output_dir)}.logs").absolute()
-    with preparation.folder.claimed(preparation.plan()):
+    with preparation.claimed():
         if executors.executor != "slurm":
-            return _run(preparation, executors, tasks, workers, logs)
+            step = WriteShards(preparation)
+            if executors.executor == "ray":
+                stats = _run_on_ray(step, executors, tasks, logs)
+            else:
+                stats = LocalExecutor([step], tasks=tasks, workers=workers, logging_dir=logs, name=step.name).run()
+            report = PreparationReport(
+                path=Path(corpus.output_dir),
+                metadata=preparation.join_shards(),
+                kept_shards=total(stats, 0, _KEPT),
+                new_bytes=total(stats, 0, _NEW_BYTES),
+                seconds=time.perf_counter() - started,
+                has_workers=False,
+            )
+            return f"{format_report(report)}\nlogs: {logs}"
     # The plan is written; the join, which may begin before we have ended, claims the folder for itself.
-    return _submit(preparation, executors, tasks, logs)
-
-
-def _run(preparation: Preparation, executors: ExecutorArguments, tasks: int, workers: int, logs: Path) -> str:
-    """Wait for the tasks, then join; the caller has claimed the folder."""
-    started = time.perf_counter()
-    steps, name = [WriteShards(preparation)], "write shards"
-    if executors.executor == "ray":
-        stats = run_on_ray(steps, executors, tasks=tasks, logging_dir=logs, name=name)
-    else:
-        stats = LocalExecutor(steps, tasks=tasks, workers=workers, logging_dir=logs, name=name).run()
-    report = PreparationReport(path=Path(preparation.arguments.output_dir), num_shards=len(preparation.shards))
-    report.kept_shards, report.new_bytes = total(stats, 0, _KEPT), total(stats, 0, _NEW_BYTES)
-    preparation.join_shards(report)
-    report.measure(time.perf_counter() - started, has_workers=False)
-    return f"{format_report(report)}\nlogs: {logs}"
-
-
-def _submit(preparation: Preparation, executors: ExecutorArguments, tasks: int, logs: Path) -> str:
-    """Submit the tasks, and the join that waits for them."""
-    write = slurm_jobs(
-        [WriteShards(preparation)], executors, tasks=tasks, logging_dir=logs / "write", name="write_shards"
-    )
-    join = slurm_jobs(
-        [JoinShards(preparation)], executors, tasks=1, logging_dir=logs / "join", name="join_shards", depends=write
-    )
-    submit(join)
+    write = _slurm_jobs(WriteShards(preparation), executors, tasks, logs / "write", None)
+    join = _slurm_jobs(JoinShards(preparation), executors, 1, logs / "join", write)
+    _submit(join)
     return (
-        f"submitted: job {write.job_id} with {tasks} tasks for {len(preparation.shards)} shards, and job {join.job_id}, which makes "
-        f"{preparation.arguments.output_dir} of them once all have ended well\n"
+        f"submitted: job {write.job_id} with {tasks} tasks for {num_shards} shards, and job {join.job_id}, which makes "
+        f"{corpus.output_dir} of them once all have ended well\n"
         f"logs: {logs}; if a task fails, the same command makes what is missing"
     )
+
+
+def _run_on_ray(step: PipelineStep, arguments: ExecutorArguments, tasks: int, logging_dir: Path) -> PipelineStats:
+    """Run tasks on the Ray cluster that the environment names (``RAY_ADDRESS``), or on one of this machine."""
+    if find_spec("ray") is None:
+        raise InputError("executor 'ray' needs Ray; pip install ray")
+    executor = RayPipelineExecutor(
+        [step],
+        tasks=tasks,
+        workers=min(arguments.workers or tasks, tasks),
+        cpus_per_task=arguments.cpus_per_task or 1,
+        mem_per_cpu_gb=arguments.mem_per_cpu_gb or 2,
+        logging_dir=str(logging_dir),
+        skip_completed=False,
+    )
+    # Here they are asked: this executor says nothing of tasks that failed. Those of an earlier run would speak for them.
+    if executor.logging_dir.isdir("completions"):
+        executor.logging_dir.rm("completions", recursive=True)
+    executor.run()
+    failed = executor.get_incomplete_ranks(skip_completed=True)
+    if failed:
+        raise InputError(
+            f"{step.name}: {len(failed)} of {tasks} tasks failed; log of the first: {_log_of(executor, failed[0])}"
+        )
+    stats = PipelineStats()
+    for rank in range(tasks):
+        with executor.logging_dir.open(f"stats/{rank:05d}.json") as file:
+            stats += PipelineStats.from_json(json.load(file))
+    return stats
+
+
+def _slurm_jobs(
+    step: PipelineStep,
+    arguments: ExecutorArguments,
+    tasks: int,
+    logging_dir: Path,
+    depends: SlurmPipelineExecutor | None,
+) -> SlurmPipelineExecutor:
+    """Describe an array of jobs, one a task; all nodes must see `logging_dir`, and ``depends`` must have ended well before."""
+    return SlurmPipelineExecutor(
+        [step],
+        tasks=tasks,
+        time=str(arguments.time),
+        partition=str(arguments.partition),
+        cpus_per_task=arguments.cpus_per_task or 1,
+        mem_per_cpu_gb=arguments.mem_per_cpu_gb or 2,
+        workers=-1 if arguments.workers is None else arguments.workers,
+        job_name=step.name.replace(" ", "_"),
+        qos=arguments.qos,
+        env_command=arguments.env_command,
+        # Otherwise a job whose tasks have failed would wait for them for ever.
+        sbatch_args={"kill-on-invalid-dep": "yes", **arguments.sbatch_options},
+        depends=depends,
+        logging_dir=str(logging_dir.absolute()),
+        skip_completed=False,
+    )
+
+
+def _submit(jobs: SlurmPipelineExecutor) -> None:
+    """Hand jobs to Slurm, those that they depend on first."""
+    if shutil.which("sbatch") is None or "SLURM_ARRAY_TASK_ID" in os.environ:
+        raise InputError(
+            "executor 'slurm' needs sbatch on the PATH and submits jobs, which a task of an array cannot: give the command on a "
+            "login node"
+        )
+    try:
+        jobs.run()
+    except subprocess.CalledProcessError as error:
+        raise InputError(
+            f"sbatch refused the job (exit code {error.returncode}); what it said stands above"
+        ) from error

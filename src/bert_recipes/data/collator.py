@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -24,14 +24,6 @@ class DataCollatorForPreTraining:
 
     The same pair gets the same mask in any batch, worker, process and resumed run, and a new one in every epoch.
 
-    Attributes:
-        tokenizer: Any BERT tokenizer of transformers; gives the special ids and the vocabulary.
-        mlm_probability, max_predictions_per_seq, mask_rate, keep_rate, random_rate, whole_word, selection: The masking
-            rule, see `MaskingRates`.
-        seed: Seed of the masks.
-        pad_to_length: Pad every batch to this many positions; None = to its longest row.
-        pad_to_multiple_of: Round the padded length up to a multiple of it.
-
     Input: a list of features, each with
         input_ids: int (L,), with [CLS] and [SEP]; token_type_ids: int (L,);
         next_sentence_label: 0 = next, 1 = random (optional);
@@ -47,7 +39,8 @@ class DataCollatorForPreTraining:
         >>> batch = collator([dataset[(0, 0)], dataset[(0, 1)]])
     """
 
-    tokenizer: Any
+    tokenizer: Any  # any BERT tokenizer of transformers; gives the special ids and the vocabulary
+    # The masking rule, see `MaskingRates`.
     mlm_probability: float = 0.15
     max_predictions_per_seq: int | None = None
     mask_rate: float = 0.8
@@ -56,15 +49,12 @@ class DataCollatorForPreTraining:
     whole_word: bool = False
     selection: str = "count"
     seed: int = 12345
-    pad_to_length: int | None = None
+    pad_to_length: int | None = None  # of every batch; None = to its longest row
     pad_to_multiple_of: int | None = None
     rates: MaskingRates = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        names = ("mlm_probability", "max_predictions_per_seq", "mask_rate", "keep_rate", "random_rate")
-        self.rates = MaskingRates(
-            **{name: getattr(self, name) for name in (*names, "whole_word", "selection")},
-        )
+        self.rates = MaskingRates(**{rate.name: getattr(self, rate.name) for rate in fields(MaskingRates)})
         for name in ("pad", "cls", "sep", "mask"):
             if getattr(self.tokenizer, f"{name}_token_id") is None:
                 raise InputError(f"the tokenizer has no [{name.upper()}] token; masked-LM training needs it")
@@ -77,7 +67,11 @@ class DataCollatorForPreTraining:
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """Collate features into one batch of int64 tensors."""
         lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
-        size = self._padded_length(int(lengths.max()))
+        longest = int(lengths.max())
+        size, multiple = self.pad_to_length or longest, self.pad_to_multiple_of or 1
+        if longest > size:
+            raise InputError(f"a row has {longest} tokens, pad_to_length is {size}; raise it or shorten the rows")
+        size = -(-size // multiple) * multiple
         attention_mask = np.arange(size) < lengths[:, None]
         input_ids = self._pad(features, "input_ids", size, self.tokenizer.pad_token_id)
         batch = {
@@ -105,13 +99,6 @@ class DataCollatorForPreTraining:
             batch["next_sentence_label"] = np.array([f["next_sentence_label"] for f in features], dtype=np.int64)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
-    def _padded_length(self, longest: int) -> int:
-        size = self.pad_to_length or longest
-        if longest > size:
-            raise InputError(f"a row has {longest} tokens, pad_to_length is {size}; raise it or shorten the rows")
-        multiple = self.pad_to_multiple_of or 1
-        return -(-size // multiple) * multiple
-
     @staticmethod
     def _pad(features: Sequence[Mapping[str, Any]], name: str, size: int, value: int) -> np.ndarray:
         rows = np.full((len(features), size), value, dtype=np.int64)
@@ -128,7 +115,7 @@ class DataCollatorForPreTraining:
             self._warned = True
             logger.warning(
                 "features without 'key': (epoch, index) are masked by their content, the same way in every epoch; "
-                "keep the key (remove_unused_columns=False) to mask anew each epoch"
+                "keep the key (remove_unused_columns=False) for new masks each epoch"
             )
         content = [zlib.crc32(np.asarray(f["input_ids"], dtype=np.int64).tobytes()) for f in features]
         return hash_keys(self.seed, np.array(content, dtype=np.int64))

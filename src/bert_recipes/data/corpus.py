@@ -23,12 +23,11 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NoReturn, cast
+from typing import Any, Literal, NoReturn
 
 from bert_recipes.errors import InputError
 
@@ -39,6 +38,12 @@ TEXT_SUFFIXES = (".txt", ".txt.gz")
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 PARQUET_SUFFIXES = (".parquet",)
 SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
+
+EncodingErrors = Literal["strict", "replace"]
+DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
+MAX_LINE_BYTES = 2**24
+# A terabyte: no machine holds such a line, and larger numbers do not fit what the system counts bytes in.
+MOST_LINE_BYTES = 2**40
 
 
 def find_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -84,30 +89,25 @@ def _expand(entry: str | Path) -> tuple[list[Path], list[Path]]:
             raise InputError(f"{path}: unknown kind of file; the name must end in {', '.join(SUFFIXES)}")
         return [path], []
     if path.is_dir():
-        files, others = _walk(path)
-        if not files:
-            raise InputError(f"{path}: this folder holds no file that ends in {', '.join(SUFFIXES)}")
-        return files, others
-    if not glob.has_magic(str(entry)):
+        what, found = "folder holds", list(_walk(path))
+    elif glob.has_magic(str(entry)):
+        check_pattern(str(entry))
+        what, found = "pattern matches", []
+        for match in map(Path, glob.glob(str(entry), recursive=True)):
+            if not match.is_dir():
+                found.append((match, match.name.lower().endswith(SUFFIXES)))
+            elif "**" not in str(entry):
+                found += _walk(match)
+    else:
         raise InputError(f"{path}: there is no such file or folder")
-    check_pattern(str(entry))
-    files, others = [], []
-    for match in map(Path, glob.glob(str(entry), recursive=True)):
-        if match.is_dir():
-            inner = ([], []) if "**" in str(entry) else _walk(match)
-            files += inner[0]
-            others += inner[1]
-        else:
-            (files if match.name.lower().endswith(SUFFIXES) else others).append(match)
+    files = [path for path, is_wanted in found if is_wanted]
     if not files:
-        raise InputError(f"{entry}: this pattern matches no file that ends in {', '.join(SUFFIXES)}")
-    return files, others
+        raise InputError(f"{entry}: this {what} no file that ends in {', '.join(SUFFIXES)}")
+    return files, [path for path, is_wanted in found if not is_wanted]
 
 
-def _walk(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the corpus files below a folder, and the other ones."""
-    files: list[Path] = []
-    others: list[Path] = []
+def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
+    """Yield the files below a folder, and whether each is of the corpus."""
     for root, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         here = Path(os.path.realpath(root))
         # A link to a folder around this one would lead round and round.
@@ -117,9 +117,7 @@ def _walk(folder: Path) -> tuple[list[Path], list[Path]]:
             if not name.startswith(".") and not here.is_relative_to(os.path.realpath(Path(root, name)))
         ]
         for name in names:
-            wanted = name.lower().endswith(SUFFIXES) and not name.startswith(".")
-            (files if wanted else others).append(Path(root, name))
-    return files, others
+            yield Path(root, name), name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def _refuse(error: OSError) -> NoReturn:
@@ -154,25 +152,13 @@ def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:
     ]
 
 
-EncodingErrors = Literal["strict", "replace"]
-MAX_LINE_BYTES = 2**24
-# A terabyte: no machine holds such a line, and larger numbers do not fit what the system counts bytes in.
-MOST_LINE_BYTES = 2**40
-UNPACK_ERRORS = (gzip.BadGzipFile, EOFError, zlib.error)
-
-
 @dataclass(kw_only=True)
 class CorpusCounts:
     """What was read; filled while the documents are drawn.
 
-    Attributes:
-        files: Files that were opened.
-        source_bytes: Bytes of the files passed so far, as they lie on the disk (compressed ones: compressed).
-        text_bytes: Bytes of text, unpacked.
-        documents: Documents handed out.
-        repaired: What was changed in the text, by kind: ``byte_order_marks_removed``, ``characters_replaced``,
-            ``nul_characters_removed``.
-        dropped: What was left out, by reason: ``rows_without_text``, ``files_without_text``.
+    ``source_bytes`` are those of the files passed so far as they lie on the disk, ``text_bytes`` are unpacked. ``repaired``:
+    ``byte_order_marks_removed``, ``characters_replaced``, ``nul_characters_removed``. ``dropped``: ``rows_without_text``,
+    ``files_without_text``.
     """
 
     files: int = 0
@@ -184,269 +170,223 @@ class CorpusCounts:
 
     def as_dict(self) -> dict[str, int | dict[str, int]]:
         """Return all counts as JSON values."""
-        numbers = {name: getattr(self, name) for name in ("files", "source_bytes", "text_bytes", "documents")}
-        return {**numbers, "repaired": dict(self.repaired), "dropped": dict(self.dropped)}
+        return {**vars(self), "repaired": dict(self.repaired), "dropped": dict(self.dropped)}
 
 
-@contextmanager
-def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
-    """Open a plain or ``.gz`` file; yields the unpacked stream and a function that tells the place in the file itself."""
-    with open(path, "rb") as raw:
-        if not path.name.lower().endswith(".gz"):
-            yield raw, raw.tell
-            return
-        with gzip.GzipFile(fileobj=raw) as unpacked:
-            yield cast(BinaryIO, unpacked), raw.tell
-
-
-def read_lines(
-    path: Path, *, encoding_errors: EncodingErrors, max_line_bytes: int, counts: CorpusCounts
-) -> Iterator[tuple[int, str]]:
-    r"""Yield (line number from 1, text without its end ``\n`` or ``\r\n``); only these end a line."""
-    before, number = counts.source_bytes, 0
-    with open_bytes(path) as (stream, tell):
-        while True:
-            try:
-                raw = stream.readline(max_line_bytes + 1)
-            except UNPACK_ERRORS as error:
-                raise InputError(
-                    f"{path}: cannot be unpacked after line {number} ({error}); is it a whole .gz?"
-                ) from error
-            if not raw:
-                break
-            number += 1
-            if len(raw) > max_line_bytes:
-                raise InputError(
-                    f"{path}:{number}: this line is longer than {max_line_bytes:,} bytes; is it text with line ends "
-                    "(\\n or \\r\\n)? If so, raise max_line_bytes"
-                )
-            counts.text_bytes += len(raw)
-            counts.source_bytes = before + tell()
-            if number == 1 and raw.startswith(codecs.BOM_UTF8):
-                raw = raw.removeprefix(codecs.BOM_UTF8)
-                counts.repaired["byte_order_marks_removed"] += 1
-            yield number, decode_line(raw, f"{path}:{number}", encoding_errors, counts).rstrip("\r\n")
-        counts.source_bytes = before + tell()
-
-
-def decode_line(raw: bytes, where: str, encoding_errors: EncodingErrors, counts: CorpusCounts) -> str:
-    """Decode UTF-8; ``replace`` puts U+FFFD for broken bytes, removes NUL characters and counts both."""
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if encoding_errors == "strict":
-            kind = (
-                "UTF-16"
-                if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-                else "another encoding or binary"
-            )
-            raise InputError(
-                f"{where}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line; perhaps "
-                f"{kind}); convert the file to UTF-8, or set encoding_errors to 'replace'"
-            ) from error
-        text = raw.decode("utf-8", errors="replace")
-        counts.repaired["characters_replaced"] += text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
-    return remove_nul(text, where, encoding_errors, counts)
-
-
-def remove_nul(text: str, where: str, encoding_errors: EncodingErrors, counts: CorpusCounts) -> str:
-    """Remove and count NUL characters."""
-    if "\0" not in text:
-        return text
-    if encoding_errors == "strict":
-        raise InputError(
-            f"{where}: NUL character at character {text.index(chr(0)) + 1}; is it a binary file or UTF-16? Convert it to "
-            "UTF-8 text, or set encoding_errors to 'replace' to drop the NULs"
-        )
-    counts.repaired["nul_characters_removed"] += text.count("\0")
-    return text.replace("\0", "")
-
-
-def iter_json_rows(
-    path: Path, *, encoding_errors: EncodingErrors, max_line_bytes: int, counts: CorpusCounts
-) -> Iterator[tuple[str, Any]]:
-    """Yield (where it stands, value) of every row of a file with one JSON object a line."""
-    lines = read_lines(path, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts)
-    is_first = True
-    for number, line in lines:
-        if not line.strip():
-            continue
-        if is_first and line.lstrip().startswith("["):
-            raise InputError(f"{path}:{number}: a JSON array; one object a line is read: convert it (jq -c '.[]')")
-        is_first = False
-        try:
-            yield f"{path}:{number}", _PARSER.decode(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}:{number}: broken JSON ({error}); one object a line expected") from error
-
-
-class RowWithRepeats(dict[str, Any]):
-    """A JSON object with keys that stand there more than once: Python keeps the last value and tells nobody."""
-
-    repeated: set[str]
+# In the place of the value of a key that stands more than once in a JSON object: Python keeps the last one and tells nobody.
+_REPEATED = object()
 
 
 def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dict, and remember which keys came again."""
     row = dict(pairs)
-    if len(row) == len(pairs):
-        return row
-    marked = RowWithRepeats(row)
-    marked.repeated = {key for key, number in Counter(key for key, _ in pairs).items() if number > 1}
-    return marked
+    if len(row) < len(pairs):
+        row.update((key, _REPEATED) for key, number in Counter(key for key, _ in pairs).items() if number > 1)
+    return row
 
 
 _PARSER = json.JSONDecoder(object_pairs_hook=_read_object)
-
-
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _BUFFER_BYTES = 2**20
-# Of the columns that a row has, so many are named in a message, and so much of each.
-_COLUMNS_NAMED, _CHARACTERS_NAMED = 20, 60
 
 
-def iter_file_texts(
-    path: Path, *, text_column: str, encoding_errors: EncodingErrors, max_line_bytes: int, counts: CorpusCounts
-) -> Iterator[str]:
-    """Yield the text of every row of a ``.jsonl``, ``.json`` (each also ``.gz``) or ``.parquet`` file.
+@dataclass(kw_only=True)
+class _Reader:
+    """How text is read, and what was read."""
 
-    Rows whose text is null are dropped and counted.
-    """
-    before = counts.source_bytes
-    rows: Iterable[tuple[str, Any]]
-    if path.suffix.lower() == ".parquet":
-        rows = _parquet_rows(path, text_column, counts)
-    else:
-        rows = iter_json_rows(path, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts)
-    for where, row in rows:
-        text = check_row(row, text_column, where, encoding_errors, counts)
-        if text is not None:
-            yield text
-    counts.source_bytes = before + path.stat().st_size
+    text_column: str
+    encoding_errors: EncodingErrors
+    counts: CorpusCounts
+    max_line_bytes: int = MAX_LINE_BYTES
 
+    def lines(self, path: Path) -> Iterator[tuple[str, str]]:
+        r"""Yield (file and line number, text without its end ``\n`` or ``\r\n``); only these end a line."""
+        counts, before, number = self.counts, self.counts.source_bytes, 0
+        with open(path, "rb") as file:
+            stream: Any = gzip.GzipFile(fileobj=file) if path.name.lower().endswith(".gz") else file
+            while True:
+                try:
+                    raw = stream.readline(self.max_line_bytes + 1)
+                except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                    raise InputError(
+                        f"{path}: cannot be unpacked after line {number} ({error}); is it a whole .gz?"
+                    ) from error
+                counts.source_bytes = before + file.tell()
+                if not raw:
+                    return
+                number += 1
+                where = f"{path}:{number}"
+                if len(raw) > self.max_line_bytes:
+                    raise InputError(
+                        f"{where}: this line is longer than {self.max_line_bytes:,} bytes; is it text with line ends "
+                        "(\\n or \\r\\n)? If so, raise max_line_bytes"
+                    )
+                counts.text_bytes += len(raw)
+                if number == 1 and raw.startswith(codecs.BOM_UTF8):
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                    counts.repaired["byte_order_marks_removed"] += 1
+                yield where, self._decode(raw, where).rstrip("\r\n")
 
-def check_row(
-    row: Any, text_column: str, where: str, encoding_errors: EncodingErrors, counts: CorpusCounts
-) -> str | None:
-    """Return the text of a row, or None (counted) where it is null."""
-    if not isinstance(row, dict):
-        raise InputError(
-            f"{where}: an object like {{{json.dumps(text_column)}: ...}} expected, got {type(row).__name__}"
-        )
-    if text_column not in row:
-        raise InputError(
-            f"{where}: no column {text_column!r}; columns present: {_listed(row)}; set text_column to one of them"
-        )
-    if isinstance(row, RowWithRepeats) and text_column in row.repeated:
-        raise InputError(f"{where}: column {text_column!r} stands there more than once; keep one")
-    text = row[text_column]
-    if text is None:
-        counts.dropped["rows_without_text"] += 1
-        return None
-    if not isinstance(text, str):
-        raise InputError(f"{where}: column {text_column!r} holds {type(text).__name__}, text expected")
-    # A JSON escape can spell half of a surrogate pair: no encoder accepts it further on.
-    if not text.isascii() and _SURROGATES.search(text):
-        if encoding_errors == "strict":
+    def _decode(self, raw: bytes, where: str) -> str:
+        """Decode UTF-8; ``replace`` puts U+FFFD for broken bytes, removes NUL characters and counts both."""
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if self.encoding_errors == "strict":
+                is_utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+                raise InputError(
+                    f"{where}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line; perhaps "
+                    f"{'UTF-16' if is_utf16 else 'another encoding or binary'}); convert the file to UTF-8, or set "
+                    "encoding_errors to 'replace'"
+                ) from error
+            text = raw.decode("utf-8", errors="replace")
+            self.counts.repaired["characters_replaced"] += text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
+        return self._without_nul(text, where)
+
+    def _without_nul(self, text: str, where: str) -> str:
+        if "\0" not in text:
+            return text
+        if self.encoding_errors == "strict":
             raise InputError(
-                f"{where}: lone surrogate in {text_column!r}; mend it, or set encoding_errors to 'replace'"
+                f"{where}: NUL character at character {text.index(chr(0)) + 1}; is it a binary file or UTF-16? Convert it to "
+                "UTF-8 text, or set encoding_errors to 'replace' to drop the NULs"
             )
-        text, replaced = _SURROGATES.subn("\ufffd", text)
-        counts.repaired["characters_replaced"] += replaced
-    return remove_nul(text, where, encoding_errors, counts)
+        self.counts.repaired["nul_characters_removed"] += text.count("\0")
+        return text.replace("\0", "")
+
+    def file_texts(self, path: Path) -> Iterator[str]:
+        """Yield the text of every row of a JSON Lines or Parquet file; rows whose text is null are dropped and counted."""
+        before = self.counts.source_bytes
+        rows = self._parquet_rows(path) if path.suffix.lower() == ".parquet" else self._json_rows(path)
+        for where, row in rows:
+            text = self._text_of(row, where)
+            if text is not None:
+                yield text
+        self.counts.source_bytes = before + path.stat().st_size
+
+    def _json_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
+        is_first = True
+        for where, line in self.lines(path):
+            if not line.strip():
+                continue
+            if is_first and line.lstrip().startswith("["):
+                raise InputError(f"{where}: a JSON array; one object a line is read: convert it (jq -c '.[]')")
+            is_first = False
+            try:
+                yield where, _PARSER.decode(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{where}: broken JSON ({error}); one object a line expected") from error
+
+    def _parquet_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        counts, before, size, number = self.counts, self.counts.source_bytes, path.stat().st_size, 0
+        try:
+            # Without pre-buffering a row group is read piece by piece: memory does not follow the size of the groups.
+            with pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+                self._check_schema(file.schema_arrow, path)
+                for batch in file.iter_batches(batch_size=256, columns=[self.text_column]):
+                    for text in batch.column(0).to_pylist():
+                        number += 1
+                        counts.text_bytes += len(text.encode("utf-8")) if isinstance(text, str) else 0
+                        yield f"{path}, row {number}", {self.text_column: text}
+                    counts.source_bytes = before + size * number // max(1, file.metadata.num_rows)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{path}: damaged or not a Parquet file (after row {number}: {_first_line(error)})"
+            ) from error
+
+    def _check_schema(self, schema: Any, path: Path) -> None:
+        """Refuse a Parquet file that has no column of text under this name, or more than one."""
+        import pyarrow.types as kinds
+
+        column = self.text_column
+        if schema.names.count(column) != 1:
+            self._text_of(dict.fromkeys(schema.names, _REPEATED), str(path))
+        kind = schema.field(column).type
+        values = getattr(kind, "storage_type", kind)
+        values = values.value_type if kinds.is_dictionary(values) else values
+        is_text = kinds.is_string(values) or kinds.is_large_string(values) or kinds.is_string_view(values)
+        # Values of some other types cannot even be turned into Python's; a column of nulls has no type of its own.
+        if not is_text and not kinds.is_null(values):
+            raise InputError(f"{path}: column {column!r} holds {_listed([kind])}, text expected")
+
+    def hub_texts(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
+        """Yield the text of every row of a data set on the Hugging Face Hub, streamed in the order of its files."""
+        # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by their common base class.
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+
+        network_errors: tuple[type[Exception], ...] = (OSError, *HfHubHTTPError.__bases__)
+        open_errors: tuple[type[Exception], ...] = (*network_errors, ValueError, RuntimeError)
+        try:
+            # One request with a short limit, so that a machine without network learns it at once: `datasets` tries for minutes.
+            HfApi().dataset_info(name, timeout=10)
+            from datasets import load_dataset
+
+            rows = iter(load_dataset(name, config_name, split=split, streaming=True))
+        except open_errors as error:
+            raise InputError(
+                f"Hub data set {name!r}: cannot be opened ({_first_line(error)}); check name and network, or give local text "
+                "with --files"
+            ) from error
+        number = 0
+        while True:
+            try:
+                row = next(rows, None)
+            except network_errors as error:
+                raise InputError(
+                    f"Hub data set {name!r}: the connection broke after row {number} ({error})"
+                ) from error
+            if row is None:
+                return
+            number += 1
+            text = self._text_of(row, f"Hub data set {name!r}, row {number}")
+            if text is not None:
+                size = len(text.encode("utf-8"))
+                self.counts.text_bytes += size
+                self.counts.source_bytes += size
+                yield text
+
+    def _text_of(self, row: Any, where: str) -> str | None:
+        """Return the text of a row, or None (counted) where it is null."""
+        column = self.text_column
+        if not isinstance(row, dict):
+            raise InputError(
+                f"{where}: an object like {{{json.dumps(column)}: ...}} expected, got {type(row).__name__}"
+            )
+        if column not in row:
+            raise InputError(
+                f"{where}: no column {column!r}; columns present: {_listed(row)}; set text_column to one of them"
+            )
+        text = row[column]
+        if text is None:
+            self.counts.dropped["rows_without_text"] += 1
+            return None
+        if text is _REPEATED:
+            raise InputError(f"{where}: column {column!r} stands there more than once; keep one")
+        if not isinstance(text, str):
+            raise InputError(f"{where}: column {column!r} holds {type(text).__name__}, text expected")
+        # A JSON escape can spell half of a surrogate pair: no encoder accepts it further on.
+        if not text.isascii() and _SURROGATES.search(text):
+            if self.encoding_errors == "strict":
+                raise InputError(
+                    f"{where}: lone surrogate in {column!r}; mend it, or set encoding_errors to 'replace'"
+                )
+            text, replaced = _SURROGATES.subn("\ufffd", text)
+            self.counts.repaired["characters_replaced"] += replaced
+        return self._without_nul(text, where)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _listed(names: Iterable[object]) -> str:
-    """Name columns in one line that stays readable, whatever they are called and however many there are."""
+    """Name up to 20 columns in one line that stays readable, whatever they are called."""
     words = [word if word.isprintable() else ascii(word) for word in map(str, names)]
-    short = [word if len(word) <= _CHARACTERS_NAMED else f"{word[:_CHARACTERS_NAMED]}..." for word in words]
-    more = f" and {len(short) - _COLUMNS_NAMED} more" if len(short) > _COLUMNS_NAMED else ""
-    return (", ".join(short[:_COLUMNS_NAMED]) or "none") + more
-
-
-def _parquet_rows(path: Path, text_column: str, counts: CorpusCounts) -> Iterator[tuple[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    before, size, number = counts.source_bytes, path.stat().st_size, 0
-    try:
-        # Without pre-buffering a row group is read piece by piece: memory does not follow the size of the groups.
-        with pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
-            _check_schema(file.schema_arrow, text_column, path, counts)
-            for batch in file.iter_batches(batch_size=256, columns=[text_column]):
-                for text in batch.column(0).to_pylist():
-                    number += 1
-                    counts.text_bytes += len(text.encode("utf-8")) if isinstance(text, str) else 0
-                    yield f"{path}, row {number}", {text_column: text}
-                counts.source_bytes = before + size * number // max(1, file.metadata.num_rows)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        detail = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"{path}: damaged or not a Parquet file (after row {number}: {detail})") from error
-
-
-def _check_schema(schema: Any, text_column: str, path: Path, counts: CorpusCounts) -> None:
-    """Refuse a Parquet file that has no column of text under this name, or more than one."""
-    import pyarrow.types as kinds
-
-    if text_column not in schema.names:
-        check_row(dict.fromkeys(schema.names), text_column, str(path), "strict", counts)
-    if schema.names.count(text_column) > 1:
-        raise InputError(f"{path}: column {text_column!r} stands there more than once; keep one")
-    kind = schema.field(text_column).type
-    values = getattr(kind, "storage_type", kind)
-    values = values.value_type if kinds.is_dictionary(values) else values
-    is_text = kinds.is_string(values) or kinds.is_large_string(values) or kinds.is_string_view(values)
-    # Values of some other types cannot even be turned into Python's; a column of nulls has no type of its own.
-    if not is_text and not kinds.is_null(values):
-        raise InputError(f"{path}: column {text_column!r} holds {_listed([kind])}, text expected")
-
-
-def iter_hub_texts(
-    name: str,
-    config_name: str | None,
-    split: str,
-    *,
-    text_column: str,
-    encoding_errors: EncodingErrors,
-    counts: CorpusCounts,
-) -> Iterator[str]:
-    """Yield the text of every row of a data set on the Hugging Face Hub, streamed in the order of its files."""
-    # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by their common base class.
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
-
-    network_errors: tuple[type[Exception], ...] = (OSError, *HfHubHTTPError.__bases__)
-    open_errors: tuple[type[Exception], ...] = (*network_errors, ValueError, RuntimeError)
-    try:
-        # One request with a short limit, so that a machine without network learns it at once: `datasets` tries for minutes.
-        HfApi().dataset_info(name, timeout=10)
-        from datasets import load_dataset
-
-        rows = iter(load_dataset(name, config_name, split=split, streaming=True))
-    except open_errors as error:
-        detail = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(
-            f"Hub data set {name!r}: cannot be opened ({detail}); check name and network, or give local text with --files"
-        ) from error
-    number = 0
-    while True:
-        try:
-            row = next(rows, None)
-        except network_errors as error:
-            raise InputError(f"Hub data set {name!r}: the connection broke after row {number} ({error})") from error
-        if row is None:
-            return
-        number += 1
-        where = f"Hub data set {name!r}, row {number}"
-        text = check_row(row, text_column, where, encoding_errors, counts)
-        if text is not None:
-            size = len(text.encode("utf-8"))
-            counts.text_bytes += size
-            counts.source_bytes += size
-            yield text
-
-
-DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
+    short = [word if len(word) <= 60 else f"{word[:60]}..." for word in words]
+    return (", ".join(short[:20]) or "none") + (f" and {len(short) - 20} more" if len(short) > 20 else "")
 
 
 def iter_documents(
@@ -482,20 +422,21 @@ def iter_documents(
     counts = counts if counts is not None else CorpusCounts()
     paths = find_files(files)
     check_options(paths, document_boundary, wrapped_lines)
+    reader = _Reader(
+        text_column=text_column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts
+    )
     for path in paths:
         if path.name.lower().endswith(TEXT_SUFFIXES):
-            lines = read_lines(path, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts)
-            documents = _cut_documents((text for _, text in lines), document_boundary, wrapped_lines)
+            documents = _cut_documents((text for _, text in reader.lines(path)), document_boundary, wrapped_lines)
         else:
-            texts = iter_file_texts(
-                path,
-                text_column=text_column,
-                encoding_errors=encoding_errors,
-                max_line_bytes=max_line_bytes,
-                counts=counts,
-            )
-            documents = _documents_of_rows(texts, wrapped_lines, counts)
-        yield from _count_documents(documents, counts)
+            documents = _documents_of_rows(reader.file_texts(path), wrapped_lines, counts)
+        counts.files += 1
+        before = counts.documents
+        for document in documents:
+            counts.documents += 1
+            yield document
+        if counts.documents == before:
+            counts.dropped["files_without_text"] += 1
 
 
 def iter_hub_documents(
@@ -513,10 +454,8 @@ def iter_hub_documents(
     Args, yields and counts are those of `iter_documents`.
     """
     counts = counts if counts is not None else CorpusCounts()
-    texts = iter_hub_texts(
-        name, config_name, split, text_column=text_column, encoding_errors=encoding_errors, counts=counts
-    )
-    for document in _documents_of_rows(texts, wrapped_lines, counts):
+    reader = _Reader(text_column=text_column, encoding_errors=encoding_errors, counts=counts)
+    for document in _documents_of_rows(reader.hub_texts(name, config_name, split), wrapped_lines, counts):
         counts.documents += 1
         yield document
 
@@ -529,17 +468,14 @@ def iter_paragraphs(
     encoding_errors: EncodingErrors = "strict",
     counts: CorpusCounts | None = None,
 ) -> Iterator[str]:
-    """Read text where it does not matter where documents end: for a vocabulary.
+    """Yield paragraphs, stripped, none of them blank, where it does not matter where documents end: for a vocabulary.
 
     Args:
-        files: As for `iter_documents`; or None, for a data set on the Hub.
+        files: As for `iter_documents`, like the other options; or None, for a data set on the Hub.
         dataset: Its name, configuration and split.
-        text_column: As for `iter_documents`.
-        encoding_errors: As for `iter_documents`.
-        counts: As for `iter_documents`; a line counts as a document.
-
-    Yields:
-        Paragraphs, stripped, none of them blank.
+        text_column: As above.
+        encoding_errors: As above.
+        counts: As above; a line counts as a document.
     """
     reading: dict[str, Any] = {"text_column": text_column, "encoding_errors": encoding_errors, "counts": counts}
     name, config_name, split = dataset
@@ -550,17 +486,6 @@ def iter_paragraphs(
         # Line by line where that is possible: a text file without blank lines would be one document in memory.
         boundary: DocumentBoundary = "line" if path.name.lower().endswith(TEXT_SUFFIXES) else "row"
         yield from chain.from_iterable(iter_documents(path, document_boundary=boundary, **reading))
-
-
-def _count_documents(documents: Iterable[list[str]], counts: CorpusCounts) -> Iterator[list[str]]:
-    """Pass the documents of a file on and count them."""
-    counts.files += 1
-    before = counts.documents
-    for document in documents:
-        counts.documents += 1
-        yield document
-    if counts.documents == before:
-        counts.dropped["files_without_text"] += 1
 
 
 def check_options(paths: Sequence[Path], document_boundary: DocumentBoundary, wrapped_lines: bool) -> None:

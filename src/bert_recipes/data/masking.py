@@ -1,7 +1,7 @@
-"""Random numbers that are functions of a key, so that masks do not depend on workers, processes or resumes.
+"""Which tokens are predicted and what replaces them, by random numbers that are functions of a key.
 
-A generator with a state gives other numbers when one more batch is fetched before a checkpoint; a counter-based one
-gives number i of key k without any history. The mixing function is SplitMix64's finaliser (Steele, Lea and Flood 2014,
+Masks do not depend on workers, processes or resumes: a generator with a state gives other numbers when one more batch is fetched
+before a checkpoint; a counter-based one gives number i of key k without any history. The mixing function is SplitMix64's finaliser (Steele, Lea and Flood 2014,
 "Fast splittable pseudorandom number generators"), the constants are David Stafford's variant 13.
 """
 
@@ -29,15 +29,7 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def hash_keys(seed: int, *parts: np.ndarray) -> np.ndarray:
-    """One 64-bit key a row from a seed and any number of integer columns.
-
-    Args:
-        seed: Any integer; taken modulo 2**64.
-        parts: Integer arrays (B,), for instance epochs and indices.
-
-    Returns:
-        uint64 (B,).
-    """
+    """Return one 64-bit key per row, uint64 (B,), from a seed (modulo 2**64) and integer columns (B,)."""
     rows = len(parts[0])
     key = _mix(np.full(rows, seed % 2**64, dtype=np.uint64) + _GOLDEN_GAMMA)
     for part in parts:
@@ -45,33 +37,16 @@ def hash_keys(seed: int, *parts: np.ndarray) -> np.ndarray:
     return key
 
 
-def keyed_uniforms(keys: np.ndarray, stream: int, count: int) -> np.ndarray:
-    """`count` uniform numbers for each key.
+def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.ndarray:
+    """Return number ``positions`` of each key: float64 in [0, 1), of the shape of both arrays together.
 
     Args:
-        keys: uint64 (B,).
+        keys: uint64.
         stream: Which of the independent streams of a key to read, 0 or more.
-        count: Numbers a key.
-
-    Returns:
-        float64 (B, count) in [0, 1); number i of a key does not depend on `count` or on the other keys.
-    """
-    return keyed_uniforms_at(keys[:, None], stream, np.arange(count)[None, :])
-
-
-def keyed_uniforms_at(keys: np.ndarray, stream: int, places: np.ndarray) -> np.ndarray:
-    """Single numbers of `keyed_uniforms`.
-
-    Args:
-        keys: uint64, of any shape.
-        stream: As there.
-        places: int, which number of its key, from 0; of a shape that goes with that of the keys.
-
-    Returns:
-        float64, in [0, 1), of the shape of both together.
+        positions: Integers from 0; broadcast against the keys.
     """
     base = _mix(keys ^ _mix(np.array([stream + 1], dtype=np.uint64) * _GOLDEN_GAMMA))
-    counters = (places.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
+    counters = (positions.astype(np.uint64) + np.uint64(1)) * _GOLDEN_GAMMA
     return (_mix(base + counters) >> np.uint64(11)).astype(np.float64) * _TO_UNIT
 
 
@@ -82,25 +57,16 @@ _STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD = 0, 1, 2
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingRates:
-    """How many tokens are predicted and what the model sees instead of them.
+    """How many tokens are predicted and what the model sees instead of them; 0.8, 0.1 and 0.1 in the paper."""
 
-    Attributes:
-        mlm_probability: Share of a row's tokens, [CLS] and both [SEP] counted, that is predicted. 0.15 in the paper.
-        max_predictions_per_seq: Upper limit a row; None = no limit. 20 for 128 tokens in the original.
-        mask_rate: Share of the predicted tokens that become [MASK] (0.8 in the paper).
-        keep_rate: Share that stays as it is (0.1).
-        random_rate: Share that becomes a random word of the vocabulary (0.1).
-        whole_word: Predict all pieces of a word or none (the original's --do_whole_word_mask).
-        selection: "count": exactly min(max_predictions_per_seq, max(1, round(mlm_probability * length))) tokens, as the
-            original; "bernoulli": each word independently with probability mlm_probability, at least none.
-    """
-
-    mlm_probability: float = 0.15
-    max_predictions_per_seq: int | None = None
+    mlm_probability: float = 0.15  # of a row's tokens, [CLS] and both [SEP] counted
+    max_predictions_per_seq: int | None = None  # per row; None = no limit
     mask_rate: float = 0.8
     keep_rate: float = 0.1
     random_rate: float = 0.1
-    whole_word: bool = False
+    whole_word: bool = False  # all pieces of a word or none (the original's --do_whole_word_mask)
+    # "count": exactly min(max_predictions_per_seq, max(1, round(mlm_probability * length))) tokens, as the original;
+    # "bernoulli": each word independently with probability mlm_probability, at least none.
     selection: str = "count"
 
     def __post_init__(self) -> None:
@@ -122,7 +88,7 @@ class MaskingRates:
 
 
 def default_max_predictions(max_seq_length: int, mlm_probability: float) -> int:
-    """The limit of predictions where none is given: the share of the longest pair; 20 for 128 tokens, 77 for 512.
+    """The limit of predictions where none is given: the fraction of the longest pair; 20 for 128 tokens, 77 for 512.
 
     Source: google-research/bert README: around max_seq_length * masked_lm_prob.
     """
@@ -146,9 +112,7 @@ def mask_tokens(
         input_ids: int64 (B, S).
         candidates: bool (B, S), True where a token may be predicted: not [CLS], [SEP], padding.
         lengths: int64 (B,), tokens of the row with its special tokens, without padding.
-        keys: uint64 (B,), the row's source of randomness (`keyed_random.hash_keys`).
-        rates: The masking rule.
-        mask_token_id: Id of [MASK].
+        keys: uint64 (B,), the row's source of randomness (`hash_keys`).
         vocab_size: Random words are drawn uniformly from [0, vocab_size), special and unused ones included, as in the
             original.
         is_continuation: bool (vocab_size,), True for pieces that start with "##"; needed for whole_word.
@@ -179,7 +143,7 @@ def _choose(
     num_units = unit[:, -1:].copy()
     unit -= 1
     unit[~candidates] = 0
-    scores = keyed_uniforms(keys, _STREAM_SELECT, size)
+    scores = keyed_uniforms(keys[:, None], _STREAM_SELECT, np.arange(size))
     real = np.arange(size) < num_units
     limit = rates.max_predictions_per_seq
     if rates.selection == "bernoulli":
@@ -192,7 +156,9 @@ def _choose(
         if limit is not None:
             wanted = np.minimum(wanted, limit)
     if wanted is not None and rates.whole_word:
-        taken = _take_in_order(scores, taken, _unit_sizes(unit, candidates, size), wanted)
+        flat = (np.arange(len(unit))[:, None] * size + unit)[candidates]
+        sizes = np.bincount(flat, minlength=unit.size).reshape(unit.shape)  # candidates in each unit
+        taken = _take_in_order(scores, taken, sizes, wanted)
     elif wanted is not None:
         taken = _take_lowest(scores, taken, wanted)
     return np.take_along_axis(taken, unit, axis=1) & candidates
@@ -205,13 +171,6 @@ def _take_lowest(scores: np.ndarray, real: np.ndarray, wanted: np.ndarray) -> np
     return real & (among <= highest)
 
 
-def _unit_sizes(unit: np.ndarray, candidates: np.ndarray, size: int) -> np.ndarray:
-    """int64 (B, S): candidates in each unit."""
-    rows = np.arange(len(unit))[:, None] * size
-    flat = (rows + unit)[candidates]
-    return np.bincount(flat, minlength=unit.size).reshape(unit.shape)
-
-
 def _take_in_order(scores: np.ndarray, real: np.ndarray, sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Bool (B, S): units in the random order of their scores until `wanted` tokens are full.
 
@@ -219,24 +178,17 @@ def _take_in_order(scores: np.ndarray, real: np.ndarray, sizes: np.ndarray, want
     """
     order = np.argsort(np.where(real, scores, 2.0), axis=1, kind="stable")
     ordered_sizes = np.where(np.take_along_axis(real, order, axis=1), np.take_along_axis(sizes, order, axis=1), 0)
-    picked = _fill(ordered_sizes, wanted)
-    taken = np.zeros_like(real)
-    np.put_along_axis(taken, order, picked, axis=1)
-    return taken
-
-
-def _fill(ordered_sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Bool (B, S): which units of these sizes, 0 for none, are taken from the left until `wanted` tokens are full."""
-    picked = np.zeros(ordered_sizes.shape, dtype=bool)
+    picked = np.zeros_like(real)
     total = np.zeros(len(wanted), dtype=np.int64)
     for column in range(ordered_sizes.shape[1]):
         size = ordered_sizes[:, column]
-        fits = (size > 0) & (total + size <= wanted)
-        picked[:, column] = fits
-        total += np.where(fits, size, 0)
+        picked[:, column] = (size > 0) & (total + size <= wanted)
+        total += np.where(picked[:, column], size, 0)
         if not (total < wanted).any():
             break
-    return picked
+    taken = np.zeros_like(real)
+    np.put_along_axis(taken, order, picked, axis=1)
+    return taken
 
 
 def _replace(
@@ -249,8 +201,8 @@ def _replace(
 ) -> np.ndarray:
     """int64 (B, S): [MASK], the token itself or a random word; drawn for each piece, under whole_word too."""
     rows, columns = np.nonzero(chosen)
-    draws = keyed_uniforms_at(keys[rows], _STREAM_REPLACE, columns)
-    words = (keyed_uniforms_at(keys[rows], _STREAM_WORD, columns) * vocab_size).astype(np.int64)
+    draws = keyed_uniforms(keys[rows], _STREAM_REPLACE, columns)
+    words = (keyed_uniforms(keys[rows], _STREAM_WORD, columns) * vocab_size).astype(np.int64)
     kept = input_ids[rows, columns]
     masked = input_ids.copy()
     masked[rows, columns] = np.where(

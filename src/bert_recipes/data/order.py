@@ -1,4 +1,4 @@
-"""The order in which a fine-tuning run sees its examples: one fixed sequence for the whole run."""
+"""The order in which a run sees its samples: one fixed sequence, cut into the micro-batches of each process."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def epoch_order(seed: int, epoch: int, num_pairs: int) -> np.ndarray:
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(num_pairs)
 
 
-class PreTrainingOrder:
-    """The keys (epoch, index) of a whole training run, one after the other.
+class EpochShuffle:
+    """The keys (epoch, index) of a complete pre-training run, one after the other.
 
     The run is one sequence of samples that does not know about batches: step s trains on samples [s * G, (s + 1) * G)
     for a global batch of G, however G is split over micro-batches and processes.
@@ -35,10 +35,8 @@ class PreTrainingOrder:
         self.dataset = dataset
         self.num_samples = num_samples
         self.seed = seed
-        #: The epoch that was read last.
-        self.epoch = 0
-        # The position of its first sample, and its order.
-        self._start = 0
+        self.epoch = 0  # that was read last
+        self._start = 0  # the position of its first sample
         self._order: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -58,7 +56,6 @@ class PreTrainingOrder:
         return found
 
     def _epoch_of(self, position: int) -> np.ndarray:
-        """The order of the epoch in which a sample lies."""
         if position < self._start:
             self.epoch, self._start, self._order = 0, 0, None
         while position >= self._start + (num_pairs := self.dataset.num_pairs(self.epoch)):
@@ -71,26 +68,23 @@ class PreTrainingOrder:
 
 
 class Order(Protocol):
-    """The samples of a whole run, one after the other."""
+    """The samples of a complete run, one after the other."""
 
-    def __len__(self) -> int:
-        """Samples of the run."""
+    def __len__(self) -> int: ...
 
     def keys(self, begin: int, end: int) -> list[Any]:
         """What `dataset[key]` takes, for the samples `begin` to `end` (excluded)."""
 
 
-class StepBatches(Sampler[list[Any]]):
+class ResumableBatchSampler(Sampler[list[Any]]):
     """The micro-batches of one process: step s of a run takes the samples [s * G, (s + 1) * G) of its order.
 
     They do not depend on how the global batch G is split over processes and micro-batches, and any of them is found at once:
-    a run that goes on at step 500,000 starts as fast as one that goes on at step 5.
+    a run that resumes at step 500,000 starts as fast as one that resumes at step 5.
 
     Args:
         order: Its length is a multiple of the global batch.
-        batch_size: Samples of a micro-batch.
-        num_processes: That share each micro-batch of the run.
-        process_index: Of this one.
+        batch_size: Samples per micro-batch and process.
         first: Micro-batch of the run with which the order begins.
         skipped: Micro-batches of this process that are done. They are yielded as empty lists, for the Trainer, which steps
             over as many, to throw away.
@@ -149,10 +143,6 @@ def training_order(
 
     Args:
         lengths: int (N,), positions of each feature.
-        num_steps: Optimiser steps of the run.
-        global_batch: Examples of a step.
-        seed: Of the permutations.
-        strategy: One of `STRATEGIES`.
 
     Returns:
         int64 (num_steps * global_batch,), numbers from 0 to N - 1; a longer run starts with the order of a shorter one.
@@ -197,11 +187,7 @@ def _group(part: np.ndarray, lengths: np.ndarray, global_batch: int, seed: list[
 
 
 class FixedOrder:
-    """Serves a `training_order`.
-
-    Args:
-        order: int64 (samples,).
-    """
+    """Serves a `training_order`."""
 
     def __init__(self, order: np.ndarray) -> None:
         self.order = order
@@ -210,5 +196,5 @@ class FixedOrder:
         return len(self.order)
 
     def keys(self, begin: int, end: int) -> list[int]:
-        """The numbers from position `begin` to `end` (excluded)."""
+        """As `Order.keys`."""
         return self.order[begin:end].tolist()

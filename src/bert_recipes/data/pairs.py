@@ -2,7 +2,7 @@
 
 Two drivers share it. The sequential one hands in a single generator and truncates and masks with that same generator
 between two pairs, which reproduces google-research/bert's ``create_pretraining_data.py`` token for token
-(``original_instances.py``). The scalable one gives each (epoch, document) a generator of its own (``epoch_index.py``).
+(``original.py``). The scalable one gives each (epoch, document) a generator of its own (``dataset.py``).
 """
 
 import random
@@ -18,27 +18,16 @@ MAX_DOCUMENT_DRAWS = 10
 
 
 class SentencePair(NamedTuple):
-    """Two stretches of whole sentences, before truncation. Sentence indices count inside their document.
-
-    Attributes:
-        a_begin: First sentence of A.
-        a_end: One past the last sentence of A.
-        b_document: Document that B comes from.
-        b_begin: First sentence of B.
-        b_end: One past the last sentence of B.
-        is_random: Whether B was drawn at random (label 1) instead of following A (label 0). Stays true in the rare case
-            that all draws of another document failed.
-        length_a: Tokens in A.
-        length_b: Tokens in B.
-    """
+    """Two stretches of complete sentences, before truncation. Sentence indices count inside their document."""
 
     a_begin: int
-    a_end: int
+    a_end: int  # one past the last sentence of A
     b_document: int
     b_begin: int
     b_end: int
+    # B was drawn at random (label 1) instead of following A (label 0). True also where all draws of another document failed.
     is_random: bool
-    length_a: int
+    length_a: int  # tokens
     length_b: int
 
 
@@ -63,10 +52,6 @@ def build_sentence_pairs(
         num_documents: Documents to draw a random next from.
         max_seq_length: Most tokens of an input, the three special ones included; at least 5.
         short_seq_prob: Probability that all pairs of this document aim at a shorter length.
-        rng: Source of all draws.
-
-    Yields:
-        Pairs that cover the document from its first sentence to its last.
 
     Example:
         >>> lengths = [[5, 5, 5], [7, 7]]
@@ -127,12 +112,6 @@ def truncate_pair(length_a: int, length_b: int, max_num_tokens: int, rng: random
 
     One token at a time goes from the longer of the two (from B if they are equal), from its front or its back with
     equal probability: one draw a removed token, none if the pair fits.
-
-    Args:
-        length_a: Tokens in A.
-        length_b: Tokens in B.
-        max_num_tokens: Most tokens left in both, special tokens not counted.
-        rng: Source of the draws.
 
     Example:
         >>> truncate_pair(3, 4, 7, random.Random(0))

@@ -1,7 +1,7 @@
-"""A corpus in shards: which files each has, where they are while they are made, and how they become one store.
+"""A corpus becomes a store: text -> documents -> sentences -> token ids, shard by shard.
 
-A shard is a store of its own (``store_writer.py``), whole or not there. A preparation that is cut off leaves the shards that are
-done in a hidden folder beside the store to be; the same command checks them and makes the rest.
+A shard is a store of its own (``store.py``), complete or not there. A preparation that is cut off leaves the shards that are done in a
+hidden folder beside the store to be; the same command checks them and makes the rest.
 """
 
 import hashlib
@@ -47,28 +47,31 @@ from bert_recipes.data.corpus import (
 )
 from bert_recipes.data.sentences import is_passage, split_sentences
 from bert_recipes.data.store import (
-    FORMAT,
-    METADATA_FILE,
-    SHARDED_FORMAT_VERSION,
+    COUNTS,
     SHARDS_FOLDER,
+    SPECIAL_ID_NAMES,
     StoreWriter,
-    check_output,
-    compute_sharded_fingerprint,
-    find_place,
-    move_into_place,
+    join_fingerprints,
     open_store,
     read_metadata,
+    write_metadata,
 )
 from bert_recipes.errors import InputError
 from bert_recipes.files import sync_paths, write_json
 
 
+logger = logging.getLogger(__name__)
+
 Sentences = Literal["split", "lines"]
 Keep = Literal["all", "passages"]
-EncodeIds = Callable[[str], list[int]]
+SplitFiles = Sequence[tuple[str, Path]]
 
 # About 0.2 s of one core: long enough to hide what it costs to send, short enough that few of them weigh nothing.
 BATCH_CHARACTERS = 1_000_000
+MIN_DOCUMENTS = 2
+PLAN_FILE = "plan.json"
+# What changes neither documents nor token ids stays out of the store, so that the same text gives the same bytes.
+_NOT_IN_STORE = ("files", "validation_files", "tokenizer", "output_dir", "overwrite", "num_processes")
 
 
 class TextBatch(NamedTuple):
@@ -79,15 +82,7 @@ class TextBatch(NamedTuple):
 
 
 class TokenBatch(NamedTuple):
-    """The same as token ids.
-
-    Attributes:
-        split: ``train`` or ``validation``.
-        tokens: uint32 (num_tokens,).
-        sentence_lengths: int64 (num_sentences,), tokens in each sentence, all > 0.
-        document_lengths: int64 (num_documents,), sentences in each document, all > 0.
-        dropped: How many were left out, by reason.
-    """
+    """The same as token ids: uint32 tokens, int64 lengths (tokens a sentence, sentences a document, all > 0), and what was dropped."""
 
     split: str
     tokens: np.ndarray
@@ -98,15 +93,9 @@ class TokenBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class DocumentEncoder:
-    """Encodes batches of documents; can be sent to another process.
+    """Encodes batches of documents; can be sent to another process if ``encode_ids`` can."""
 
-    Attributes:
-        encode_ids: Text -> token ids, without special tokens; must be picklable for more than one process.
-        sentences: ``split`` paragraphs by `split_sentences`, or take every line as a sentence (``lines``).
-        keep: ``all`` paragraphs, or only ``passages`` (`is_passage`).
-    """
-
-    encode_ids: EncodeIds
+    encode_ids: Callable[[str], list[int]]
     sentences: Sentences = "split"
     keep: Keep = "all"
 
@@ -192,6 +181,7 @@ def encode_in_order(
         pool.shutdown(cancel_futures=True)
 
 
+# Sent once to each worker, not with every batch: a tokenizer is large.
 _worker_encoder: DocumentEncoder | None = None
 
 
@@ -306,11 +296,6 @@ class CorpusArguments:
         return count_cores() if self.num_processes is None else self.num_processes
 
 
-logger = logging.getLogger(__name__)
-
-SplitFiles = Sequence[tuple[str, Path]]
-
-
 def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
     """The (split, file) of a corpus: first the files to train on, then those that are held out. None for a Hub data set."""
     validation = find_files(arguments.validation_files) if arguments.validation_files else []
@@ -326,355 +311,112 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
     return [("train", path) for path in train] + [("validation", path) for path in validation]
 
 
-def describe_sources(arguments: CorpusArguments, files: SplitFiles) -> dict[str, list[dict[str, Any]]]:
-    """Name and size of every source, by split."""
-    sources: dict[str, list[dict[str, Any]]] = {}
-    for split in dict.fromkeys(split for split, _ in files):
-        sources[split] = list(describe_files([path for own, path in files if own == split]))
-    if arguments.dataset_name:
-        hub = {"name": arguments.dataset_name, "config": arguments.dataset_config_name}
-        sources["train"] = [{**hub, "split": arguments.dataset_split}]
-    return sources
+def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, Path]]]:
+    """Cut the (split, file), in their order, into shards, each full when it has so many bytes; a file is never cut."""
+    shards: list[list[tuple[str, Path]]] = [[]]
+    size = 0
+    for split, path in files:
+        if size >= shard_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append((split, path))
+        size += path.stat().st_size
+    return shards
 
 
-class CorpusSources:
-    """Reads some of the files of a corpus, or a data set of the Hub.
-
-    Args:
-        arguments: How.
-        files: (split, file) of those to read.
-        shard: Number of the shard that they are; None where the corpus is one.
-    """
-
-    def __init__(self, arguments: CorpusArguments, files: SplitFiles, shard: int | None = None) -> None:
-        self._arguments, self._files = arguments, files
-        self._prefix = f"{arguments.seed}" if shard is None else f"{arguments.seed}:{shard}"
-        self.counts = {"train": CorpusCounts(), "validation": CorpusCounts()}
-
-    @property
-    def num_bytes(self) -> int | None:
-        """Bytes of all files; None where a data set of the Hub does not tell."""
-        return None if self._arguments.dataset_name else sum(path.stat().st_size for _, path in self._files)
-
-    @property
-    def source_bytes(self) -> int:
-        """Bytes read up to now."""
-        return sum(counts.source_bytes for counts in self.counts.values())
-
-    def documents(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield (split, document); of the text to train on the documents that ``validation_fraction`` holds out as such."""
-        fraction = self._arguments.validation_fraction
-        for number, document in enumerate(self._read("train")):
-            is_held_out = fraction > 0 and self._draw(number) < fraction
-            yield "validation" if is_held_out else "train", document
-        for document in self._read("validation"):
-            yield "validation", document
-
-    def _draw(self, number: int) -> float:
-        """A number in [0, 1) that depends on the seed and the document's number (in its shard) only."""
-        digest = hashlib.blake2b(f"{self._prefix}:{number}".encode("ascii"), digest_size=8).digest()
-        return int.from_bytes(digest, "little") / 2**64
-
-    def _read(self, split: str) -> Iterator[list[str]]:
-        arguments, counts = self._arguments, self.counts[split]
-        if split == "train" and arguments.dataset_name:
-            return iter_hub_documents(
-                arguments.dataset_name,
-                arguments.dataset_config_name,
-                arguments.dataset_split,
-                text_column=arguments.text_column,
-                encoding_errors=arguments.encoding_errors,
-                wrapped_lines=arguments.wrapped_lines,
-                counts=counts,
-            )
-        files = [path for own, path in self._files if own == split]
-        if not files:
-            return iter(())
-        return iter_documents(
-            files,
-            document_boundary=arguments.document_boundary,
-            text_column=arguments.text_column,
-            encoding_errors=arguments.encoding_errors,
-            wrapped_lines=arguments.wrapped_lines,
-            max_line_bytes=arguments.max_line_bytes,
-            counts=counts,
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Refuse an output folder that holds something already, but for a store that ``overwrite`` says to replace."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    try:
+        read_metadata(path)
+    except InputError as error:
+        raise InputError(
+            f"{path}: exists and is not a token store, so it is left alone; give another output folder or remove it"
+        ) from error
+    if not overwrite:
+        raise InputError(
+            f"{path}: holds a store already; give another output folder, or --overwrite true to replace it"
         )
 
 
-@dataclass(kw_only=True)
-class PreparationReport:
-    """What was done.
-
-    Attributes:
-        path: The store.
-        splits: Per split: documents, sentences, tokens, documents_of_one_sentence.
-        dropped: Per split and reason: how many were left out.
-        repaired: Per split and kind: what was changed in the text.
-        read_documents: Documents read, whether or not anything is left of them.
-        text_bytes: Bytes of text read.
-        num_shards, kept_shards: Shards of the store, and those that were done before.
-        store_bytes: Size of the store.
-        seconds: Wall-clock time.
-        new_bytes: Bytes of text read in that time: less than text_bytes where shards were kept.
-        main_peak_bytes, worker_peak_bytes: Largest resident memory of this process and of any worker process (0: none).
-    """
-
-    path: Path
-    splits: dict[str, Counter[str]] = field(default_factory=dict)
-    dropped: dict[str, Counter[str]] = field(default_factory=dict)
-    repaired: dict[str, Counter[str]] = field(default_factory=dict)
-    read_documents: int = 0
-    text_bytes: int = 0
-    num_shards: int = 1
-    kept_shards: int = 0
-    store_bytes: int = 0
-    seconds: float = 0.0
-    new_bytes: int = 0
-    main_peak_bytes: int = 0
-    worker_peak_bytes: int = 0
-
-    def add(self, metadata: Mapping[str, Any]) -> None:
-        """Add what the ``store.json`` of a store, or of a shard, says."""
-        for split, entry in metadata["splits"].items():
-            self.splits.setdefault(split, Counter()).update(
-                documents=entry["num_documents"],
-                sentences=entry["num_sentences"],
-                tokens=entry["num_tokens"],
-                documents_of_one_sentence=metadata["documents_of_one_sentence"].get(split, 0),
-            )
-        for split, counts in metadata["read"].items():
-            self.read_documents += counts["documents"]
-            self.text_bytes += counts["text_bytes"]
-            self.repaired.setdefault(split, Counter()).update(counts["repaired"])
-        for split, dropped in metadata["dropped"].items():
-            self.dropped.setdefault(split, Counter()).update(dropped)
-
-    def measure(self, seconds: float, *, has_workers: bool) -> None:
-        """Note size, time and the largest resident memory up to now."""
-        self.store_bytes = sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
-        self.seconds = seconds
-        self.main_peak_bytes = _peak_bytes(resource.RUSAGE_SELF)
-        self.worker_peak_bytes = _peak_bytes(resource.RUSAGE_CHILDREN) if has_workers else 0
-
-
-def add_counts(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def add_counts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Add up mappings of numbers, and of such mappings, name by name."""
     total: dict[str, Any] = {}
     for part in parts:
         for name, value in part.items():
-            if isinstance(value, Mapping):
-                total[name] = add_counts([total.get(name, {}), value])
-            else:
-                total[name] = total.get(name, 0) + value
+            is_group = isinstance(value, Mapping)
+            total[name] = add_counts([total.get(name, {}), value]) if is_group else total.get(name, 0) + value
     return total
 
 
-def _peak_bytes(who: int) -> int:
-    """Return the largest resident memory so far (of the largest child, for children); macOS counts in bytes."""
-    return resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+@dataclass(kw_only=True)
+class PreparationReport:
+    """What was done: ``store.json`` of the store at ``path``, and what it cost.
+
+    ``new_bytes`` of text were read in this run, less than the store holds where ``kept_shards`` were done before.
+    """
+
+    path: Path
+    metadata: Mapping[str, Any]
+    kept_shards: int
+    new_bytes: int
+    seconds: float
+    has_workers: bool
 
 
 def format_report(report: PreparationReport) -> str:
-    """Return the report as a short text table."""
-    lines = [f"{'':24}" + "".join(f"{split:>16}" for split in report.splits)]
-    for name in ("documents", "sentences", "tokens"):
-        lines.append(f"{name:24}" + "".join(f"{counts[name]:>16,}" for counts in report.splits.values()))
-    for title, groups in (("dropped", report.dropped), ("repaired", report.repaired)):
+    """Return the report as a short text table, with the largest memory of this process and its workers up to now."""
+    metadata = report.metadata
+    splits, num_shards = metadata["splits"], len(metadata[SHARDS_FOLDER])
+    lines = [f"{'':24}" + "".join(f"{split:>16}" for split in splits)]
+    for name, key in COUNTS.items():
+        lines.append(f"{name:24}" + "".join(f"{entry[key]:>16,}" for entry in splits.values()))
+    repaired = {split: counts["repaired"] for split, counts in metadata["read"].items()}
+    for title, groups in (("dropped", metadata["dropped"]), ("repaired", repaired)):
         for split, counts in groups.items():
             lines += [f"{title} ({split}): {reason.replace('_', ' ')}: {count:,}" for reason, count in counts.items()]
-    speed = report.new_bytes / max(report.seconds, 1e-9)
-    if report.num_shards > 1:
-        lines.append(f"shards: {report.num_shards}, of which {report.kept_shards} were done before")
+    if num_shards > 1:
+        lines.append(f"shards: {num_shards}, of which {report.kept_shards} were done before")
+    megabytes, seconds = report.new_bytes / 1e6, report.seconds
+    main_megabytes, worker_megabytes = (
+        # macOS counts in bytes.
+        resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    store_bytes = sum(path.stat().st_size for path in report.path.rglob("*") if path.is_file())
     lines += [
-        f"text {report.new_bytes / 1e6:,.1f} MB in {report.seconds:,.1f} s: {speed / 1e6:,.1f} MB/s",
-        f"peak memory: {report.main_peak_bytes / 1e6:,.0f} MB main process"
-        + (f", {report.worker_peak_bytes / 1e6:,.0f} MB largest worker" if report.worker_peak_bytes else ""),
-        f"store: {report.path} ({report.store_bytes / 1e6:,.1f} MB)",
+        f"text {megabytes:,.1f} MB in {seconds:,.1f} s: {megabytes / max(seconds, 1e-9):,.1f} MB/s",
+        f"peak memory: {main_megabytes:,.0f} MB main process"
+        + (f", {worker_megabytes:,.0f} MB largest worker" if report.has_workers else ""),
+        f"store: {report.path} ({store_bytes / 1e6:,.1f} MB)",
     ]
     return "\n".join(lines)
 
 
-PLAN_FILE = "plan.json"
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A part of the files.
-
-    Attributes:
-        number: Its place, from 0.
-        files: (split, file) in their order.
-    """
-
-    number: int
-    files: tuple[tuple[str, Path], ...]
-
-
-def plan_shards(files: Sequence[tuple[str, Path]], shard_bytes: float) -> list[Shard]:
-    """Cut the files, in their order, into shards of about so many bytes; a file is never cut.
-
-    Args:
-        files: (split, file).
-        shard_bytes: A shard is full when it has so many.
-    """
-    shards: list[Shard] = []
-    part: list[tuple[str, Path]] = []
-    size = 0
-    for split, path in files:
-        part.append((split, path))
-        size += path.stat().st_size
-        if size >= shard_bytes:
-            shards.append(Shard(len(shards), tuple(part)))
-            part, size = [], 0
-    if part:
-        shards.append(Shard(len(shards), tuple(part)))
-    return shards
-
-
-class ShardFolder:
-    """Where the shards of a store are while they are made."""
-
-    def __init__(self, output_dir: str | Path, *, overwrite: bool) -> None:
-        self.target = find_place(output_dir, overwrite=overwrite)
-        self.overwrite = overwrite
-        self.path = self.target.with_name(f".{self.target.name}.shards")
-
-    @contextmanager
-    def claimed(self, plan: Mapping[str, Any]) -> Iterator[None]:
-        """Begin, or go on with a preparation of the same plan; one process at a time."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise InputError(f"{self.target}: another process prepares it; wait for its end") from None
-        try:
-            self.check_plan(plan)
-            yield
-        finally:
-            lock.release()
-
-    def check_plan(self, plan: Mapping[str, Any], *, is_begun: bool = False) -> None:
-        """Write the plan down, or see that it is the one of before.
-
-        Args:
-            plan: What decides about the result, JSON values.
-            is_begun: There must be one: it was written before the work was dealt out to several processes or machines.
-        """
-        file = self.path / PLAN_FILE
-        if not file.is_file():
-            if is_begun:
-                raise InputError(
-                    f"{file}: missing, so the preparation has ended or was removed; give its command again"
-                )
-            write_json(file, plan)
-            return
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            before = {}
-        now = json.loads(json.dumps(plan))  # as it is read: lists, no tuples
-        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
-        if changed:
-            raise InputError(
-                f"{self.path}: holds shards of an earlier preparation with other {', '.join(changed)}; give what it was made "
-                "with to go on with it, or delete that folder"
-            )
-
-    def place(self, shard: Shard) -> Path:
-        """The folder of a shard."""
-        return self.path / SHARDS_FOLDER / f"{shard.number:05d}"
-
-    def is_done(self, shard: Shard) -> bool:
-        """Whether a shard is there and holds what was written (`open_store`). A damaged one is made anew."""
-        place = self.place(shard)
-        if not place.exists():
-            return False
-        try:
-            open_store(place)
-        except InputError as error:
-            logger.warning("%s; the shard is made anew", error)
-            return False
-        return True
-
-    def clear(self, shard: Shard) -> None:
-        """Remove what a process that was killed has left of a shard."""
-        place = self.place(shard)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        for leftover in (place, *place.parent.glob(f".{place.name}.*")):
-            if leftover.exists():
-                shutil.rmtree(leftover)
-
-    def metadata(self, shards: Sequence[Shard]) -> list[dict[str, Any]]:
-        """``store.json`` of each shard."""
-        return [read_metadata(self.place(shard)) for shard in shards]
-
-    def finish(self, shards: Sequence[Shard], **description: Any) -> None:
-        """Write what joins the shards, and give the store its name."""
-        parts = self.metadata(shards)
-        first = parts[0]
-        identity = {name: first[name] for name in ("tokenizer_fingerprint", "vocab_size")}
-        metadata = {
-            "format": FORMAT,
-            "format_version": SHARDED_FORMAT_VERSION,
-            "fingerprint": compute_sharded_fingerprint([part["fingerprint"] for part in parts]),
-            **identity,
-            "special_ids": first["special_ids"],
-            "dtype": first["dtype"],
-            "splits": add_up([part["splits"] for part in parts]),
-            SHARDS_FOLDER: [
-                {"folder": f"{SHARDS_FOLDER}/{shard.number:05d}", "fingerprint": part["fingerprint"]}
-                for shard, part in zip(shards, parts, strict=True)
-            ],
-            **description,
-        }
-        write_json(self.path / METADATA_FILE, metadata)
-        (self.path / PLAN_FILE).unlink()
-        sync_paths([self.path / METADATA_FILE, *(self.path / "tokenizer").glob("*"), self.path])
-        check_output(self.target, overwrite=self.overwrite)
-        move_into_place(self.path, self.target)
-        sync_paths([self.target.parent])
-        self.path.with_name(f"{self.path.name}.lock").unlink(missing_ok=True)
-
-
-def add_up(parts: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, int]]:
-    """Sums of the numbers of equal names, by split."""
-    totals: dict[str, Counter[str]] = {}
-    for part in parts:
-        for split, values in part.items():
-            numbers = {name: value for name, value in values.items() if isinstance(value, int)}
-            totals.setdefault(split, Counter()).update(numbers)
-    return {split: dict(counts) for split, counts in totals.items()}
-
-
-# What changes neither documents nor token ids stays out of the store, so that the same text gives the same bytes.
-_NOT_IN_STORE = ("files", "validation_files", "tokenizer", "output_dir", "overwrite", "num_processes")
-MIN_DOCUMENTS = 2
-_SPECIAL = ("pad", "unk", "cls", "sep", "mask")
-
-
 def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationReport:
-    """Read the text, cut it into documents and sentences, encode them, and write the store as a whole or not at all.
+    """Read the text, cut it into documents and sentences, encode them, and write the store: complete or not at all.
 
-    The store's bytes depend on text, settings and tokenizer only, not on ``num_processes``. A corpus of more than
-    ``shard_gigabytes`` is prepared shard by shard; a preparation that was cut off goes on with the first that is not done.
+    The store's bytes depend on text, settings and tokenizer only, not on ``num_processes``. It is prepared in shards of about
+    ``shard_gigabytes``; a preparation that was cut off goes on with the first that is not done.
     """
     started = time.perf_counter()
     preparation = Preparation(arguments, tokenizer)
-    report = PreparationReport(path=Path(arguments.output_dir), num_shards=len(preparation.shards))
-    if len(preparation.shards) == 1:
-        preparation.write_store(report)
-    else:
-        with preparation.folder.claimed(preparation.plan()):
-            for shard in preparation.shards:
-                preparation.write_shard(shard, report)
-            preparation.join_shards(report)
-    report.measure(time.perf_counter() - started, has_workers=arguments.resolved_num_processes > 1)
-    return report
+    with preparation.claimed():
+        new = [preparation.write_shard(number) for number in range(len(preparation.shards))]
+        metadata = preparation.join_shards()
+    return PreparationReport(
+        path=Path(arguments.output_dir),
+        metadata=metadata,
+        kept_shards=new.count(None),
+        new_bytes=sum(size or 0 for size in new),
+        seconds=time.perf_counter() - started,
+        has_workers=arguments.resolved_num_processes > 1,
+    )
 
 
 class Preparation:
-    """A corpus that becomes a store, in one go or in shards.
+    """A corpus that becomes a store, shard by shard.
 
     Args:
         arguments: Settings.
@@ -684,122 +426,190 @@ class Preparation:
     def __init__(self, arguments: CorpusArguments, tokenizer: Any) -> None:
         self.arguments, self.tokenizer = arguments, tokenizer
         self.files = find_sources(arguments)
-        self.shards = plan_shards(self.files, arguments.shard_gigabytes * 1e9) or [Shard(0, ())]
-
-    @property
-    def folder(self) -> ShardFolder:
-        """Where shards are made."""
-        return ShardFolder(self.arguments.output_dir, overwrite=self.arguments.overwrite)
-
-    def settings(self) -> dict[str, Any]:
-        """What decides about the token ids."""
-        return {name: value for name, value in asdict(self.arguments).items() if name not in _NOT_IN_STORE}
+        self.shards = plan_shards(self.files, arguments.shard_gigabytes * 1e9)
+        self.target = Path(os.path.realpath(arguments.output_dir))  # a link stays
+        check_output(self.target, overwrite=arguments.overwrite)
+        self.folder = self.target.with_name(f".{self.target.name}.shards")
 
     def plan(self) -> dict[str, Any]:
         """What must be the same for shards of two runs to become one store."""
         return {
-            "settings": self.settings(),
+            "settings": self._settings(),
             "tokenizer": self.tokenizer.fingerprint,
             "versions": _versions(),
-            "shards": [
-                [[split, str(path), path.stat().st_size] for split, path in shard.files] for shard in self.shards
-            ],
+            "shards": [[[split, str(path), path.stat().st_size] for split, path in shard] for shard in self.shards],
         }
 
-    def write_store(self, report: PreparationReport) -> None:
-        """All of it as one store."""
-        self._write(self.arguments.output_dir, self.shards[0], report, is_whole=True)
-        report.new_bytes = report.text_bytes
+    def _settings(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self.arguments).items() if name not in _NOT_IN_STORE}
 
-    def write_shard(self, shard: Shard, report: PreparationReport | None = None) -> None:
-        """One shard, unless it is done."""
-        folder = self.folder
-        report = report or PreparationReport(path=folder.place(shard))
-        if folder.is_done(shard):
-            report.kept_shards += 1
-            logger.info("shard %d of %d: done before", shard.number + 1, len(self.shards))
-            return
-        logger.info("shard %d of %d: %d files", shard.number + 1, len(self.shards), len(shard.files))
-        folder.clear(shard)
-        self._write(folder.place(shard), shard, report, is_whole=False)
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Begin, or resume a preparation of the same plan; one process at a time. Leaves nothing if no shard was done."""
+        for folder in (
+            Path(self.arguments.output_dir).parent,
+            self.folder,
+        ):  # the first may be "new/..": it must lead there too
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise InputError(f"{self.target}: another process prepares it; wait for its end") from None
+        try:
+            if not (self.folder / PLAN_FILE).is_file() or not self._has_shards():
+                write_json(self.folder / PLAN_FILE, self.plan())
+            self.check_plan()
+            yield
+        except BaseException:
+            if not self._has_shards():
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+        finally:
+            if not self.folder.exists():
+                Path(lock.lock_file).unlink(missing_ok=True)
+            lock.release()
 
-    def join_shards(self, report: PreparationReport) -> None:
-        """All shards, which are done, as one store."""
-        folder = self.folder
-        parts = folder.metadata(self.shards)
-        new = report.new_bytes
-        for part in parts:
-            report.add(part)
-        report.new_bytes = new
-        self._check_documents(report)
-        self.tokenizer.save_pretrained(folder.path / "tokenizer")
-        folder.finish(
-            self.shards,
-            sources=describe_sources(self.arguments, self.files),
-            settings=self.settings(),
-            versions=_versions(),
-            **{
-                name: add_counts([part[name] for part in parts])
-                for name in ("read", "dropped", "documents_of_one_sentence")
-            },
-        )
+    def _has_shards(self) -> bool:
+        return any((self.folder / SHARDS_FOLDER).glob("[0-9]*"))
 
-    def _write(self, path: str | Path, shard: Shard, report: PreparationReport, *, is_whole: bool) -> None:
-        arguments, tokenizer = self.arguments, self.tokenizer
-        sources = CorpusSources(arguments, shard.files, None if is_whole else shard.number)
-        with StoreWriter(
-            path,
-            vocab_size=len(tokenizer),
-            special_ids={name: tokenizer.convert_tokens_to_ids(f"[{name.upper()}]") for name in _SPECIAL},
-            tokenizer_fingerprint=tokenizer.fingerprint,
-            # A shard that is there is damaged: it would not be made otherwise.
-            overwrite=arguments.overwrite if is_whole else True,
-            needs_training=is_whole,
-        ) as writer:
-            if is_whole:
-                tokenizer.save_pretrained(writer.tokenizer_folder)
-            dropped, alone = self._encode(sources, writer)
-            for split, counts in sources.counts.items():
-                dropped.setdefault(split, Counter()).update(counts.dropped)
-            description = {
-                "read": {
-                    split: counts.as_dict()
-                    for split, counts in sources.counts.items()
-                    if counts.files or counts.documents
-                },
-                "dropped": {split: dict(counts) for split, counts in dropped.items() if counts},
-                "documents_of_one_sentence": dict(alone),
-            }
-            if is_whole:
-                report.add({"splits": writer.counts(), **description})
-                self._check_documents(report)
-            else:
-                report.new_bytes += sum(counts.text_bytes for counts in sources.counts.values())
-            writer.finish(
-                sources=describe_sources(arguments, shard.files),
-                settings=self.settings(),
-                versions=_versions(),
-                **description,
+    def check_plan(self) -> None:
+        """See that the plan that was written is this one, wherever this process runs."""
+        file = self.folder / PLAN_FILE
+        if not file.is_file():
+            raise InputError(f"{file}: missing, so the preparation has ended or was removed; give its command again")
+        before, now = json.loads(file.read_bytes()), json.loads(json.dumps(self.plan()))
+        changed = [name for name in sorted(now) if before.get(name) != now[name]]
+        if changed:
+            raise InputError(
+                f"{self.folder}: holds shards of an earlier preparation with other {', '.join(changed)}; give what it was made "
+                "with to go on with it, or delete that folder"
             )
 
-    def _encode(self, sources: CorpusSources, writer: StoreWriter) -> tuple[dict[str, Counter[str]], Counter[str]]:
-        """Draw all documents through the encoder into the writer, with a progress bar over the bytes of the sources."""
+    def _shard_folder(self, number: int) -> Path:
+        return self.folder / SHARDS_FOLDER / f"{number:05d}"
+
+    def write_shard(self, number: int) -> int | None:
+        """Write one shard and return the bytes of text that it read; None if it was done before."""
+        folder = self._shard_folder(number)
+        if folder.exists():
+            try:
+                open_store(folder)
+            except InputError as error:
+                logger.warning("%s; the shard is made anew", error)
+            else:
+                logger.info("shard %d of %d: done before", number + 1, len(self.shards))
+                return None
+        logger.info("shard %d of %d: %d files", number + 1, len(self.shards), len(self.shards[number]))
+        for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        tokenizer = self.tokenizer
+        with StoreWriter(
+            folder,
+            vocab_size=len(tokenizer),
+            special_ids={name: tokenizer.convert_tokens_to_ids(f"[{name.upper()}]") for name in SPECIAL_ID_NAMES},
+            tokenizer_fingerprint=tokenizer.fingerprint,
+        ) as writer:
+            counts = {"train": CorpusCounts(), "validation": CorpusCounts()}
+            dropped, alone = self._encode(number, counts, writer)
+            for split in counts:
+                dropped[split].update(counts[split].dropped)
+            writer.finish(
+                read={split: read.as_dict() for split, read in counts.items() if read.files or read.documents},
+                dropped={split: dict(reasons) for split, reasons in dropped.items() if reasons},
+                documents_of_one_sentence=dict(alone),
+            )
+        return sum(read.text_bytes for read in counts.values())
+
+    def _encode(
+        self, number: int, counts: Mapping[str, CorpusCounts], writer: StoreWriter
+    ) -> tuple[dict[str, Counter[str]], Counter[str]]:
+        """Draw all documents of a shard through the encoder into the writer; count what is dropped and documents of one sentence."""
         arguments = self.arguments
         encoder = DocumentEncoder(self.tokenizer.text_encoder, arguments.sentences, arguments.keep)
-        dropped: dict[str, Counter[str]] = {}
+        dropped: dict[str, Counter[str]] = {split: Counter() for split in counts}
         alone: Counter[str] = Counter()
-        with tqdm(total=sources.num_bytes, unit="B", unit_scale=True, desc="prepare corpus") as progress:
-            batches = batch_documents(sources.documents())
+        # A data set of the Hub does not tell its size.
+        size = None if arguments.dataset_name else sum(path.stat().st_size for _, path in self.shards[number])
+        with tqdm(total=size, unit="B", unit_scale=True, desc="prepare corpus") as progress:
+            batches = batch_documents(self._documents(number, counts))
             for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):
                 writer.add_batch(batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths)
-                dropped.setdefault(batch.split, Counter()).update(batch.dropped)
+                dropped[batch.split].update(batch.dropped)
                 alone[batch.split] += int((batch.document_lengths == 1).sum())
-                progress.update(sources.source_bytes - progress.n)
+                progress.update(sum(read.source_bytes for read in counts.values()) - progress.n)
         return dropped, alone
 
-    def _check_documents(self, report: PreparationReport) -> None:
-        """Refuse splits without enough documents for next sentence prediction; warn where it could learn nothing."""
+    def _documents(self, shard: int, counts: Mapping[str, CorpusCounts]) -> Iterator[tuple[str, list[str]]]:
+        """Yield (split, document); of the text to train on the documents that ``validation_fraction`` holds out as such."""
+        fraction, seed = self.arguments.validation_fraction, f"{self.arguments.seed}"
+        prefix = seed if len(self.shards) == 1 else f"{seed}:{shard}"
+        for number, document in enumerate(self._read(shard, "train", counts["train"])):
+            digest = hashlib.blake2b(f"{prefix}:{number}".encode("ascii"), digest_size=8).digest()
+            is_held_out = int.from_bytes(digest, "little") / 2**64 < fraction
+            yield "validation" if is_held_out else "train", document
+        for document in self._read(shard, "validation", counts["validation"]):
+            yield "validation", document
+
+    def _read(self, shard: int, split: str, counts: CorpusCounts) -> Iterator[list[str]]:
         arguments = self.arguments
+        names = ("text_column", "encoding_errors", "wrapped_lines")
+        options: dict[str, Any] = {name: getattr(arguments, name) for name in names} | {"counts": counts}
+        if split == "train" and arguments.dataset_name:
+            name, config, part = arguments.dataset_name, arguments.dataset_config_name, arguments.dataset_split
+            return iter_hub_documents(name, config, part, **options)
+        options |= {"document_boundary": arguments.document_boundary, "max_line_bytes": arguments.max_line_bytes}
+        files = [path for own, path in self.shards[shard] if own == split]
+        return iter_documents(files, **options) if files else iter(())
+
+    def join_shards(self) -> dict[str, Any]:
+        """Make the store of all shards, which are done, and return its metadata."""
+        folders = [self._shard_folder(number) for number in range(len(self.shards))]
+        parts = [read_metadata(folder) for folder in folders]
+        counted = ("read", "dropped", "documents_of_one_sentence")
+        totals = add_counts({name: part[name] for name in counted} for part in parts)
+        numbers = [
+            {split: {key: entry[key] for key in COUNTS.values()} for split, entry in part["splits"].items()}
+            for part in parts
+        ]
+        metadata = {
+            "fingerprint": join_fingerprints([part["fingerprint"] for part in parts]),
+            **{name: parts[0][name] for name in ("tokenizer_fingerprint", "vocab_size", "special_ids", "dtype")},
+            "splits": add_counts(numbers),
+            SHARDS_FOLDER: [{"folder": f"{SHARDS_FOLDER}/{folder.name}"} for folder in folders],
+            "sources": self._sources(),
+            "settings": self._settings(),
+            "versions": _versions(),
+            **totals,
+        }
+        try:
+            self._check_documents(metadata)
+        except InputError:
+            shutil.rmtree(self.folder)  # with this plan there can be no store
+            raise
+        self.tokenizer.save_pretrained(self.folder / "tokenizer")
+        write_metadata(self.folder, metadata)
+        (self.folder / PLAN_FILE).unlink()
+        sync_paths([*self.folder.glob("*.json"), *(self.folder / "tokenizer").glob("*"), self.folder])
+        check_output(self.target, overwrite=self.arguments.overwrite)
+        _move_into_place(self.folder, self.target)
+        return metadata
+
+    def _sources(self) -> dict[str, list[Any]]:
+        """Name and size of every source, by split."""
+        sources: dict[str, list[Any]] = {}
+        for split in dict.fromkeys(split for split, _ in self.files):
+            sources[split] = list(describe_files([path for own, path in self.files if own == split]))
+        if self.arguments.dataset_name:
+            hub = {"name": self.arguments.dataset_name, "config": self.arguments.dataset_config_name}
+            sources["train"] = [{**hub, "split": self.arguments.dataset_split}]
+        return sources
+
+    def _check_documents(self, metadata: Mapping[str, Any]) -> None:
+        """Refuse splits without enough documents for next sentence prediction; warn where it could learn nothing."""
+        arguments, documents = self.arguments, Counter[str]()
+        for split, entry in metadata["splits"].items():
+            documents[split] = entry["num_documents"]
         advice = (
             f"document_boundary is {arguments.document_boundary!r}: if every line, file or row is a document, or a blank line "
             "ends one, set it to line, file, row or blank_line"
@@ -810,14 +620,21 @@ class Preparation:
         elif arguments.validation_fraction:
             wanted["validation"] = "raise validation_fraction, or name held-out files with validation_files"
         for split, what_to_do in wanted.items():
-            _check_split(split, what_to_do, report)
-        train = report.splits["train"]
-        if train["documents_of_one_sentence"] > 0.9 * train["documents"]:
+            if documents[split] < MIN_DOCUMENTS:
+                reasons = metadata["dropped"].get(split, {})
+                dropped = ", ".join(f"{reason} {count}" for reason, count in reasons.items())
+                num_read = sum(counts["documents"] for counts in metadata["read"].values())
+                raise InputError(
+                    f"{documents[split]} usable documents for {split} ({num_read} read in all; dropped: {dropped or 'none'}): at "
+                    f"least {MIN_DOCUMENTS} are needed, because a random next sentence comes from another document; {what_to_do}"
+                )
+        alone = metadata["documents_of_one_sentence"].get("train", 0)
+        if alone > 0.9 * documents["train"]:
             logger.warning(
                 "%d of %d documents hold one sentence only: nothing follows it, so nearly all pairs will be random ones and next "
                 "sentence prediction learns nothing; %s",
-                train["documents_of_one_sentence"],
-                train["documents"],
+                alone,
+                documents["train"],
                 advice,
             )
         if "validation" not in wanted:
@@ -826,15 +643,19 @@ class Preparation:
             )
 
 
-def _check_split(split: str, what_to_do: str, report: PreparationReport) -> None:
-    found = report.splits.get(split, Counter())["documents"]
-    if found >= MIN_DOCUMENTS:
-        return
-    dropped = ", ".join(f"{reason} {count}" for reason, count in report.dropped.get(split, Counter()).items())
-    raise InputError(
-        f"{found} usable documents for {split} ({report.read_documents} read in all; dropped: {dropped or 'none'}): at least "
-        f"{MIN_DOCUMENTS} are needed, because a random next sentence comes from another document; {what_to_do}"
-    )
+def _move_into_place(folder: Path, target: Path) -> None:
+    """Rename ``folder`` to ``target``; an old store there steps aside first and is deleted only afterwards."""
+    old = target.with_name(f".{target.name}.old-{os.getpid()}")
+    if target.exists():
+        target.rename(old)
+    try:
+        folder.rename(target)
+    except OSError:
+        if old.exists():
+            old.rename(target)
+        raise
+    sync_paths([target.parent])
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _versions() -> Mapping[str, str]:

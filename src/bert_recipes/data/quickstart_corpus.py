@@ -16,18 +16,18 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from importlib import metadata
 from multiprocessing import get_context
-from pathlib import Path, PurePath
+from pathlib import Path
 from pydoc_data.topics import topics
 from typing import NamedTuple
 
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from tqdm import tqdm
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import write_json, written_aside
+from bert_recipes.files import write_json, atomic_write
 
 
 _DOCUMENTING_KEYWORDS = frozenset({"help", "description", "epilog", "custom_intro", "doc"})
@@ -35,13 +35,10 @@ _BLANK_LINES = re.compile(r"\n\s*\n")
 
 
 def iter_docstrings(source: bytes) -> Iterator[str]:
-    r"""Yield the documentation strings of a source file in the order in which they stand.
+    r"""Yield the documentation strings of a Python file, in its declared encoding, in the order in which they stand.
 
     These are strings that stand alone (docstrings of modules, classes, functions, attributes), strings handed to a
     function that attaches them to code, such as ``add_docstr`` (torch) and ``add_newdoc`` (numpy), and help texts.
-
-    Args:
-        source: the file's bytes; the encoding is the one that the file declares.
 
     Example:
         >>> list(iter_docstrings(b'class A:\n    "One."\n    def f(self):\n        "Two."'))
@@ -93,16 +90,10 @@ def iter_cython_docstrings(source: str) -> Iterator[str]:
 
 
 def split_paragraphs(text: str) -> list[str]:
-    r"""Turn a docstring, or text in reStructuredText or Markdown, into its paragraphs, each one line.
+    r"""Turn a docstring, or text in reStructuredText or Markdown, into its paragraphs, each one line, none empty.
 
     A paragraph ends at a blank line; its hard-wrapped lines are joined. Nothing else is changed: parameter lists and
-    examples are part of the documentation.
-
-    Args:
-        text: as it stands in the file.
-
-    Returns:
-        Paragraphs in order; none is empty. Characters that cannot be printed become spaces.
+    examples are part of the documentation. Characters that cannot be printed become spaces.
 
     Example:
         >>> split_paragraphs("Return the axis with\n    the largest sum.\n\n    >>> f([[1], [2]])\n    1")
@@ -113,19 +104,11 @@ def split_paragraphs(text: str) -> list[str]:
     return [line for line in printable if line]
 
 
-@dataclass(frozen=True)
-class Source:
-    """A documentation file, or a text that is in no file of its own.
+class Source(NamedTuple):
+    """A documentation file, or a text that is in no file of its own."""
 
-    Attributes:
-        name: the module, for example ``torch/nn/functional.py``.
-        path: the file; None where `text` holds the documentation.
-        text: the documentation; empty where `path` is given.
-    """
-
-    name: str
-    path: Path | None = None
-    text: str = ""
+    name: str  # the module, for example ``torch/nn/functional.py``
+    content: Path | str
 
 
 class Documentation(NamedTuple):
@@ -135,49 +118,43 @@ class Documentation(NamedTuple):
     num_texts: int
 
 
-def help_topics() -> Iterator[Source]:
-    """Python's own help pages, as `help("ASSERTION")` prints them."""
+class Document(NamedTuple):
+    """What one module says."""
+
+    name: str
+    text: str
+
+
+def python_documentation() -> Iterator[Source]:
+    """Python's help pages, its built-in modules, which have no file, and the standard library without its tests."""
     for name, text in sorted(topics.items()):
-        yield Source(f"pydoc_data.topics/{name}", text=text)
-
-
-def builtin_modules() -> Iterator[Source]:
-    """The docstrings of the modules that are part of the interpreter itself and have no source file."""
+        yield Source(f"pydoc_data.topics/{name}", text)
     for name in sorted(sys.builtin_module_names):
         module = importlib.import_module(name)
         members = [module, *(member for _, member in sorted(vars(module).items()))]
         parts = [part for member in members if isinstance(member, type) for _, part in sorted(vars(member).items())]
-        texts = [inspect.getdoc(member) or "" for member in (*members, *parts) if _is_documentable(member)]
-        yield Source(f"python/{name}", text="\n\n".join(texts))
-
-
-def _is_documentable(member: object) -> bool:
-    """Tell a function, class or module from a mere value, whose docstring is its type's."""
-    return (
-        inspect.isroutine(member)
-        or inspect.isclass(member)
-        or inspect.ismodule(member)
-        or inspect.isgetsetdescriptor(member)
-    )
-
-
-def standard_library() -> Iterator[Source]:
-    """The source files of the standard library, without its tests."""
+        texts = [inspect.getdoc(member) or "" for member in (*members, *parts) if _has_own_docstring(member)]
+        yield Source(f"python/{name}", "\n\n".join(texts))
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         inside = path.relative_to(root)
-        if _is_documented(inside) and not {"site-packages", "dist-packages"} & set(inside.parts):
+        if not {"site-packages", "dist-packages"} & set(inside.parts):
             yield Source(f"python/{inside}", path)
+
+
+def _has_own_docstring(member: object) -> bool:
+    """Tell a function, class or module from a mere value, whose docstring is its type's."""
+    kinds = (inspect.isroutine, inspect.isclass, inspect.ismodule, inspect.isgetsetdescriptor)
+    return any(is_kind(member) for is_kind in kinds)
 
 
 def package_documentation(distribution: metadata.Distribution) -> Iterator[Source]:
     """A package's description and its source files and texts."""
-    name = distribution.metadata["Name"]
     description = email.message_from_string(distribution.read_text("METADATA") or "").get_payload()
-    yield Source(f"{name}/description", text=str(description))
+    yield Source(f"{distribution.metadata['Name']}/description", str(description))
     for file in sorted(distribution.files or []):
         path = Path(str(distribution.locate_file(file)))
-        if _is_documented(file) and path.is_file():
+        if file.suffix in (".py", ".pyx", ".pxi", ".rst", ".md") and path.is_file():
             yield Source(str(file), path)
 
 
@@ -187,7 +164,7 @@ def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distributio
     found: dict[str, metadata.Distribution] = {}
     missing: set[str] = set()
     while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop().name).lower()
+        name = canonicalize_name(waiting.pop().name)
         if name in found:
             continue
         try:
@@ -200,37 +177,6 @@ def dependencies(requirements: Iterable[str]) -> tuple[list[metadata.Distributio
     return [found[name] for name in sorted(found)], sorted(missing)
 
 
-def _is_documented(path: PurePath) -> bool:
-    """Tell Python, Cython and documentation files from the rest."""
-    return path.suffix in (".py", ".pyx", ".pxi", ".rst", ".md")
-
-
-def read_documentation(source: Source) -> Documentation | None:
-    """Read a source's paragraphs; None where the file cannot be parsed."""
-    try:
-        texts = _texts(source)
-    except (SyntaxError, ValueError):
-        return None
-    return Documentation([paragraph for text in texts for paragraph in split_paragraphs(text)], len(texts))
-
-
-def _texts(source: Source) -> list[str]:
-    if source.path is None:
-        return [source.text]
-    if source.path.suffix == ".py":
-        return list(iter_docstrings(source.path.read_bytes()))
-    text = source.path.read_text(encoding="utf-8", errors="replace")
-    return list(iter_cython_docstrings(text)) if source.path.suffix in (".pyx", ".pxi") else [text]
-
-
-@dataclass(frozen=True)
-class Document:
-    """What one module says."""
-
-    name: str
-    text: str
-
-
 def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[Source], list[str]]:
     """List all documentation: Python's, and that of the packages that a project's pyproject.toml asks for."""
     project = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]
@@ -238,8 +184,24 @@ def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[Source], l
     # Not its own, which an extra that names others leads to: its README would be in the corpus, and change with every figure in it.
     packages = [package for package in packages if package.metadata["Name"] != project["name"]]
     counts["packages"] = len(packages)
-    python = [*help_topics(), *builtin_modules(), *standard_library()]
-    return python + [source for package in packages for source in package_documentation(package)], missing
+    sources = [source for package in packages for source in package_documentation(package)]
+    return [*python_documentation(), *sources], missing
+
+
+def read_documentation(source: Source) -> Documentation | None:
+    """Read a source's paragraphs; None where the file cannot be parsed."""
+    content = source.content
+    try:
+        if isinstance(content, str):
+            texts = [content]
+        elif content.suffix == ".py":
+            texts = list(iter_docstrings(content.read_bytes()))
+        else:
+            text = content.read_text(encoding="utf-8", errors="replace")
+            texts = list(iter_cython_docstrings(text)) if content.suffix in (".pyx", ".pxi") else [text]
+    except (SyntaxError, ValueError):
+        return None
+    return Documentation([paragraph for text in texts for paragraph in split_paragraphs(text)], len(texts))
 
 
 def read_documents(sources: list[Source], min_words: int, num_workers: int, counts: Counter[str]) -> list[Document]:
@@ -252,9 +214,7 @@ def read_documents(sources: list[Source], min_words: int, num_workers: int, coun
 
 
 def make_documents(
-    found: Iterable[tuple[Source, Documentation | None]],
-    min_words: int,
-    counts: Counter[str],
+    found: Iterable[tuple[Source, Documentation | None]], min_words: int, counts: Counter[str]
 ) -> list[Document]:
     """Make a document of each source that has words enough."""
     documents = []
@@ -274,9 +234,9 @@ def make_documents(
 
 
 def choose_held_out(documents: Iterable[Document], fraction: float) -> set[str]:
-    """Choose modules at random, the same every time, until they hold the given share of the text.
+    """Choose modules at random, the same every time, until they hold the given fraction of the text.
 
-    A module with more than a quarter of that share is never chosen: the rest shall be of many kinds.
+    A module with more than a quarter of that fraction is never chosen: the rest shall be of many kinds.
     """
     sizes: Counter[str] = Counter()
     for document in documents:
@@ -293,30 +253,27 @@ def choose_held_out(documents: Iterable[Document], fraction: float) -> set[str]:
 def write_corpus(
     output_dir: Path, documents: list[Document], held_out: set[str], counts: Counter[str]
 ) -> dict[str, object]:
-    """Write train/documents.txt, validation/documents.txt and, when they are whole, corpus.json with the counts.
-
-    Returns:
-        The counts, and documents, paragraphs and bytes of each part.
-    """
+    """Write train/documents.txt, validation/documents.txt and, when they are complete, corpus.json with the counts it returns."""
     splits = {
-        "train": [document for document in documents if document.name not in held_out],
-        "validation": [document for document in documents if document.name in held_out],
+        "train": [text for name, text in documents if name not in held_out],
+        "validation": [text for name, text in documents if name in held_out],
     }
     if min(map(len, splits.values())) < 2:
         raise InputError(f"only {len(documents)} documents were found: is this Python installed without its sources?")
     description = output_dir / "corpus.json"
     description.unlink(missing_ok=True)
     report: dict[str, object] = dict(sorted(counts.items()))
-    trained_on = {line for document in splits["train"] for line in document.text.splitlines()}
-    held_out_lines = [line for document in splits["validation"] for line in document.text.splitlines()]
-    report["held-out paragraphs that occur in train too"] = sum(line in trained_on for line in held_out_lines)
-    for split, members in splits.items():
-        data = "\n".join(document.text for document in members).encode()
-        with written_aside(output_dir / split / "documents.txt") as aside:
+    trained_on = {line for text in splits["train"] for line in text.splitlines()}
+    report["held-out paragraphs that occur in train too"] = sum(
+        line in trained_on for text in splits["validation"] for line in text.splitlines()
+    )
+    for split, texts in splits.items():
+        data = "\n".join(texts).encode()
+        with atomic_write(output_dir / split / "documents.txt") as aside:
             aside.write_bytes(data)
         report[split] = {
-            "documents": len(members),
-            "paragraphs": data.count(b"\n") - len(members) + 1,
+            "documents": len(texts),
+            "paragraphs": data.count(b"\n") - len(texts) + 1,
             "bytes": len(data),
         }
     write_json(description, report | {"held_out": sorted(held_out)})

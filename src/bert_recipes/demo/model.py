@@ -31,6 +31,7 @@ from bert_recipes.finetuning.prediction import (
     task_of_checkpoint,
 )
 from bert_recipes.models.bert import open_checkpoint
+from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
@@ -41,50 +42,35 @@ CHOICES = "choices"
 
 @dataclass(frozen=True)
 class DemoModel:
-    """A checkpoint on its device, in evaluation mode, with stock's eager attention.
-
-    Attributes:
-        abilities: `FILL_MASK`, `NEXT_SENTENCE`, or the kind of task that it was fine-tuned on.
-        lacks: A sentence for each head of pre-training that is missing.
-        predictor: Of a fine-tuned checkpoint.
-        second_is_optional: A text classifier that does not say whether it takes pairs.
-    """
+    """A checkpoint on its device, in evaluation mode, with stock's eager attention."""
 
     name: str
     tokenizer: OriginalBertTokenizer
     network: PreTrainedModel
-    abilities: tuple[str, ...]
-    lacks: tuple[str, ...] = ()
-    predictor: Predictor | None = None
-    second_is_optional: bool = False
+    abilities: tuple[str, ...]  # FILL_MASK, NEXT_SENTENCE, or the kind of task that it was fine-tuned on
+    lacks: tuple[str, ...] = ()  # a sentence for each head of pre-training that is missing
+    predictor: Predictor | None = None  # of a fine-tuned checkpoint
+    second_is_optional: bool = False  # a text classifier that does not say whether it takes pairs
 
 
 def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> DemoModel:
     """Open a run's folder or any other BERT checkpoint; `work_dir` is for a Trainer that wants a folder, nothing is kept there."""
     cached_only = check_checkpoint(name)
     with opening(name):
-        try:
-            values, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
-        except TypeError as mistake:  # transformers 5.17 looks into it before it has seen what it is
-            raise InputError(f"{name} is no BERT: config.json holds no mapping") from mistake
-        # The oldest checkpoints do not name their model_type.
-        kind = values.get("model_type", "bert") if isinstance(values, dict) else type(values).__name__
+        values, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
+        kind = values.get("model_type", "bert")  # the oldest checkpoints do not name it
         if kind != "bert":
             raise InputError(f"{name} is no BERT: the model_type in its config.json is {kind!r}; the page shows BERTs")
         config = BertConfig.from_dict(values)
     tokenizer = open_tokenizer(name)
-    if len(tokenizer) > config.vocab_size:
-        raise InputError(
-            f"{name} has a vocabulary of {config.vocab_size:,}, its tokenizer {len(tokenizer):,} tokens: they do not belong "
-            "together; put the checkpoint's own tokenizer into its folder"
-        )
+    check_vocabulary(name, config.vocab_size, tokenizer)
     if kind_of_head(config) is not None:
         model = _fine_tuned(name, tokenizer, work_dir, use_cpu=use_cpu)
     else:
         with opening(name):
             network, new = open_checkpoint(name, cached_only=cached_only)
-        model = _pretrained(name, tokenizer, network, new)
         network.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
+        model = _pretrained(name, tokenizer, network, new)
     model.network.eval()
     # The fast ways to compute attention never hold its weights.
     model.network.set_attn_implementation("eager")

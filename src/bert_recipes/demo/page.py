@@ -7,7 +7,8 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple, cast
 
@@ -46,17 +47,10 @@ def check_text(value: str | None, name: str, *, is_optional: bool = False) -> st
     return text if text.strip() else ""
 
 
-def _check_finite(numbers: Iterable[float]) -> None:
-    if not all(map(math.isfinite, numbers)):
-        raise InputError(NOT_FINITE)
-
-
 def _cut_note(model: DemoModel, texts: Sequence[str], max_positions: int) -> str:
-    given = [text for text in texts if text]
-    total = sum(len(model.tokenizer.encode_ids(text)) for text in given) + len(given) + 1
-    return (
-        f"{total:,} positions; the model reads {max_positions}: the rest was cut off." if total > max_positions else ""
-    )
+    lengths = [len(model.tokenizer.encode_ids(text)) + 1 for text in texts if text]
+    total = sum(lengths) + 1
+    return f"{total:,} positions; the model reads {max_positions}: the rest was cut off." * (total > max_positions)
 
 
 # Views: values of a tab's fields -> values of its results. The last result is a note.
@@ -65,24 +59,24 @@ def _cut_note(model: DemoModel, texts: Sequence[str], max_positions: int) -> str
 def fill_masks(model: DemoModel, text: str, num_guesses: int) -> tuple[Marked, list[list[Any]], str]:
     """The text with the best guesses, and rows of (number of the [MASK], token, probability)."""
     text = check_text(text, "the text")
-    if not 1 <= (num_masks := text.count("[MASK]")) <= MAX_MASKS:
+    before, *parts = text.split("[MASK]")
+    if not 1 <= len(parts) <= MAX_MASKS:
         raise InputError(
-            f"the text has {num_masks} [MASK]; put 1 to {MAX_MASKS} in the place of words, in capital letters"
+            f"the text has {len(parts)} [MASK]; put 1 to {MAX_MASKS} in the place of words, in capital letters"
         )
     network: Any = model.network
     filled = fill_every_mask(network, model.tokenizer, text, top_k=int(num_guesses))
-    _check_finite(probability for guesses in filled.guesses for _, probability in guesses or [])
-    before, *parts = text.split("[MASK]")
     marked: Marked = [(before, None)]
     rows: list[list[Any]] = []
-    for number, (guesses, part) in enumerate(zip(filled.guesses, parts, strict=True), 1):
-        marked += [(guesses[0][0] if guesses else "[MASK]", str(number)), (part, None)]
-        rows += [[number, token, f"{probability:.1%}"] for token, probability in guesses or [("(not read)", 0.0)]]
+    for number, (found, part) in enumerate(zip(filled.guesses, parts, strict=True), 1):
+        guesses = [("(not read)", 0.0)] if found is None else found
+        if not all(math.isfinite(probability) for _, probability in guesses):
+            raise InputError(NOT_FINITE)
+        marked += [(found[0][0] if found else "[MASK]", str(number)), (part, None)]
+        rows += [[number, token, f"{probability:.1%}"] for token, probability in guesses]
     is_cut = filled.num_read < filled.num_pieces
-    note = (
-        f"{filled.num_pieces:,} tokens; the model reads {filled.num_read}, around the first [MASK]." if is_cut else ""
-    )
-    return marked, rows, note
+    note = f"{filled.num_pieces:,} tokens; the model reads {filled.num_read}, around the first [MASK]."
+    return marked, rows, note * is_cut
 
 
 def next_sentence(model: DemoModel, first: str, second: str) -> tuple[dict[str, float], str]:
@@ -90,35 +84,35 @@ def next_sentence(model: DemoModel, first: str, second: str) -> tuple[dict[str, 
     texts = check_text(first, "the first text"), check_text(second, "the second text")
     network: Any = model.network
     (verdict,) = judge_next_sentences(network, model.tokenizer, [texts])
-    _check_finite([verdict.is_next])
+    if not math.isfinite(verdict.is_next):
+        raise InputError(NOT_FINITE)
     probabilities = {"follows the first": verdict.is_next, "is from somewhere else": 1 - verdict.is_next}
     return probabilities, _cut_note(model, texts, network.config.max_position_embeddings)
 
 
-def predict(model: DemoModel, row: dict[str, Any]) -> tuple[int, Any]:
-    """Number of windows that were read, and the prediction for one input, made as recipes/predict.py makes it."""
-    assert model.predictor is not None
-    encoded, (prediction,) = model.predictor.predict(chunk_of_rows(model.predictor.task, [row], "the page"))
-    return len(encoded), prediction
+def predict(model: DemoModel, row: dict[str, Any]) -> tuple[str, Any]:
+    """The prediction for one input, made as recipes/predict.py makes it, and a note on its windows."""
+    predictor: Any = model.predictor
+    encoded, (prediction,) = predictor.predict(chunk_of_rows(predictor.task, [row], "the page"))
+    return f"Longer than the model's input: read in {len(encoded)} windows." * (len(encoded) > 1), prediction
 
 
-def _row(model: DemoModel, texts: Sequence[str]) -> dict[str, Any]:
-    assert model.predictor is not None
-    columns = model.predictor.task.text_columns
+def _row(model: DemoModel, *texts: str) -> dict[str, Any]:
+    predictor: Any = model.predictor
     return {
         name: check_text(text, name, is_optional=model.second_is_optional and number > 0)
-        for number, (name, text) in enumerate(zip(columns, texts, strict=True))
+        for number, (name, text) in enumerate(zip(predictor.task.text_columns, texts, strict=True))
     }
 
 
 def _max_length(model: DemoModel) -> int:
-    assert model.predictor is not None
-    return model.predictor.trainer.kind.settings.max_seq_length
+    predictor: Any = model.predictor
+    return int(predictor.trainer.kind.settings.max_seq_length)
 
 
 def classify(model: DemoModel, *texts: str) -> tuple[dict[str, float] | str, str]:
     """The probabilities of the classes, or the number of a regression."""
-    row = _row(model, texts)
+    row = _row(model, *texts)
     _, prediction = predict(model, row)
     note = _cut_note(model, list(row.values()), _max_length(model))
     if prediction.probabilities is None:
@@ -130,18 +124,16 @@ def classify(model: DemoModel, *texts: str) -> tuple[dict[str, float] | str, str
 
 def tag_words(model: DemoModel, text: str) -> tuple[Marked, list[list[str]], str]:
     """The sentence with what was found in it, and rows of (words, label, least probability of a word)."""
-    assert model.predictor is not None
-    task = model.predictor.task
+    task = cast(Any, model.predictor).task
     text = check_text(text, "the sentence")
     spans = split_words(text)
-    num_windows, prediction = predict(model, {task.text_columns[0]: [text[start:end] for start, end in spans]})
+    note, prediction = predict(model, {task.text_columns[0]: [text[start:end] for start, end in spans]})
     marked, rows, position = cast(Marked, []), [], 0
     for label, first, last in group_words(prediction.value, task.labels):
         start, end = spans[first][0], spans[last][1]
         marked += [(text[position:start], None), (text[start:end], label)]
         rows.append([text[start:end], label, f"{min(prediction.probabilities[first : last + 1]):.1%}"])
         position = end
-    note = f"Longer than the model's input: read in {num_windows} windows." if num_windows > 1 else ""
     return [*marked, (text[position:], None)], rows, note
 
 
@@ -174,31 +166,27 @@ def group_words(tags: Sequence[str], labels: Sequence[str]) -> list[tuple[str, i
 
 def find_answer(model: DemoModel, question: str, paragraph: str) -> tuple[Marked, list[list[str]], str]:
     """The paragraph with the answer, marked wherever its words stand: predictions are texts; and rows of the best answers."""
-    assert model.predictor is not None
-    row = _row(model, (question, paragraph))
-    num_windows, prediction = predict(model, row)
-    answer = str(prediction.value)
-    paragraph = list(row.values())[1]
+    row = _row(model, question, paragraph)
+    windows, prediction = predict(model, row)
+    answer, paragraph = str(prediction.value), list(row.values())[1]
     marked: Marked = []
     for part in paragraph.split(answer) if answer else [paragraph]:
         marked += [(answer, "answer"), (part, None)] if marked else [(part, None)]
     rows = [[entry.text or "(no answer)", f"{entry.probability:.1%}"] for entry in prediction.nbest[:5]]
     notes = [] if answer else ["No answer."]
     if prediction.null_odds is not None:
-        threshold = model.predictor.trainer.kind.settings.null_score_diff_threshold
+        threshold = cast(Any, model.predictor).trainer.kind.settings.null_score_diff_threshold
         notes.append(
             f"Score of no answer minus the best answer's: {prediction.null_odds:.2f}; no answer above {threshold:g}."
         )
-    if num_windows > 1:
-        notes.append(f"Longer than the model's input: read in {num_windows} windows.")
-    return marked, rows, " ".join(notes)
+    return marked, rows, " ".join([*notes, windows])
 
 
 def choose(model: DemoModel, *values: str) -> tuple[dict[str, float], str]:
     """The probability of each choice; the choices are the lines of the last field."""
-    *texts, lines = values
-    row = _row(model, texts)
-    choices = [line.strip() for line in check_text(lines, "the list of choices").splitlines() if line.strip()]
+    row = _row(model, *values[:-1])
+    lines = check_text(values[-1], "the list of choices").splitlines()
+    choices = [line.strip() for line in lines if line.strip()]
     if not 2 <= len(choices) <= MAX_CHOICES:
         raise InputError(f"the choices are {len(choices)}; give 2 to {MAX_CHOICES}, one per line")
     _, prediction = predict(model, row | {CHOICES: choices})
@@ -213,23 +201,22 @@ def show_attention(model: DemoModel, first: str, second: str, layer: int, head: 
     """Heat maps of one head (0: the layer's mean) and of all heads; layers and heads count from 1."""
     first, second = check_text(first, "the first text"), check_text(second, "the second text", is_optional=True)
     tokens, weights, num_positions = compute_attention(model, first, second, MAX_DRAWN)
-    _check_finite([float(weights.sum())])
+    if not np.isfinite(weights).all():
+        raise InputError(NOT_FINITE)
     num_layers, num_heads, length, _ = weights.shape
     if not (1 <= layer <= num_layers and 0 <= head <= num_heads):
         raise InputError(f"the model has {num_layers} layers of {num_heads} heads; no layer {layer}, head {head}")
-    of_layer = weights[int(layer) - 1]
-    title = f"layer {layer:g}, {f'head {head:g}' if head else 'mean of its heads'}: row looks at column"
     num_read = min(num_positions, cast(Any, model.network.config).max_position_embeddings)
     notes = [f"{num_positions:,} positions; the model reads {num_read}."] if num_read < num_positions else []
     notes += [f"Drawn are the first {len(tokens)} positions."] if len(tokens) < num_read else []
+    of_layer = weights[int(layer) - 1]
+    title = f"layer {layer:g}, {f'head {head:g}' if head else 'mean of its heads'}: row looks at column"
     one = draw_heat_map(of_layer[int(head) - 1] if head else of_layer.mean(0), title, tokens)
-    tiles = np.pad(weights, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)  # a gap between two heads
+    # A gap between two heads; the root lets weak weights be seen.
+    tiles = np.pad(np.sqrt(weights), ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
     tiles = tiles.transpose(0, 2, 1, 3).reshape(num_layers * (length + 1), num_heads * (length + 1))
-    # The root lets weak weights be seen.
-    everything = draw_heat_map(
-        np.sqrt(tiles), f"all heads: {num_layers} layers down, {num_heads} heads across (square roots)"
-    )
-    return one, everything, " ".join(notes)
+    title = f"all heads: {num_layers} layers down, {num_heads} heads across (square roots)"
+    return one, draw_heat_map(tiles, title), " ".join(notes)
 
 
 def draw_heat_map(weights: np.ndarray, title: str, tokens: Sequence[str] = ()) -> Any:
@@ -252,28 +239,23 @@ def tokenize(model: DemoModel, text: str) -> tuple[Marked, list[list[Any]], str]
     """The text marked with its tokens; rows of (token, id, characters); counts and the normalised words."""
     text, tokenizer = check_text(text, "the text"), model.tokenizer
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    tokens = list(
-        zip(
-            tokenizer.convert_ids_to_tokens(encoded["input_ids"]),
-            encoded["input_ids"],
-            encoded["offset_mapping"],
-            strict=True,
-        )
-    )
-    if not tokens:
+    ids, words = encoded["input_ids"], tokenizer.normalize(text).split()
+    if not ids:
         raise InputError("nothing is left of the text: it holds nothing but control characters or space")
     marked, rows, position = cast(Marked, []), [], 0
-    for token, number, (start, end) in tokens[:MAX_LISTED]:
+    tokens = zip(tokenizer.convert_ids_to_tokens(ids), ids, encoded["offset_mapping"], strict=True)
+    for token, number, (start, end) in list(tokens)[:MAX_LISTED]:
         rows.append([token, number, f"{start} to {end}"])
         if position <= start < end:  # a character that gave several tokens is marked with the first
             marked += [(text[position:start], None), (text[start:end], f"{token} {number}")]
             position = end
-    marked.append((text[position:] if len(tokens) <= MAX_LISTED else " ...", None))
-    words = tokenizer.normalize(text).split()
-    num_unknown = sum(number == tokenizer.unk_token_id for _, number, _ in tokens)
-    note = f"{len(text):,} characters, {len(words):,} words, {len(tokens):,} tokens ({len(tokens) / len(words):.2f} per word), {num_unknown:,} unknown."
-    if len(tokens) > MAX_LISTED:
-        note += f" Shown are the first {MAX_LISTED:,} tokens."
+    marked.append((text[position:] if len(ids) <= MAX_LISTED else " ...", None))
+    note = (
+        f"{len(text):,} characters, {len(words):,} words, {len(ids):,} tokens ({len(ids) / len(words):.2f} per word), "
+        f"{ids.count(tokenizer.unk_token_id):,} unknown."
+        + f" Shown are the first {MAX_LISTED:,} tokens."
+        * (len(ids) > MAX_LISTED)
+    )
     return marked, rows, f"{note}\nNormalised: {' '.join(words[:MAX_LISTED])}"
 
 
@@ -389,12 +371,8 @@ def build_page(model: DemoModel) -> Any:
                 for result in results:
                     result.render()
                 # The checkpoint is asked once at a time: neither tokenizers nor Trainers are made for several threads.
-                events: dict[str, Any] = {
-                    "fn": functools.partial(answer, tab),
-                    "inputs": tab.fields,
-                    "outputs": results,
-                }
-                events |= {"concurrency_limit": 1, "concurrency_id": "model"}
+                events: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model", "inputs": tab.fields}
+                events |= {"fn": functools.partial(answer, tab), "outputs": results}
                 button.click(api_name=tab.name, **events)
                 for field in tab.fields:
                     event = field.release if isinstance(field, gr.Slider) else field.submit
@@ -433,8 +411,7 @@ def serve(model: DemoModel, host: str, port: int) -> None:
     page, address = launch_page(model, host, port)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     logger.info("the page is at %s (Ctrl-C ends it)", address)
-    try:
+    with suppress(KeyboardInterrupt):
         threading.Event().wait()
-    except KeyboardInterrupt:
-        page.close(verbose=False)
+    page.close(verbose=False)
     logger.info("the page is closed")

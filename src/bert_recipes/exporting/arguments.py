@@ -11,12 +11,8 @@ from bert_recipes.files import check_new_folder
 
 
 FORMATS = ("onnx", "int8")
-
-
 # torch.onnx asks for onnxscript.
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-
-
 # torch 2.11 and later translate to 18 and more; 23 is the last one that torch 2.13 writes.
 OPSETS = (18, 23)
 

@@ -78,26 +78,22 @@ def head_of(config: PretrainedConfig, name: str) -> Head:
     )
 
 
-def open_stock(name: str, head: Head, attention: str = "sdpa") -> PreTrainedModel:
+def open_stock(name: str, head: Head) -> PreTrainedModel:
     """Open a checkpoint in the class that transformers has for it, plain modules: float32, in evaluation mode."""
     cached_only = check_checkpoint(name)
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # what matters of its report is said below
-    try:
-        with opening(name):
-            config = AutoConfig.from_pretrained(name, local_files_only=cached_only)
-            model, info = getattr(transformers, head.model_class).from_pretrained(
-                name,
-                config=config,
-                use_safetensors=True,
-                output_loading_info=True,
-                dtype=torch.float32,
-                attn_implementation=attention,
-                local_files_only=cached_only,
-                ignore_mismatched_sizes=True,
-            )
-    finally:
-        transformers.logging.set_verbosity(verbosity)
+    # What matters of the library's report is said below.
+    with quiet(), opening(name):
+        config = AutoConfig.from_pretrained(name, local_files_only=cached_only)
+        model, info = getattr(transformers, head.model_class).from_pretrained(
+            name,
+            config=config,
+            use_safetensors=True,
+            output_loading_info=True,
+            dtype=torch.float32,
+            attn_implementation="sdpa",
+            local_files_only=cached_only,
+            ignore_mismatched_sizes=True,
+        )
     check_layers(name, config, info["unexpected_keys"])
     lost = {key if isinstance(key, str) else key[0] for key in (*info["missing_keys"], *info["mismatched_keys"])}
     if lost:
@@ -119,8 +115,7 @@ def quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.disable(before)
@@ -194,17 +189,11 @@ def size_of(file: Path) -> int:
 
 @dataclass(frozen=True)
 class Int8Settings:
-    """How weights become 8-bit numbers; activations do at run time, one scale per call.
+    """How weights become 8-bit numbers; activations do at run time, one scale per call."""
 
-    Attributes:
-        per_channel: A scale for each column of a weight, not one for all of it.
-        embeddings: The embeddings too, not the products alone.
-        reduce_range: 7 bits.
-    """
-
-    per_channel: bool
-    embeddings: bool
-    reduce_range: bool = False
+    per_channel: bool  # a scale for each column of a weight, not one for all of it
+    embeddings: bool  # the embeddings too, not the products alone
+    reduce_range: bool = False  # 7 bits
 
     @property
     def name(self) -> str:
@@ -248,7 +237,7 @@ def quantize(file: Path, folder: Path, settings: Int8Settings) -> Path:
 def _store_transposed(graph: Any) -> None:
     """Store weights transposed that the graph transposes at run time, so that their products are of int8 like all others.
 
-    That is the output layer of pre-training, which shares the word embeddings: it gets int8 numbers of its own.
+    It is the output layer of pre-training, which shares the word embeddings and gets int8 numbers of its own.
     """
     from onnx import numpy_helper
 
@@ -265,12 +254,7 @@ def _store_transposed(graph: Any) -> None:
 
 
 def describe_weights(file: Path, settings: Int8Settings) -> dict[str, Any]:
-    """What became int8 and what did not.
-
-    Returns:
-        The settings; numbers of int8 and float weights; `float_operators`, operators that still read a float
-        weight of more than one axis; `float_products`, number of products of two activations, which have no weight.
-    """
+    """What became int8 and what did not: `float_products` have two activations and no weight, `float_operators` read a float matrix."""
     import onnx
 
     model = onnx.load(str(file))

@@ -32,13 +32,14 @@ from transformers import AutoModel, PreTrainedModel
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError, saving
 from bert_recipes.features.arguments import COLUMN_NAMES, NAMED_COLUMNS, FeatureArguments
-from bert_recipes.files import lock_run, write_json, written_aside
+from bert_recipes.files import atomic_write, lock_run, write_json
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.kind import join_texts, pad_batch, truncate_pair
 from bert_recipes.models.bert_model import BertModel
 from bert_recipes.models.sizes import check_layers
 from bert_recipes.tasks.sources import read_table, read_text_lines
 from bert_recipes.tasks.task import TABLE_SUFFIXES, column_text
+from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.arguments import choose_precision
 from bert_recipes.training.speed import keep_freed_memory
@@ -141,11 +142,7 @@ def open_encoder(name: str, max_seq_length: int = 0) -> tuple[PreTrainedModel, O
     lost = [key for key in info["missing_keys"] if not key.startswith("pooler.")]
     if lost:
         raise InputError(f"model_name_or_path: {name} has no weights for {min(lost)} ({len(lost)} missing)")
-    if len(tokenizer) > encoder.config.vocab_size:
-        raise InputError(
-            f"{name} has a vocabulary of {encoder.config.vocab_size:,}, its tokenizer {len(tokenizer):,} pieces: they do "
-            "not belong together"
-        )
+    check_vocabulary(name, encoder.config.vocab_size, tokenizer)
     positions = getattr(encoder.config, "max_position_embeddings", max_seq_length)
     if max_seq_length > positions:
         raise InputError(f"max_seq_length is {max_seq_length}, the model has {positions} positions; lower it")
@@ -587,7 +584,7 @@ def _write_parts(
         google = None
         if form == "google_jsonl":
             stack.enter_context(saving(google_path))
-            aside = stack.enter_context(written_aside(google_path))
+            aside = stack.enter_context(atomic_write(google_path))
             google = stack.enter_context(aside.open("w", encoding="utf-8"))
         for part in parts:
             counts = {
@@ -597,7 +594,7 @@ def _write_parts(
             }
             if google is None:
                 path = folder / f"features-{len(index['parts']):05d}.{form}"
-                with saving(path), written_aside(path) as aside:
+                with saving(path), atomic_write(path) as aside:
                     (write_parquet if form == "parquet" else write_safetensors)(aside, part, tokenizer)
                 entry = {"file": path.name, "first_row": part.first_row, **counts, "bytes": _size(path)}
                 index["parts"].append(entry)

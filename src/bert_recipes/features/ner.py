@@ -28,7 +28,7 @@ from bert_recipes.data.order import num_training_steps, training_order
 from bert_recipes.errors import InputError, saving
 from bert_recipes.features.arguments import LAYER_CHOICES, FeatureNerArguments, LayerChoice
 from bert_recipes.features.extract import choose_device, encoder_hash, hidden_states, open_encoder
-from bert_recipes.files import new_folder, write_json
+from bert_recipes.files import atomic_dir, write_json
 from bert_recipes.finetuning.token_classification import lay_out_documents
 from bert_recipes.metrics.entities import entity_scores
 from bert_recipes.tasks.rows import Split, TaggedExample, get_task
@@ -101,7 +101,7 @@ class FeatureRequest:
             )
         logger.info("features of %d words in %d layers: computing; %.1f MB in %s", *shape[1::-1], size / 1e6, own)
         shutil.rmtree(own, ignore_errors=True)
-        with new_folder(own) as staging:
+        with atomic_dir(own) as staging:
             filled = np.lib.format.open_memmap(staging / _VECTORS_FILE, "w+", dtype, shape)
             self._fill(filled, starts)
             filled.flush()

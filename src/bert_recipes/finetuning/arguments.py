@@ -15,7 +15,7 @@ from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.config import field_types, read_text, read_tree
 from bert_recipes.data.order import STRATEGIES
 from bert_recipes.errors import InputError
-from bert_recipes.files import written_aside
+from bert_recipes.files import atomic_write
 from bert_recipes.tasks.rows import get_task
 from bert_recipes.tasks.sources import check_source, labels_in_data
 from bert_recipes.tasks.task import Task, build_task, task_values
@@ -237,7 +237,7 @@ def write_task_file(path: str | Path, task: Task) -> None:
     """Write a row as YAML that `read_task_file` reads back; of its files only the names, as machines differ."""
     header = "# The task of a run. Its data: --data_dir FOLDER, or files of these names beside this one.\n"
     text = yaml.safe_dump(task_values(task), sort_keys=False, allow_unicode=True, width=sys.maxsize)
-    with written_aside(Path(path)) as aside:
+    with atomic_write(Path(path)) as aside:
         aside.write_text(header + str(text), encoding="utf-8")
 
 

@@ -14,7 +14,7 @@ from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import TaskKind
 from bert_recipes.models.sizes import check_layers
 from bert_recipes.tasks.task import Task
-from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.loading import check_vocabulary, load_tokenizer
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
@@ -102,13 +102,7 @@ def _load(
 
 
 def _check_sizes(name: str, config: PretrainedConfig, tokenizer: OriginalBertTokenizer, length: int) -> None:
-    size, pieces = getattr(config, "vocab_size", 0), len(tokenizer)
-    is_padded = size in {-(-pieces // multiple) * multiple for multiple in (8, 16, 32, 64, 128)}
-    if size != pieces and not is_padded:
-        raise InputError(
-            f"{name} has a vocabulary of {size:,}, its tokenizer {pieces:,} pieces: they do not belong together; put the "
-            "checkpoint's own tokenizer into its folder"
-        )
+    check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
     positions = getattr(config, "max_position_embeddings", length)
     if length > positions:
         raise InputError(f"max_seq_length is {length}, the model has {positions} positions; lower --max_seq_length")

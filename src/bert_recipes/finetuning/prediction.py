@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TextIO
 from transformers import PretrainedConfig
 
 from bert_recipes.errors import InputError, saving
-from bert_recipes.files import written_aside
+from bert_recipes.files import atomic_write
 from bert_recipes.finetuning.arguments import (
     TASK_FILE,
     FineTuningArguments,
@@ -284,5 +284,5 @@ def _task_of_config(config: PretrainedConfig, args: PredictionArguments) -> Task
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
     """Open a file for writing that is complete or absent."""
-    with saving(path), written_aside(path) as aside, aside.open("w", encoding="utf-8") as file:
+    with saving(path), atomic_write(path) as aside, aside.open("w", encoding="utf-8") as file:
         yield file

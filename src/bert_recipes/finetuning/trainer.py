@@ -21,7 +21,7 @@ from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.certainty import describe_certainty
 from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind, pad_further
 from bert_recipes.tasks.task import figure_names
-from bert_recipes.training.speed import Work, training_flops
+from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
 
@@ -150,7 +150,7 @@ class FineTuningTrainer(RecipeTrainer):
 
     # Logging
 
-    def flops_of(self, work: Work) -> int | None:
+    def flops_of(self, work: BatchStats) -> int | None:
         """None where the formula is not the model's: another architecture, or parts of it do not learn."""
         model: Any = self.model
         if model.config.model_type != "bert" or not all(weight.requires_grad for weight in model.parameters()):

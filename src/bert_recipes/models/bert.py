@@ -36,23 +36,15 @@ BertConfig.keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_lo
 
 @dataclass
 class BertForPreTrainingOutput(ModelOutput):
-    """Output of `BertForPreTraining`.
+    """Output of `BertForPreTraining`."""
 
-    Attributes:
-        loss: float (), mlm_loss + nsp_loss, whichever has labels.
-        mlm_loss: float (), masked-LM cross-entropy, nats a predicted token.
-        nsp_loss: float (), next-sentence cross-entropy, nats a pair.
-        prediction_logits: float (B, S, V) in evaluation and without labels; (M, V) for the predicted tokens in row order in
-            training with `labels` (None with kernels, which never hold them). `return_full_logits` chooses.
-        seq_relationship_logits: float (B, 2), class 0 = next, 1 = random.
-        hidden_states, attentions: As in stock BERT, on request.
-    """
-
-    loss: torch.Tensor | None = None
-    mlm_loss: torch.Tensor | None = None
-    nsp_loss: torch.Tensor | None = None
+    loss: torch.Tensor | None = None  # float (), mlm_loss + nsp_loss, whichever has labels
+    mlm_loss: torch.Tensor | None = None  # float (), masked-LM cross-entropy, nats per predicted token
+    nsp_loss: torch.Tensor | None = None  # float (), next-sentence cross-entropy, nats per pair
+    # float (B, S, V) in evaluation and without labels; (M, V) for the predicted tokens in row order in training with `labels`
+    # (None with kernels, which never hold them). `return_full_logits` chooses.
     prediction_logits: torch.Tensor | None = None
-    seq_relationship_logits: torch.Tensor | None = None
+    seq_relationship_logits: torch.Tensor | None = None  # float (B, 2), class 0 = next, 1 = random
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
 
@@ -111,10 +103,6 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             num_pairs_in_batch: Pairs of the global batch; None = of this batch. With num_items_in_batch alone (stock
                 Trainer) this batch's mean is weighted by its share of the predicted tokens.
             return_full_logits: Whether prediction_logits are (B, S, V) though labels are given; None: in evaluation, as in stock.
-            kwargs: Passed on to stock `BertModel.forward`.
-
-        Returns:
-            BertForPreTrainingOutput.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids)
         encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs})
@@ -136,13 +124,13 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
 
         mlm_loss = nsp_loss = prediction_logits = None
         if labels is not None:
-            places = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
-            targets = labels.flatten()[places].long()
+            positions = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
+            targets = labels.flatten()[positions].long()
             if full_logits is not None:
-                prediction_logits = full_logits.flatten(0, 1)[places]
+                prediction_logits = full_logits.flatten(0, 1)[positions]
                 mlm_loss = _mean_cross_entropy(prediction_logits, targets, num_items_in_batch)
             else:
-                own_rows = layout.rows_of(places)
+                own_rows = layout.rows_of(positions)
                 mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, encoded)
         if wants_full:
             prediction_logits = full_logits
@@ -167,10 +155,6 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         """The encoder's packed rows, or the output of `self.bert` called as a module, and None for the other.
 
         What somebody has hung on the encoder or the heads sees what it sees in stock: only plain ones are passed by.
-
-        Args:
-            inputs: input_ids, attention_mask, token_type_ids, position_ids.
-            kwargs: The other arguments of `BertModel.forward`.
         """
         is_direct = is_plain(self.bert, BertModel) and is_plain(self.cls) and is_plain(self.cls.predictions)
         if is_direct:
@@ -213,14 +197,11 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
 
 
 def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining, list[str]]:
-    """Open a checkpoint whose encoder is whole, ours or stock; either head may be missing.
+    """Open a checkpoint with a complete encoder, ours or stock; also return the weights of the heads that it lacks: they are new.
 
     Args:
         name: Folder or Hub name; only safetensors weights are read.
         cached_only: Ask the local Hub cache only.
-
-    Returns:
-        The model, and the weights of the heads that the checkpoint lacks: they are new.
     """
     try:
         config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
@@ -248,7 +229,7 @@ def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining
     # A masked-LM checkpoint has neither the next-sentence head nor the pooler below it.
     lost = [key for key in info["missing_keys"] if not key.startswith(("cls.", "bert.pooler."))]
     if lost:
-        raise InputError(f"{name}: no weights for {_first_of(lost)}; only the heads and the pooler may start anew")
+        raise InputError(f"{name}: no weights for {_first_of(lost)}; only the heads and the pooler may be missing")
     return network, sorted(info["missing_keys"])
 
 
@@ -265,16 +246,7 @@ def _fuse_tanh_gelu(model: nn.Module) -> None:
 
 
 def _mean_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None) -> torch.Tensor:
-    """Cross-entropy summed over this batch and divided by `count` (default: its own size), in float32.
-
-    Args:
-        logits: float (N, C).
-        targets: int64 (N,).
-        count: Items of the global batch.
-
-    Returns:
-        float32 (); 0 with a gradient of 0 where N = 0.
-    """
+    """Cross-entropy of logits (N, C) summed and divided by `count` (default: N), float32 (); 0 with a gradient of 0 where N = 0."""
     total = F.cross_entropy(logits.float(), targets, reduction="sum")
     return total / (max(targets.numel(), 1) if count is None else count)
 
@@ -287,17 +259,12 @@ def add_tokens(model: BertForPreTraining, pieces: Mapping[int, Sequence[int]], v
     of old rows predicts a new word about as often as its pieces.
 
     Args:
-        model: With the masked-LM head, whose weight is the embedding.
         pieces: New id -> old ids, at least one.
         vocab_size: Of the tokenizer. Rows beyond it, which pad a vocabulary, stay.
-
-    Raises:
-        ValueError: A new id is no row beyond the old ones, or an old id is none.
     """
     old_size = model.config.vocab_size
     size = max(vocab_size, old_size)
-    if any(not 0 <= new < size or any(not 0 <= old < old_size for old in olds) for new, olds in pieces.items()):
-        raise ValueError(f"new ids below {size} and old ids below {old_size} are needed")
+    assert all(0 <= new < size and all(0 <= old < old_size for old in olds) for new, olds in pieces.items())
     if size > old_size:
         model.resize_token_embeddings(size, mean_resizing=False)
     embedding = model.get_input_embeddings()

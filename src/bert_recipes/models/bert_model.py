@@ -64,14 +64,7 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         return cast(BertModel, model)
 
     def use_fast_layers(self, name: str) -> bool:
-        """Compute layers on packed rows with fused kernels, where model and machine allow it.
-
-        Args:
-            name: "auto", "off" or "plain" (see `bert_recipes.models.kernels.load_kernels`).
-
-        Returns:
-            Whether they will be used.
-        """
+        """Compute layers on packed rows with fused kernels (`load_kernels`), where model and machine allow it; return whether they do."""
         reason = why_not_packed(self)
         self._fast_layers = name if reason is None else "off"
         if reason is not None and name != "off":
@@ -148,14 +141,14 @@ def _make_known(kind: type[BertModel]) -> None:
         kind(config)
 
 
-def choose_layers(model: PreTrainedModel, fast_layers: str) -> None:
+def enable_packed_layers(model: PreTrainedModel, fast_layers: str) -> None:
     """Give a model on a CPU the fastest layers that machine and architecture allow; weights, names and results stay.
 
     Stock layers keep the attention that the model has: nothing says whether the user asked for it or transformers chose it.
 
     Args:
         model: With any head; a stock `BertModel` inside is put under our class.
-        fast_layers: "auto", "plain" or "off" (`bert_recipes.models.kernels.load_kernels`).
+        fast_layers: "auto", "plain" or "off" (`load_kernels`).
     """
     base: Any = model.base_model
     if type(base) is transformers.BertModel and base is not model:

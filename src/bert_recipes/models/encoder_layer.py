@@ -28,23 +28,14 @@ _AFTER_ATTENTION, _AFTER_FEED_FORWARD, _ATTENTION = 0, 1, 2
 
 @dataclass(frozen=True)
 class LayerSettings:
-    """What is not learnt.
-
-    Attributes:
-        heads: h.
-        epsilon: Of the LayerNorms.
-        exact_gelu: By the error function; otherwise by the tanh formula.
-        hidden_dropout: 0 in evaluation.
-        attention_dropout: 0 in evaluation.
-        dtype: Of products and of what lies between them: float32 or bfloat16.
-    """
+    """What is not learnt."""
 
     heads: int
-    epsilon: float
-    exact_gelu: bool
-    hidden_dropout: float
+    epsilon: float  # of the LayerNorms
+    exact_gelu: bool  # by the error function; otherwise by the tanh formula
+    hidden_dropout: float  # 0 in evaluation, like the next
     attention_dropout: float
-    dtype: torch.dtype
+    dtype: torch.dtype  # of products and of what lies between them: float32 or bfloat16
 
 
 def layer_parameters(layer: Any) -> tuple[torch.Tensor, ...]:
@@ -63,19 +54,7 @@ def encode_layer(
     kernels: Kernels,
     parameters: tuple[torch.Tensor, ...],
 ) -> torch.Tensor:
-    """One layer.
-
-    Args:
-        rows: (T, H) in `settings.dtype`.
-        layout: Of the batch.
-        settings: What is not learnt.
-        seed: 64 bits; decides the dropout masks.
-        kernels: How to compute.
-        parameters: Of `layer_parameters`.
-
-    Returns:
-        (T, H) in `settings.dtype`.
-    """
+    """One layer: rows (T, H) in `settings.dtype` -> the same; the 64 bits of `seed` decide the dropout masks."""
     return _Layer.apply(rows, layout, settings, seed, kernels, *parameters)
 
 

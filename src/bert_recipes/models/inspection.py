@@ -14,45 +14,31 @@ from bert_recipes.models.bert import BertForPreTraining
 
 @dataclass(frozen=True)
 class FilledText:
-    """The model's guesses for every [MASK] of one text.
+    """The model's guesses for every [MASK] of one text."""
 
-    Attributes:
-        guesses: For each [MASK] (piece, probability), most likely first; None for one behind what the model could read.
-        num_pieces: Pieces of the text, each [MASK] counted as one.
-        num_read: How many of them the model has read, around the first [MASK].
-    """
-
+    # For each [MASK] (piece, probability), most likely first; None for one behind what the model could read.
     guesses: list[list[tuple[str, float]] | None]
-    num_pieces: int
-    num_read: int
+    num_pieces: int  # of the text, each [MASK] counted as one
+    num_read: int  # how many of them the model has read, around the first [MASK]
 
 
 @dataclass(frozen=True)
 class NextSentenceVerdict:
-    """The model's verdict on a pair.
-
-    Attributes:
-        first, second: The sentences.
-        is_next: Probability that the second follows the first, 0 to 1.
-    """
+    """The model's verdict on a pair of sentences."""
 
     first: str
     second: str
-    is_next: float
+    is_next: float  # probability that the second follows the first
 
 
 def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float = 0.2) -> bool:
     """Whether a text is in a language of the tokenizer, so that a model's verdict on it means something.
 
-    A vocabulary of another language has all letters of the text, and cuts its words.
+    A vocabulary of another language has all letters of the text, and cuts its words. False for a text without pieces, too.
 
     Args:
-        tokenizer: Cuts the text.
         text: May hold "[MASK]", which does not count.
-        max_broken: Share of pieces that are [UNK] or go on with a word that is too much, 0 to 1.
-
-    Returns:
-        False for a text without pieces, too.
+        max_broken: Fraction of pieces that are [UNK] or continue a word that is too much, 0 to 1.
     """
     pieces = tokenizer.tokenize(text.replace("[MASK]", " "))
     broken = sum(piece == tokenizer.unk_token or piece.startswith("##") for piece in pieces)
@@ -63,14 +49,7 @@ def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float
 def fill_every_mask(
     model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, text: str, top_k: int = 5
 ) -> FilledText:
-    """Guess every [MASK] of a text, each by itself; of a text that is too long for the model, those in the part around the first.
-
-    Args:
-        model: Any BERT with a masked-LM head; put into evaluation mode.
-        tokenizer: Its tokenizer.
-        text: With one or more "[MASK]".
-        top_k: Guesses for each.
-    """
+    """Guess every [MASK] of a text, each by itself; of a text that is too long for the model, those in the part around the first."""
     if "[MASK]" not in text:
         raise InputError(f"no [MASK] in '{text}'")
     model.eval()
@@ -84,10 +63,10 @@ def fill_every_mask(
     num_pieces = len(left) + 1 + len(right)
     left, right = _fit_around(left, right, model.config.max_position_embeddings - 3)
     ids = [tokenizer.cls_token_id, *left, tokenizer.mask_token_id, *right, tokenizer.sep_token_id]
-    places = [place for place, piece in enumerate(ids) if piece == tokenizer.mask_token_id]
+    positions = [position for position, piece in enumerate(ids) if piece == tokenizer.mask_token_id]
     output = model(input_ids=torch.tensor([ids], device=model.device))
     # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
-    probabilities = output.prediction_logits[0, places].float().softmax(-1)[:, : len(tokenizer)]
+    probabilities = output.prediction_logits[0, positions].float().softmax(-1)[:, : len(tokenizer)]
     values, indices = probabilities.topk(min(top_k, probabilities.shape[-1]))
     guesses: list[list[tuple[str, float]] | None] = [
         list(zip(tokenizer.convert_ids_to_tokens(pieces), shares, strict=True))
@@ -107,13 +86,7 @@ def _fit_around(left: list[int], right: list[int], room: int) -> tuple[list[int]
 def judge_next_sentences(
     model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]]
 ) -> list[NextSentenceVerdict]:
-    """Say for each pair how likely the second sentence follows the first; pairs too long for the model are cut.
-
-    Args:
-        model: A BERT with the next-sentence head; put into evaluation mode.
-        tokenizer: Its tokenizer.
-        pairs: (first, second).
-    """
+    """Say for each pair how likely the second sentence follows the first; pairs too long for the model are cut."""
     model.eval()
     result = []
     for first, second in pairs:

@@ -44,16 +44,11 @@ _EMBEDDINGS = 0  # stream of the embeddings' dropout
 
 @dataclass(frozen=True)
 class Encoded:
-    """The last hidden states of the real tokens of a batch.
+    """The last hidden states of the real tokens of a batch."""
 
-    Attributes:
-        rows: (T, H), in bfloat16 under such an autocast.
-        layout: Where they lie.
-        shared: Where an output layer that shares the word embeddings' weight may leave its gradient; None if they learn nothing.
-    """
-
-    rows: torch.Tensor
+    rows: torch.Tensor  # (T, H), in bfloat16 under such an autocast
     layout: PackedLayout
+    # Where an output layer that shares the word embeddings' weight may leave its gradient; None if they learn nothing.
     shared: SharedGradient | None
 
 
@@ -123,12 +118,7 @@ def products_type(model: Any) -> torch.dtype:
 
 
 def is_plain(module: nn.Module, own_type: type[nn.Module] | None = None) -> bool:
-    """Whether a module does what stock BERT's does: of a known type, as BERT has it, without hooks or a forward of its own.
-
-    Args:
-        module: What is looked at, without its parts.
-        own_type: A type that is known beside those of an encoder.
-    """
+    """Whether a module, without its parts, is as stock BERT has it: of a known type or `own_type`, without hooks or its own forward."""
     after = [hook for hook in module._forward_hooks.values() if getattr(hook, "__name__", "") not in _IDLE_HOOKS]
     hooks = (after, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     is_known = type(module) in _KNOWN_TYPES or type(module) is own_type
@@ -165,7 +155,6 @@ def encode_packed(
 
     Args:
         model: A `bert_recipes.models.bert_model.BertModel`; its weights are used, its modules' own forwards are not.
-        kernels: How to compute.
         input_ids: int64 (B, S).
         attention_mask: (B, S) of any type, 0 = pad, or None.
         token_type_ids: int64 (B, S), (1, S) or None.
@@ -212,7 +201,6 @@ def _is_cut_off(layer: Any, rows: torch.Tensor) -> bool:
 
 
 def _settings_of(layer: Any, config: Any, dtype: torch.dtype) -> LayerSettings:
-    """What a layer's own modules say."""
     return LayerSettings(
         heads=config.num_attention_heads,
         epsilon=layer.output.LayerNorm.eps,

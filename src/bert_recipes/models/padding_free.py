@@ -23,41 +23,26 @@ ROW_STEP, LENGTH_STEP = 64, 16
 
 @dataclass(frozen=True)
 class LengthGroup:
-    """Sequences of like length, whose rows follow each other.
-
-    Attributes:
-        start: First row.
-        end: Row after the last.
-        offsets: int64 (G + 1,), the rows of each of the G sequences, counted from `start`.
-        keys: int64 (G,), how many of its rows each sequence attends to, its first ones.
-        length: Positions of the longest sequence, rounded up to a multiple of `LENGTH_STEP`.
-    """
+    """Sequences of like length, whose rows `start` to `end` (excluded) follow each other."""
 
     start: int
     end: int
-    offsets: torch.Tensor
-    keys: torch.Tensor
-    length: int
+    offsets: torch.Tensor  # int64 (G + 1,), the rows of each of the G sequences, counted from `start`
+    keys: torch.Tensor  # int64 (G,), how many of its rows each sequence attends to, its first ones
+    length: int  # positions of the longest sequence, rounded up to a multiple of `LENGTH_STEP`
 
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """Where each real token of a padded batch (B, S) lies among the packed rows.
+    """Where each real token of a padded batch (B, S) lies among the packed rows."""
 
-    Attributes:
-        shape: (B, S).
-        places: int64 (T,), the flat position in (B * S) of each row; None where there are no pads and nothing moves.
-            Rows after the real tokens, up to a multiple of `ROW_STEP`, repeat the first: nothing reads what comes of them.
-        num_tokens: Real tokens, the first of the T rows.
-        first_rows: int64 (B,), the row of each sequence's first token.
-        groups: Sequences of like length; together all rows.
-    """
-
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # (B, S)
+    # int64 (T,), the flat position in (B * S) of each row; None where there are no pads and nothing moves. Rows after the real
+    # tokens, up to a multiple of `ROW_STEP`, repeat the first: nothing reads what comes of them.
     places: torch.Tensor | None
-    num_tokens: int
-    first_rows: torch.Tensor
-    groups: tuple[LengthGroup, ...]
+    num_tokens: int  # real tokens, the first of the T rows
+    first_rows: torch.Tensor  # int64 (B,), the row of each sequence's first token
+    groups: tuple[LengthGroup, ...]  # together all rows
 
     def pack(self, padded: torch.Tensor) -> torch.Tensor:
         """(B, S, ...) -> (T, ...)."""
@@ -97,7 +82,6 @@ def make_layout(
     Args:
         attention_mask: (B, S) of any type, 0 = pad; None = no pads. Every sequence has a token.
         shape: (B, S).
-        device: Of the batch.
         heads: Attention scores are computed so many times.
         computes_pads: Pads are rows too, which nobody attends to; they follow the tokens of their sequence.
     """

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from bert_recipes.errors import InputError
@@ -18,16 +17,14 @@ if TYPE_CHECKING:
 
 # name -> (layers, hidden size). Heads are hidden / 64 and the feed-forward size is 4 x hidden in all of them.
 # base and large: Devlin et al. 2019, section 3; the others: google-research/bert README, "Smaller BERT Models".
-SIZES: Mapping[str, tuple[int, int]] = MappingProxyType(
-    {
-        "tiny": (2, 128),
-        "mini": (4, 256),
-        "small": (4, 512),
-        "medium": (8, 512),
-        "base": (12, 768),
-        "large": (24, 1024),
-    }
-)
+SIZES = {
+    "tiny": (2, 128),
+    "mini": (4, 256),
+    "small": (4, 512),
+    "medium": (8, 512),
+    "base": (12, 768),
+    "large": (24, 1024),
+}
 HEAD_SIZE = 64
 # The shortest input of the data: [CLS] A [SEP] B [SEP] with room to draw a shorter length.
 MIN_POSITIONS = 8
@@ -47,14 +44,11 @@ def pretraining_config(
     """A stock `BertConfig` with the original's hyperparameters.
 
     Args:
-        size: One of `SIZES`.
-        vocab_size: Rows of the token embedding, 1 or more.
         max_position_embeddings: Longest input in tokens (paper: 512), 8 or more.
         dropout: On hidden states and attention probabilities, 0 or more and below 1 (paper, appendix A.2: 0.1).
         hidden_act: "gelu_new" is the tanh approximation of google-research/bert modeling.py `gelu`; "gelu" is exact.
         weight_init: "truncated_normal" (original) or "normal" (stock transformers).
         initializer_range: Deviation of that normal, above 0 (original: 0.02).
-        pad_token_id: Id of [PAD].
     """
     if size not in SIZES:
         raise InputError(f"size is '{size}'; allowed: {', '.join(SIZES)}")
@@ -107,17 +101,7 @@ _COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Parameters by component, tied ones counted once.
-
-    Args:
-        model: A BERT with or without pre-training heads; may live on the meta device.
-
-    Returns:
-        Component -> parameters, in the order of the forward pass, heads last; empty components are left out.
-
-    Raises:
-        ValueError: A parameter belongs to no known component.
-    """
+    """Component -> parameters of a BERT, in the order of the forward pass, heads last; tied ones counted once, empty ones left out."""
     counts = dict.fromkeys([name for name, _ in _COMPONENTS], 0)
     for name, parameter in model.named_parameters():
         component = next((component for component, belongs in _COMPONENTS if belongs(name)), None)
@@ -133,8 +117,6 @@ def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str])
     """Refuse a checkpoint with more layers than its config.json says: they would be dropped without a word.
 
     Args:
-        name: Of the checkpoint.
-        config: As it was opened.
         unexpected: Names of the weights that the model has no place for (`output_loading_info`).
     """
     found = {int(match[1]): match[0] for key in unexpected if (match := re.search(r"\blayers?\.(\d+)\b", key))}

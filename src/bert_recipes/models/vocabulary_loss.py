@@ -34,17 +34,7 @@ class SharedGradient:
 
 
 def look_up(weight: torch.Tensor, ids: torch.Tensor, padding_idx: int | None, shared: SharedGradient) -> torch.Tensor:
-    """As `torch.nn.functional.embedding`; the gradient is that of the output layer too, if it left one.
-
-    Args:
-        weight: (V, H).
-        ids: int64 (T,).
-        padding_idx: Rows of this id give no gradient.
-        shared: Where an output layer with this weight leaves its part.
-
-    Returns:
-        (T, H).
-    """
+    """As `torch.nn.functional.embedding`: (V, H), int64 (T,) -> (T, H); its gradient adds the one that an output layer left in `shared`."""
     return _LookUp.apply(weight, ids, padding_idx, shared)
 
 
@@ -92,11 +82,7 @@ def vocabulary_loss(
 
     Args:
         hidden: (M, H), float32 or bfloat16; the products are computed in its type.
-        weight: (V, H).
-        bias: (V,).
         targets: int64 (M,); a row with a negative target counts for nothing.
-        count: What the sum is divided by.
-        kernels: How to compute.
         shared: Takes the gradient of `weight`, for the embedding of the same weight that `hidden` comes from.
 
     Returns:

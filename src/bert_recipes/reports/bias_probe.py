@@ -44,14 +44,17 @@ class NoProbe(InputError):
 
 
 @torch.no_grad()
-def probe_pronouns(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any] | None:
+def probe_pronouns(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Measure P(she) for every occupation whose words the tokenizer knows.
 
     Returns:
         What `bias_probe.json` holds: `templates`; `rows`, for each occupation (the baseline first) `p_she` and `mass`, the
         mean of p_he + p_she, both 0 to 1, and `pieces`, into how many it is cut; `skipped` occupations that hold unknown
-        words. None where either pronoun is no piece of the vocabulary, too few occupations are known, or a sentence is too
-        long for the model.
+        words.
+
+    Raises:
+        NoProbe: Either pronoun is no piece of the vocabulary, too few occupations are known, a sentence is too long for the
+            model, or its outputs are not finite.
     """
 
     def encode(text: str) -> list[int]:
@@ -59,22 +62,22 @@ def probe_pronouns(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase
         return ids
 
     vocabulary = tokenizer.get_vocab()
-    forms = {name: [vocabulary[form] for form in PRONOUNS[name] if form in vocabulary] for name in PRONOUNS}
-    named = {word: f"{'an' if word[0] in 'aeiou' else 'a'} {word}" for word in (BASELINE, *OCCUPATIONS)}
-    known = {word: text for word, text in named.items() if (ids := encode(text)) and tokenizer.unk_token_id not in ids}
-    if not all(forms.values()) or BASELINE not in known or len(known) <= MIN_OCCUPATIONS:
-        return None
+    he_forms, she_forms = ([vocabulary[form] for form in forms if form in vocabulary] for forms in PRONOUNS.values())
     # "[MASK]" in a text is ordinary text to this project's tokenizer, so it is put in as an id.
     first, mask, last = tokenizer.cls_token_id, tokenizer.mask_token_id, tokenizer.sep_token_id
-    sentences = {
-        word: [
-            [first, *encode(left), mask, *encode(right), last]
-            for left, right in (template.format(text).split("[MASK]") for template in TEMPLATES)
-        ]
-        for word, text in known.items()
-    }
-    if max(len(ids) for filled in sentences.values() for ids in filled) > model.config.max_position_embeddings:
-        return None
+    sentences = {}
+    for word in (BASELINE, *OCCUPATIONS):
+        named = f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+        if tokenizer.unk_token_id not in encode(named):
+            parts = [map(encode, template.format(named).split("[MASK]")) for template in TEMPLATES]
+            sentences[word] = [[first, *left, mask, *right, last] for left, right in parts]
+    longest = max((len(ids) for filled in sentences.values() for ids in filled), default=0)
+    is_known = he_forms and she_forms and BASELINE in sentences and len(sentences) > MIN_OCCUPATIONS
+    if not is_known or longest > model.config.max_position_embeddings:
+        raise NoProbe(
+            f"its tokenizer does not know the words of the probe (he, she, and at least {MIN_OCCUPATIONS} of "
+            f"{len(OCCUPATIONS)} occupations, in sentences that fit into the model); the probe is in English"
+        )
     model.eval()
     rows = []
     for word, filled in sentences.items():
@@ -82,41 +85,29 @@ def probe_pronouns(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase
         for ids in filled:
             logits = model(input_ids=torch.tensor([ids], device=model.device)).prediction_logits
             probabilities = logits[0, ids.index(mask)].float().softmax(-1).cpu()
-            he, she = (float(probabilities[forms[name]].sum()) for name in PRONOUNS)
+            he, she = (float(probabilities[forms].sum()) for forms in (he_forms, she_forms))
             if not math.isfinite(he + she):
                 raise NoProbe("the model's outputs are not finite: there is nothing to probe")
             shares.append(she / (he + she) if he + she > 0 else 0.5)
             masses.append(he + she)
-        rows.append(
-            {
-                "occupation": word,
-                "p_she": round(sum(shares) / len(shares), 4),
-                "mass": float(f"{sum(masses) / len(masses):.4g}"),
-                "pieces": len(encode(word)),
-            }
-        )
-    return {"templates": list(TEMPLATES), "rows": rows, "skipped": [word for word in OCCUPATIONS if word not in known]}
+        p_she, mass = round(sum(shares) / len(shares), 4), float(f"{sum(masses) / len(masses):.4g}")
+        rows.append({"occupation": word, "p_she": p_she, "mass": mass, "pieces": len(encode(word))})
+    skipped = [word for word in OCCUPATIONS if word not in sentences]
+    return {"templates": list(TEMPLATES), "rows": rows, "skipped": skipped}
 
 
 def probe_checkpoint(name: str) -> dict[str, Any]:
-    """Probe a checkpoint, ours or stock, by its folder or Hub name.
-
-    Raises:
-        NoProbe: It has no masked-LM head, or its tokenizer does not know the words.
-    """
+    """Probe a checkpoint, ours or stock, by its folder or Hub name; raises `NoProbe` where that is not possible."""
     cached_only = check_checkpoint(name)
     with opening(name):
         model, new = open_checkpoint(name, cached_only=cached_only)
     lost = [key for key in new if key.startswith("cls.predictions.")]
     if lost:
         raise NoProbe(f"{name} has no masked-LM head (no weights for {min(lost)}): there is nothing to probe")
-    measured = probe_pronouns(model, load_tokenizer(name))
-    if measured is None:
-        raise NoProbe(
-            f"{name}: its tokenizer does not know the words of the probe (he, she, and at least {MIN_OCCUPATIONS} of "
-            f"{len(OCCUPATIONS)} occupations, in sentences that fit into the model); the probe is in English"
-        )
-    return measured
+    try:
+        return probe_pronouns(model, load_tokenizer(name))
+    except NoProbe as error:
+        raise NoProbe(f"{name}: {error}") from error
 
 
 def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None) -> Path:
@@ -138,11 +129,8 @@ def refresh_probe(folder: Path) -> None:
 
     A model that cannot be probed has no such file; a log line says why.
     """
-    try:
-        probed = json.loads((folder / PROBE_FILE).read_text(encoding="utf-8"))["weights_sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        probed = None
-    weights = folder / WEIGHTS_FILE
+    weights, file = folder / WEIGHTS_FILE, folder / PROBE_FILE
+    probed = json.loads(file.read_text(encoding="utf-8")).get("weights_sha256") if file.is_file() else None
     if weights.is_file() and probed == hash_of(weights):
         return
     try:

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -75,10 +75,6 @@ class CardArguments:
                 validate_repo_id(self.repo_id)
             except HFValidationError as error:
                 raise InputError(f"repo_id: {error}") from error
-        for field_name in ("name", "data_description", "data_license"):
-            text = getattr(self, field_name)
-            if text is not None and not text.strip():
-                raise InputError(f"{field_name} is empty; leave it out")
 
     @property
     def energy(self) -> EnergySettings:
@@ -87,9 +83,8 @@ class CardArguments:
 
     def merge(self, before: "CardArguments") -> "CardArguments":
         """These, and where nothing is given what was given before."""
-        given = {item.name: getattr(self, item.name) for item in fields(self)}
         if self.country_iso_code is not None:  # the intensity before was the other country's
             before = replace(before, carbon_intensity=None)
         if self.license is not None:
             before = replace(before, license_name=None, license_link=None)
-        return replace(before, **{name: value for name, value in given.items() if value is not None})
+        return replace(before, **{name: value for name, value in vars(self).items() if value is not None})

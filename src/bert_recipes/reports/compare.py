@@ -10,7 +10,7 @@ from bert_recipes.data.masking import default_max_predictions
 from bert_recipes.errors import InputError
 from bert_recipes.metrics.certainty import half_interval
 from bert_recipes.reports import plots
-from bert_recipes.reports.facts import FACTS_FILE, RunFiles, damage_as_one_line, read_run
+from bert_recipes.reports.facts import RunFiles, read_run
 from bert_recipes.reports.page import (
     MARKDOWN_FILE,
     PAGE_FILE,
@@ -56,8 +56,7 @@ def read_runs(folders: Sequence[Path]) -> dict[str, RunFiles]:
             raise InputError(f"runs: {folder} is given twice (or under two names); give different runs")
         if (folder / SWEEP_FILE).is_file() and not (folder / RESULTS_FILE).is_file():
             raise InputError(f"runs: {folder} is a sweep of many runs; give one of them, for example {folder}/best")
-        with damage_as_one_line(folder):
-            runs[path.name if names.count(path.name) == 1 else str(folder)] = read_run(folder)
+        runs[path.name if names.count(path.name) == 1 else str(folder)] = read_run(folder)
     (first, wanted), *others = ((name, _learned(run)) for name, run in runs.items())
     for name, learned in others:
         if learned != wanted:
@@ -77,28 +76,28 @@ def check_report_folder(folder: Path) -> None:
 
 def compare_runs(runs: Runs) -> tuple[dict[str, bytes], str]:
     """The files of the report, and its text for a terminal: as report.md, without plots and where it comes from."""
-    with damage_as_one_line("runs"):
-        panels, (metrics, best) = _panels(runs), _metrics(runs)
-        content = {
-            "title": "Comparison of runs",
-            "name": ", ".join(runs),
-            "about": [_learned(next(iter(runs.values())))],
-            "warnings": _warnings(runs),
-            "runs": list(runs),
-            "metrics": metrics,
-            "best": best,
-            "differences": _differences(runs),
-            "classes": _classes(runs),
-            "picture": PLOT_FILE,
-        }
-        files = report_files(
-            "comparison.j2",
-            {PLOT_FILE: plots.panels_png(panels[:3])} if panels else {},
-            curves=[plots.panel_plot(panel) for panel in panels],
-            foot="Written by bert-recipes from the files of the runs; `make compare RUNS=` writes it again.",
-            **content,
-        )
-        return files, render("comparison.j2", "md", curves=[], foot="", **content)
+    other, panels = _other_data(runs), _panels(runs)
+    # Runs of which nobody knows what they were measured on.
+    unknown = [name for name, run in runs.items() if run.kind == "pretraining" and not run.facts.get("identity")]
+    metrics, best = _metrics(runs, can_compare=not other and not unknown)
+    content = {
+        "title": "Comparison of runs",
+        "name": ", ".join(runs),
+        "about": _learned(next(iter(runs.values()))),
+        "other_data": other,
+        "unknown": unknown,
+        "machines_differ": _differ((run.results.get("machine") or {}).get("gpu") for run in runs.values())
+        or _differ((run.results.get("machine") or {}).get("processor") for run in runs.values()),
+        "runs": list(runs),
+        "metrics": metrics,
+        "best": best,
+        "differences": _differences(runs),
+        "classes": _classes(runs),
+        "picture": PLOT_FILE,
+    }
+    pictures = {PLOT_FILE: plots.panels_png(panels[:3])} if panels else {}
+    files = report_files("comparison.j2", pictures, curves=[plots.panel_plot(panel) for panel in panels], **content)
+    return files, render("comparison.j2", "md", curves=[], is_terminal=True, **content)
 
 
 def _learned(run: RunFiles) -> str:
@@ -109,27 +108,6 @@ def _learned(run: RunFiles) -> str:
 
 
 # Can they be compared?
-
-
-def _warnings(runs: Runs) -> list[str]:
-    warnings = []
-    if other := _other_data(runs):
-        warnings.append(
-            f"The runs were not measured on the same data ({', '.join(other)} differ): do not compare their metrics."
-        )
-    if unknown := _without_identity(runs):
-        warnings.append(
-            f"No {FACTS_FILE} of {', '.join(unknown)}: whether the held-out data was the same is not known."
-        )
-    machines = [run.results.get("machine") or {} for run in runs.values()]
-    if any(_differ(machine.get(name) for machine in machines) for name in ("gpu", "processor")):
-        warnings.append("The runs had different machines: times and speeds compare these, too.")
-    return warnings
-
-
-def _without_identity(runs: Runs) -> list[str]:
-    """Runs of which nobody knows what they were measured on."""
-    return [name for name, run in runs.items() if run.kind == "pretraining" and not run.facts.get("identity")]
 
 
 def _other_data(runs: Runs) -> list[str]:
@@ -144,7 +122,7 @@ def _other_data(runs: Runs) -> list[str]:
     files = [(run.results.get("data") or {}).get("instance_files") or {} for run in runs.values()]
     fingerprints = [(each.get("validation") or {}).get("fingerprint") for each in files]
     paths = [run.settings.get("validation_file") for run in runs.values()]
-    if _differ(fingerprints) if all(fingerprints) else _differ(paths):
+    if _differ(fingerprints if all(fingerprints) else paths):
         names.append("validation_file")
     settings = [_measured_with(run.settings) for run in runs.values()]
     shared = [name for name in settings[0] if all(name in each for each in settings)]
@@ -169,8 +147,7 @@ def _measured_with(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _examples(run: RunFiles, fact: str) -> dict[str, Any]:
     """Validation split -> what all_results.json says of its examples."""
     splits = run.results.get("splits") or {}
-    named = [name for name in splits if name.startswith("validation")]
-    names = named if run.task is None else run.task.validation_splits
+    names = run.task.validation_splits if run.task else [name for name in splits if name.startswith("validation")]
     return {name: splits.get(name, {}).get(fact) for name in names}
 
 
@@ -182,8 +159,7 @@ def _differences(runs: Runs) -> list[list[str]]:
     columns = []
     for run in runs.values():
         machine = {f"machine: {name}": value for name, value in (run.results.get("machine") or {}).items()}
-        sizes = {name: value for name, value in (run.facts.get("run") or {}).items() if name not in run.settings}
-        columns.append({**run.settings, **sizes, **machine})
+        columns.append({**(run.facts.get("run") or {}), **run.settings, **machine})
 
     def cell(value: Any) -> str:
         return "not set" if value is None else " ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -195,12 +171,11 @@ def _differences(runs: Runs) -> list[list[str]]:
     ]
 
 
-def _metrics(runs: Runs) -> tuple[list[list[str]], list[tuple[int, int]]]:
+def _metrics(runs: Runs, *, can_compare: bool) -> tuple[list[list[str]], list[tuple[int, int]]]:
     """Final metrics side by side, and the cells (row, column) that are better where the runs can be compared."""
-    names = list(dict.fromkeys(f"eval_{name}" for run in runs.values() for name, *_ in metric_rows(run.results)))
-    names += [name for name in _COSTS if any(name in run.results for run in runs.values())]
-    can_compare = not _other_data(runs) and not _without_identity(runs)
     results = [run.results for run in runs.values()]
+    names = list(dict.fromkeys(f"eval_{name}" for each in results for name, *_ in metric_rows(each)))
+    names += [name for name in _COSTS if any(name in each for each in results)]
     rows = [
         [words_of(name), *("" if name not in each else format_metric(name, each[name]) for each in results)]
         for name in names
@@ -226,16 +201,14 @@ def _panels(runs: Runs) -> list[plots.Panel]:
     """A plot of each logged metric, with a curve of each run."""
     wanted = list(_PRETRAINING_CURVES)
     if next(iter(runs.values())).kind != "pretraining":
-        names = dict.fromkeys(name for run in runs.values() for name, *_ in metric_rows(run.results))
-        measured = [f"eval_{name}" for name in names if name.endswith(("loss", *_MORE_IS_BETTER))]
+        names = dict.fromkeys(f"eval_{name}" for run in runs.values() for name, *_ in metric_rows(run.results))
+        measured = [name for name in names if name.endswith(("loss", *_MORE_IS_BETTER))]
         often = [
             name for name in measured if any(len(plots.series(run.history, name)[0]) > 1 for run in runs.values())
         ]
         wanted = [("loss", "Loss, training", ""), *((name, f"{words_of(name)}, validation", "") for name in often[:4])]
-    wanted += [
-        ("learning_rate", "Learning rate", ""),
-        ("tokens_per_second", "Throughput", "tokens per second, no pads"),
-    ]
+    wanted.append(("learning_rate", "Learning rate", ""))
+    wanted.append(("tokens_per_second", "Throughput", "tokens per second, no pads"))
     panels = []
     for metric, title, unit in wanted:
         lines = []
@@ -251,7 +224,5 @@ def _classes(runs: Runs) -> list[list[str]]:
     splits = [run.facts.get("splits") or [] for run in runs.values()]
     if any(len(each) != 1 or not each[0].get("classes") for each in splits) or _differ(s[0]["labels"] for s in splits):
         return []
-    return [
-        [str(label), *(f"{each[0]['classes'][number]['f1']:.3f}" for each in splits)]
-        for number, label in enumerate(splits[0][0]["labels"])
-    ]
+    columns = [[f"{score['f1']:.3f}" for score in each[0]["classes"]] for each in splits]
+    return [list(row) for row in zip(map(str, splits[0][0]["labels"]), *columns, strict=True)]

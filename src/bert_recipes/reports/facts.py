@@ -1,11 +1,9 @@
 """From a finished run to one dict of facts: gathered while model and data are at hand, kept in report.json, read back."""
 
-import heapq
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,21 +16,20 @@ from transformers import PreTrainedTokenizerBase
 from bert_recipes.checkpointing import STATE_FILE, TASK_FILE
 from bert_recipes.config import read_tree
 from bert_recipes.data.masking import IGNORE_INDEX
-from bert_recipes.data.order import PreTrainingOrder, epoch_order
+from bert_recipes.data.order import EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
 from bert_recipes.files import strict, write_json
 from bert_recipes.finetuning.arguments import read_task_file
-from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.run import FineTuningRun
-from bert_recipes.metrics.entities import count_entities, total_counts
+from bert_recipes.metrics.entities import EntityCounts, count_entities, total_counts
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.models.bert import BertForPreTraining
-from bert_recipes.tasks.rows import QuestionExample, TaggedExample, TextExample
+from bert_recipes.tasks.rows import QuestionExample, TextExample
 from bert_recipes.tasks.task import Task
 from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
 from bert_recipes.training.callbacks import describe_progress
 from bert_recipes.training.pretraining import PreTrainingData
-from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, name_of_run
+from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, run_name
 
 
 Facts = dict[str, Any]
@@ -41,7 +38,6 @@ Facts = dict[str, Any]
 
 NUM_BINS = 15  # Guo et al. 2017, Table 1
 NUM_WORST = 12
-LONGEST_INPUT = 500
 # A matrix of more classes is not looked at but searched: then the most frequent mistakes are listed.
 MOST_CLASSES = 25
 NUM_MISTAKES = 20
@@ -72,50 +68,29 @@ def calibration(probabilities: ArrayLike, outcomes: ArrayLike, num_bins: int = N
 
 def class_facts(names: Sequence[str], gold: Sequence[int], predicted: Sequence[int]) -> Facts:
     """Scores of each class, and the confusion matrix (rows: right, columns: predicted) or, of many classes, the most frequent mistakes."""
-    pairs = Counter(zip(gold, predicted, strict=True))
-    right, columns, rows = Counter({a: n for (a, b), n in pairs.items() if a == b}), Counter(predicted), Counter(gold)
-    scores = [_score(right[number], columns[number], rows[number]) for number in range(len(names))]
-    facts: Facts = {"labels": list(names), "classes": scores}
+    pairs, columns, rows = Counter(zip(gold, predicted, strict=True)), Counter(predicted), Counter(gold)
+    numbers = range(len(names))
+    facts: Facts = {
+        "labels": list(names),
+        "classes": [_score(EntityCounts(pairs[n, n], columns[n], rows[n])) for n in numbers],
+    }
     if len(names) <= MOST_CLASSES:
-        return facts | {"confusion": [[pairs[a, b] for b in range(len(names))] for a in range(len(names))]}
-    wrong = heapq.nsmallest(NUM_MISTAKES, ((-count, a, b) for (a, b), count in pairs.items() if a != b))
+        return facts | {"confusion": [[pairs[a, b] for b in numbers] for a in numbers]}
+    wrong = sorted((-count, a, b) for (a, b), count in pairs.items() if a != b)[:NUM_MISTAKES]
     return facts | {"mistakes": [[names[a], names[b], -count] for count, a, b in wrong]}
 
 
-def _score(right: int, predicted: int, support: int) -> Facts:
-    """As `sklearn.metrics.precision_recall_fscore_support` with zero_division=0."""
-    total = predicted + support
-    return {
-        "precision": right / predicted if predicted else 0.0,
-        "recall": right / support if support else 0.0,
-        "f1": 2 * right / total if total else 0.0,
-        "support": support,
-        "predicted": predicted,
-    }
+def _score(counts: EntityCounts) -> Facts:
+    ratios = {"precision": counts.precision, "recall": counts.recall, "f1": counts.f1}
+    return {**ratios, "support": counts.gold, "predicted": counts.predicted}
 
 
-def _most_confident(rows: Iterable[int], probabilities: Sequence[float]) -> list[int]:
+def _worst(rows: Iterable[int], badness: Any) -> list[int]:
     """Of equal ones the first."""
-    return heapq.nsmallest(NUM_WORST, rows, key=lambda row: -probabilities[row])
+    return sorted(rows, key=lambda row: -badness[row])[:NUM_WORST]
 
 
-def _wrong(gold: Sequence[Any], predicted: Sequence[Any], probabilities: Sequence[float]) -> list[int]:
-    return _most_confident((row for row in range(len(gold)) if gold[row] != predicted[row]), probabilities)
-
-
-def _hits(gold: Sequence[int], predicted: Sequence[int]) -> list[bool]:
-    return [a == b for a, b in zip(gold, predicted, strict=True)]
-
-
-def _texts(task: Task, example: TextExample) -> list[list[str]]:
-    """[name of the column, text] of an example's texts; a single text has no name."""
-    if example.text_pair is None:
-        return [["", clip(example.text)]]
-    names = [*task.text_columns, "text", "text"]
-    return [[names[0], clip(example.text)], [names[1], clip(example.text_pair)]]
-
-
-def clip(text: str, longest: int = LONGEST_INPUT) -> str:
+def clip(text: str, longest: int = 500) -> str:
     """Make a text one line; keep the complete words at the beginning of a longer one."""
     one_line = " ".join(text.split())
     if len(one_line) <= longest:
@@ -127,22 +102,48 @@ def clip(text: str, longest: int = LONGEST_INPUT) -> str:
 # Predictions by the form of the task: (task, labelled examples, their predictions) -> JSON values
 
 
+def _classified(
+    names: Sequence[str],
+    gold: Sequence[int],
+    predicted: Sequence[int],
+    probabilities: Sequence[float],
+    texts: Callable[[int], list[list[str]]],
+    class_text: Callable[[int, int], str],
+) -> Facts:
+    """What classes and choices have in common; `texts` shows a row, `class_text` what a class of it is called."""
+    hits = [a == b for a, b in zip(gold, predicted, strict=True)]
+    worst = []
+    for row in _worst((row for row, hit in enumerate(hits) if not hit), probabilities):
+        said, truth = class_text(row, predicted[row]), class_text(row, gold[row])
+        worst.append({"texts": texts(row), "said": said, "truth": truth, "probability": probabilities[row]})
+    return {**class_facts(names, gold, predicted), "calibration": calibration(probabilities, hits), "worst": worst}
+
+
+def _texts(task: Task, example: TextExample) -> list[list[str]]:
+    """[name of the column, text] of an example's texts; a single text has no name."""
+    if example.text_pair is None:
+        return [["", clip(example.text)]]
+    first, second, *_ = [*task.text_columns, "text", "text"]
+    return [[first, clip(example.text)], [second, clip(example.text_pair)]]
+
+
 def _single_label(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
-    number_of = {name: number for number, name in enumerate(task.labels)}
-    gold = [int(example.label) for example in examples]
-    predicted = [number_of[prediction.value] for prediction in predictions]
-    probabilities = [float(prediction.probabilities[prediction.value]) for prediction in predictions]
-    worst = [
-        {
-            "texts": _texts(task, examples[row]),
-            "said": task.labels[predicted[row]],
-            "truth": task.labels[gold[row]],
-            "probability": probabilities[row],
-        }
-        for row in _wrong(gold, predicted, probabilities)
-    ]
-    hits = calibration(probabilities, _hits(gold, predicted))
-    return {**class_facts(task.labels, gold, predicted), "calibration": hits, "worst": worst}
+    gold, predicted = [int(each.label) for each in examples], [task.labels.index(each.value) for each in predictions]
+    probabilities = [float(each.probabilities[each.value]) for each in predictions]
+    measured = task.labels, gold, predicted, probabilities
+    return _classified(*measured, lambda row: _texts(task, examples[row]), lambda _, number: task.labels[number])
+
+
+def _choices(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """Classes are the positions of the choices."""
+    gold, predicted = [int(each.label) for each in examples], [int(each.value) for each in predictions]
+    probabilities = [float(each.probabilities[number]) for each, number in zip(predictions, predicted, strict=True)]
+    names = [str(number + 1) for number in range(max(len(example.choices) for example in examples))]
+    return _classified(
+        *(names, gold, predicted, probabilities),
+        lambda row: [["context", clip(examples[row].context)]],
+        lambda row, number: clip(examples[row].choices[number]),
+    )
 
 
 def _multi_label(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
@@ -151,20 +152,19 @@ def _multi_label(task: Task, examples: Sequence[Any], predictions: Sequence[Any]
     gold = np.array([[number in example.label for number in range(len(task.labels))] for example in examples])
     predicted = probabilities >= 0.5
     distances = np.abs(probabilities - gold)
-    rows = np.flatnonzero((predicted != gold).any(axis=1)).tolist()
 
     def names(chosen: np.ndarray) -> str:
         return ", ".join(task.labels[number] for number in np.flatnonzero(chosen)) or "none"
 
     worst = []
-    for row in heapq.nlargest(NUM_WORST, rows, key=distances.max(axis=1).__getitem__):
+    for row in _worst(np.flatnonzero((predicted != gold).any(axis=1)).tolist(), distances.max(axis=1)):
         number = int(distances[row].argmax())
-        said = {"texts": _texts(task, examples[row]), "said": names(predicted[row]), "truth": names(gold[row])}
-        worst.append({**said, "about": task.labels[number], "probability": float(probabilities[row, number])})
+        error = {"texts": _texts(task, examples[row]), "said": names(predicted[row]), "truth": names(gold[row])}
+        worst.append({**error, "about": task.labels[number], "probability": float(probabilities[row, number])})
     counts = zip(*(each.sum(axis=0).tolist() for each in (predicted & gold, predicted, gold)), strict=True)
     return {
         "labels": list(task.labels),
-        "classes": [_score(*numbers) for numbers in counts],
+        "classes": [_score(EntityCounts(*numbers)) for numbers in counts],
         "calibration": calibration(probabilities.ravel(), gold.ravel()),
         "worst": worst,
     }
@@ -185,28 +185,9 @@ def _regression(task: Task, examples: Sequence[Any], predictions: Sequence[Any])
         "error_of_the_mean": float(np.abs(gold - gold.mean()).mean()),
         "worst": [
             {"texts": _texts(task, examples[row]), "said": f"{predicted[row]:.3f}", "truth": f"{gold[row]:.3f}"}
-            for row in heapq.nlargest(NUM_WORST, range(len(gold)), key=errors.__getitem__)
+            for row in _worst(range(len(gold)), errors)
         ],
     }
-
-
-def _choices(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
-    """Classes are the positions of the choices."""
-    gold = [int(example.label) for example in examples]
-    predicted = [int(prediction.value) for prediction in predictions]
-    probabilities = [float(each.probabilities[number]) for each, number in zip(predictions, predicted, strict=True)]
-    names = [str(number + 1) for number in range(max(len(example.choices) for example in examples))]
-    worst = [
-        {
-            "texts": [["context", clip(examples[row].context)]],
-            "said": clip(examples[row].choices[predicted[row]]),
-            "truth": clip(examples[row].choices[gold[row]]),
-            "probability": probabilities[row],
-        }
-        for row in _wrong(gold, predicted, probabilities)
-    ]
-    hits = calibration(probabilities, _hits(gold, predicted))
-    return {**class_facts(names, gold, predicted), "calibration": hits, "worst": worst}
 
 
 CONTEXT_LETTERS = 220  # of a paragraph around an answer
@@ -216,28 +197,25 @@ NUM_BARS = 10
 def _answers(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
     """A prediction's probability is its fraction among the best answers."""
     may_be_none = "squad_v2" in task.metrics
-    scores = [_answer_scores(*pair, may_be_none) for pair in zip(examples, predictions, strict=True)]
+    hits, f1 = [], []
+    for example, prediction in zip(examples, predictions, strict=True):
+        gold = {example.idx: [answer.text for answer in example.answers or ()]}
+        predicted = {example.idx: str(prediction.value)}
+        values = squad_v2_scores(gold, predicted) if may_be_none else squad_scores(gold, predicted)
+        hits.append(values["exact" if may_be_none else "exact_match"] == 100)
+        f1.append(values["f1"] / 100)
     probabilities = [float(prediction.probabilities) for prediction in predictions]
-    bars = Counter(min(int(f1 * NUM_BARS), NUM_BARS - 1) for _, f1 in scores)
-    wrong = _most_confident((row for row, (_, f1) in enumerate(scores) if f1 == 0), probabilities)
+    bars = Counter(min(int(value * NUM_BARS), NUM_BARS - 1) for value in f1)
+    wrong = _worst((row for row, value in enumerate(f1) if value == 0), probabilities)
     facts: Facts = {
         "f1_counts": [bars[number] for number in range(NUM_BARS)],
-        "calibration": calibration(probabilities, [exact == 1 for exact, _ in scores]),
+        "calibration": calibration(probabilities, hits),
         "worst": [_answer_error(examples[row], str(predictions[row].value), probabilities[row]) for row in wrong],
     }
     if may_be_none:
-        gold = [int(not example.answers) for example in examples]
-        predicted = [int(prediction.value == "") for prediction in predictions]
-        facts |= class_facts(["has an answer", "no answer"], gold, predicted)
+        truths, said = [int(not each.answers) for each in examples], [int(each.value == "") for each in predictions]
+        facts |= class_facts(["has an answer", "no answer"], truths, said)
     return facts
-
-
-def _answer_scores(example: QuestionExample, prediction: Prediction, may_be_none: bool) -> tuple[float, float]:
-    """Exact match and F1 of one question, 0 to 1."""
-    gold = {example.idx: [answer.text for answer in example.answers or ()]}
-    predicted = {example.idx: str(prediction.value)}
-    values = squad_v2_scores(gold, predicted) if may_be_none else squad_scores(gold, predicted)
-    return values["exact" if may_be_none else "exact_match"] / 100, values["f1"] / 100
 
 
 def _answer_error(example: QuestionExample, predicted: str, probability: float) -> Facts:
@@ -247,9 +225,9 @@ def _answer_error(example: QuestionExample, predicted: str, probability: float) 
         start, end = answers[0].answer_start, answers[0].answer_start + len(answers[0].text)
     else:
         start = end = max(context.find(predicted), 0) if predicted else 0
-    first, last = start - CONTEXT_LETTERS, end + CONTEXT_LETTERS
     # Complete words: from the first space on, up to the last one; a paragraph without any is cut where it falls.
-    first = 0 if first <= 0 else max(first, context.find(" ", first, start))
+    first, last = max(start - CONTEXT_LETTERS, 0), end + CONTEXT_LETTERS
+    first = max(first, context.find(" ", first, start)) if first else 0
     if last < len(context):
         space = context.rfind(" ", end, last)
         last = space if space > end else last
@@ -271,45 +249,33 @@ CONTEXT_WORDS = 14  # on each side of a wrong one
 
 def _tags(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
     """Of words; with the task's metric "entities" also of complete entities."""
+    gold = [[task.labels[number] for number in example.labels] for example in examples]
+    words = [
+        (row, word, *each)
+        for row, (names, prediction) in enumerate(zip(gold, predictions, strict=True))
+        for word, each in enumerate(zip(names, prediction.value, prediction.probabilities, strict=True))
+    ]
+    # One word of each sentence, the surest: the examples shall differ.
+    surest: dict[int, tuple[Any, ...]] = {}
+    for each in sorted((each for each in words if each[2] != each[3]), key=lambda each: -each[4]):
+        surest.setdefault(each[0], each)
+    worst = []
+    for row, word, truth, said, probability in list(surest.values())[:NUM_WORST]:
+        tokens, first, end = examples[row].tokens, max(0, word - CONTEXT_WORDS), word + 1 + CONTEXT_WORDS
+        before = ("... " if first else "") + clip(" ".join(tokens[first:word]))
+        after = clip(" ".join(tokens[word + 1 : end])) + (" ..." if end < len(tokens) else "")
+        error = {"before": before, "word": clip(tokens[word]), "after": after, "said": said, "truth": truth}
+        worst.append({**error, "probability": float(probability)})
+    _, _, truths, predicted, probabilities = zip(*words, strict=True)
     number_of = {name: number for number, name in enumerate(task.labels)}
-    gold = [number for example in examples for number in example.labels]
-    predicted = [number_of[name] for prediction in predictions for name in prediction.value]
-    probabilities = [value for prediction in predictions for value in prediction.probabilities]
-    surest: dict[int, tuple[float, int]] = {}  # one word of each sentence: the examples shall differ
-    for row, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
-        named = [task.labels[number] for number in example.labels]
-        words = [word for word, pair in enumerate(zip(named, prediction.value, strict=True)) if pair[0] != pair[1]]
-        if words:
-            word = max(words, key=prediction.probabilities.__getitem__)
-            surest[row] = (prediction.probabilities[word], word)
-    rows = heapq.nsmallest(NUM_WORST, surest, key=lambda row: (-surest[row][0], row))
-    facts = class_facts(task.labels, gold, predicted) | {
-        "words": len(gold),
-        "calibration": calibration(probabilities, _hits(gold, predicted)),
-        "worst": [_tag_error(task, examples[row], predictions[row], surest[row][1]) for row in rows],
-    }
+    facts = class_facts(task.labels, *([number_of[name] for name in names] for names in (truths, predicted)))
+    hits = [a == b for a, b in zip(truths, predicted, strict=True)]
+    facts |= {"words": len(words), "calibration": calibration(probabilities, hits), "worst": worst}
     if "entities" in task.metrics:
-        counts = count_entities(
-            [[task.labels[number] for number in example.labels] for example in examples],
-            [prediction.value for prediction in predictions],
-        )
-        facts["entities"] = [
-            {"type": name, **_score(each.correct, each.predicted, each.gold)}
-            for name, each in {**counts, "all": total_counts(counts)}.items()
-        ]
+        counts = count_entities(gold, [prediction.value for prediction in predictions])
+        every = {**counts, "all": total_counts(counts)}
+        facts["entities"] = [{"type": name, **_score(each)} for name, each in every.items()]
     return facts
-
-
-def _tag_error(task: Task, example: TaggedExample, prediction: Any, word: int) -> Facts:
-    first, end = max(0, word - CONTEXT_WORDS), word + 1 + CONTEXT_WORDS
-    return {
-        "before": ("... " if first else "") + clip(" ".join(example.tokens[first:word])),
-        "word": clip(example.tokens[word]),
-        "after": clip(" ".join(example.tokens[word + 1 : end])) + (" ..." if end < len(example.tokens) else ""),
-        "said": prediction.value[word],
-        "truth": task.labels[(example.labels or ())[word]],
-        "probability": float(prediction.probabilities[word]),
-    }
 
 
 # Fine-tuning
@@ -328,29 +294,28 @@ _GATHER = {
 
 def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
     """Gather what report.json holds from the predictions of the last evaluation; no model is run."""
-    trainer, task, args = run.trainer, run.task, run.trainer.args
+    trainer, task = run.trainer, run.task
     if not trainer.is_world_process_zero():
         return {}
+    splits = [
+        split_facts(task, name, each.split.name, each.split.examples, trainer.predictions)
+        for name, each in trainer.eval_splits.items()
+    ]
+    sizes = {"checkpoint": run.checkpoint, **_sizes(trainer, trainer.global_batch_size)}
+    return {"kind": "finetuning", "task": task.name, "form": _form_of(task), "run": sizes, "splits": splits}
+
+
+def _sizes(trainer: Any, global_batch: int) -> Facts:
+    args = trainer.args
     return {
-        "kind": "finetuning",
-        "task": task.name,
-        "form": form_of(task),
-        "run": {
-            "checkpoint": run.checkpoint,
-            "parameters": trainer.model.num_parameters(),
-            "global_train_batch_size": trainer.global_batch_size,
-            "processes": args.world_size,
-            "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
-        },
-        "splits": [
-            split_facts(task, name, each.split.name, each.split.examples, trainer.predictions)
-            for name, each in trainer.eval_splits.items()
-        ],
+        "parameters": trainer.model.num_parameters(),
+        "global_train_batch_size": global_batch,
+        "processes": args.world_size,
+        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
     }
 
 
-def form_of(task: Task) -> str:
-    """The task's problem type where it classifies texts, else its kind."""
+def _form_of(task: Task) -> str:
     return task.problem_type if task.kind == "sequence_classification" else task.kind
 
 
@@ -365,9 +330,8 @@ def split_facts(
     if name not in all_predictions or not examples:
         return facts | {"looked_at": 0}
     chosen, predictions = _evenly(len(examples), MOST_EXAMPLES), all_predictions[name]
-    gather = _GATHER[form_of(task)]
-    found = gather(task, [examples[number] for number in chosen], [predictions[number] for number in chosen])
-    return facts | {"looked_at": len(chosen), **found}
+    rows = [examples[number] for number in chosen], [predictions[number] for number in chosen]
+    return facts | {"looked_at": len(chosen), **_GATHER[_form_of(task)](task, *rows)}
 
 
 def _evenly(number: int, most: int) -> list[int]:
@@ -396,68 +360,59 @@ def look_at_pairs(
         before masking, `is_next`, the probability, and `truth`, whether it does follow.
     """
     model.eval()
-    inputs = {name: values.to(model.device) for name, values in batch.items()}
-    output = model(**inputs, return_full_logits=False)
+    output = model(**{name: values.to(model.device) for name, values in batch.items()}, return_full_logits=False)
     # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
     logits = output.prediction_logits.float()[:, : len(tokenizer)].cpu()
-    rows, positions = (batch["labels"] != IGNORE_INDEX).nonzero(as_tuple=True)
-    is_hidden = batch["input_ids"][rows, positions] == tokenizer.mask_token_id
+    masked, labels = batch["input_ids"], batch["labels"]
+    rows, positions = (labels != IGNORE_INDEX).nonzero(as_tuple=True)
+    is_hidden = masked[rows, positions] == tokenizer.mask_token_id
+
+    def segment(ids: torch.Tensor, row: int, number: int) -> tuple[list[int], list[str]]:
+        """Positions and pieces of the first (0) or second (1) text of a pair, without [CLS] and [SEP]."""
+        inside = (batch["token_type_ids"][row] == number) & (batch["attention_mask"][row] == 1)
+        pieces = tokenizer.convert_ids_to_tokens(ids[row].tolist())
+        ends = (tokenizer.cls_token, tokenizer.sep_token)
+        kept = [position for position in inside.nonzero()[:, 0].tolist() if pieces[position] not in ends]
+        return kept, [pieces[position] for position in kept]
+
     masks: list[Facts] = []
     verdicts: list[Facts] = []
-    for row in range(len(batch["input_ids"])):
+    for row in range(len(masked)):
         hidden = ((rows == row) & is_hidden).nonzero()[:, 0].tolist()
         if hidden and len(masks) < NUM_MASKS:
             number = hidden[len(hidden) // 2]  # the middle one
-            masks.append(_mask(tokenizer, batch, row, int(positions[number]), logits[number].softmax(-1)))
+            position, truth = int(positions[number]), int(labels[row, positions[number]])
+            kept, pieces = segment(masked, row, int(batch["token_type_ids"][row, position]))
+            masks.append(_mask(tokenizer, pieces, kept.index(position), truth, logits[number].softmax(-1)))
     if output.seq_relationship_logits is not None and "next_sentence_label" in batch:
         probabilities = output.seq_relationship_logits.float().softmax(-1)[:, 0].tolist()
-        labels = batch["next_sentence_label"].tolist()
-        of_label = [[row for row, label in enumerate(labels) if label == wanted] for wanted in (0, 1)]
+        truths = [label == 0 for label in batch["next_sentence_label"].tolist()]
+        of_label = [[row for row, truth in enumerate(truths) if truth == wanted] for wanted in (True, False)]
+        ids = torch.where(labels == IGNORE_INDEX, masked, labels)  # before masking
         for row in sorted(row for chosen in of_label for row in chosen[:NUM_VERDICTS_PER_LABEL]):
-            first, second = (_sentence(tokenizer, batch, row, segment) for segment in (0, 1))
-            verdict = {"first": first, "second": second, "is_next": probabilities[row], "truth": labels[row] == 0}
-            verdicts.append(verdict)
-    return {"pairs": len(batch["input_ids"]), "masks": masks, "verdicts": verdicts}
+            first, second = (pieces_as_words(segment(ids, row, number)[1]) for number in (0, 1))
+            # Of a long first text the end is kept, which the second continues.
+            texts = {"first": clip(first[::-1], LONGEST_TEXT)[::-1], "second": clip(second, LONGEST_TEXT)}
+            verdicts.append({**texts, "is_next": probabilities[row], "truth": truths[row]})
+    return {"pairs": len(masked), "masks": masks, "verdicts": verdicts}
 
 
 def _mask(
-    tokenizer: PreTrainedTokenizerBase,
-    batch: dict[str, torch.Tensor],
-    row: int,
-    position: int,
-    probabilities: torch.Tensor,
+    tokenizer: PreTrainedTokenizerBase, pieces: list[str], middle: int, truth: int, probabilities: torch.Tensor
 ) -> Facts:
-    truth = int(batch["labels"][row, position])
+    """The text around a [MASK], and the most likely pieces for it."""
+    first, last = max(middle - CONTEXT_PIECES, 0), middle + 1 + CONTEXT_PIECES
+    while 0 < first < middle and pieces[first].startswith("##"):  # it begins with a complete word
+        first += 1
     values, ids = probabilities.topk(min(TOP_K, len(probabilities)))
-    pieces = tokenizer.convert_ids_to_tokens(batch["input_ids"][row].tolist())
-    segments, length = batch["token_type_ids"][row].tolist(), int(batch["attention_mask"][row].sum())
-    ends = (tokenizer.cls_token, tokenizer.sep_token)
-    inside = [p for p in range(length) if segments[p] == segments[position] and pieces[p] not in ends]
-    before = [p for p in inside if position - CONTEXT_PIECES <= p < position]
-    while before and before[0] > inside[0] and pieces[before[0]].startswith("##"):  # it begins with a complete word
-        del before[0]
-    after = [p for p in inside if position < p <= position + CONTEXT_PIECES]
     return {
-        "before": ("... " if before and before[0] > inside[0] else "") + pieces_as_words([pieces[p] for p in before]),
-        "after": pieces_as_words([pieces[p] for p in after]) + (" ..." if after and after[-1] < inside[-1] else ""),
+        "before": ("... " if first else "") + pieces_as_words(pieces[first:middle]),
+        "after": pieces_as_words(pieces[middle + 1 : last]) + (" ..." if last < len(pieces) else ""),
         "truth": tokenizer.convert_ids_to_tokens(truth),
         "probability": float(probabilities[truth]),
         "rank": 1 + int((probabilities > probabilities[truth]).sum()),
         "guesses": list(zip(tokenizer.convert_ids_to_tokens(ids.tolist()), values.tolist(), strict=True)),
     }
-
-
-def _sentence(tokenizer: PreTrainedTokenizerBase, batch: dict[str, torch.Tensor], row: int, segment: int) -> str:
-    """A segment as it was before masking; of a long first one the end, which the second continues."""
-    ids = torch.where(batch["labels"][row] == IGNORE_INDEX, batch["input_ids"][row], batch["labels"][row])
-    kept = (batch["token_type_ids"][row] == segment) & (batch["attention_mask"][row] == 1)
-    pieces = tokenizer.convert_ids_to_tokens(ids[kept].tolist())
-    text = pieces_as_words([piece for piece in pieces if piece not in (tokenizer.cls_token, tokenizer.sep_token)])
-    if len(text) <= LONGEST_TEXT:
-        return text
-    if segment:
-        return f"{text[:LONGEST_TEXT].rpartition(' ')[0] or text[:LONGEST_TEXT]} ..."
-    return f"... {text[-LONGEST_TEXT:].partition(' ')[2] or text[-LONGEST_TEXT:]}"
 
 
 def pieces_as_words(pieces: Sequence[str]) -> str:
@@ -475,14 +430,8 @@ NUM_LENGTH_BARS = 16
 def describe_run(trainer: BertTrainer, data: PreTrainingData) -> Facts:
     """Sizes of a run, for the log and the report; before training, which changes the batch split with the phase."""
     args = trainer.args
-    return {
-        "parameters": trainer.model.num_parameters(),
-        "vocabulary": len(data.tokenizer),
-        "pairs_in_epoch_0": data.train.num_pairs(0),
-        "global_train_batch_size": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
-        "processes": args.world_size,
-        "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
-    }
+    sizes = _sizes(trainer, args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
+    return {**sizes, "vocabulary": len(data.tokenizer), "pairs_in_epoch_0": data.train.num_pairs(0)}
 
 
 def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description: Facts, results: Facts) -> Facts:
@@ -492,15 +441,13 @@ def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description:
     """
     held_out, dataset = None, trainer.eval_dataset
     if dataset is not None:
-        order = epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[
-            : min(EXAMPLE_PAIRS, trainer.max_eval_pairs or EXAMPLE_PAIRS)
-        ]
-        features = [dataset[(0, index)] for index in order.tolist()]
-        held_out = look_at_pairs(trainer.model, data.tokenizer, trainer.eval_collator(features))
+        number = min(EXAMPLE_PAIRS, trainer.max_eval_pairs or EXAMPLE_PAIRS)
+        order = epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:number]
+        batch = trainer.eval_collator([dataset[(0, index)] for index in order.tolist()])
+        held_out = look_at_pairs(trainer.model, data.tokenizer, batch)
     facts: Facts = {"kind": "pretraining", "run": description, "identity": dict(data.identity), "held_out": held_out}
     if trainer.is_world_process_zero():
-        steps = trainer.state.max_steps
-        parts = {"training": data.train, "held out": data.validation}
+        steps, parts = trainer.state.max_steps, {"training": data.train, "held out": data.validation}
         facts["remark"] = describe_progress(results, steps, steps, 0)
         facts["corpus"] = {name: _describe_part(part) for name, part in parts.items() if part is not None}
         facts["phases"] = [count_phase(trainer, part) for part in trainer.phases]
@@ -521,38 +468,32 @@ def count_phase(trainer: BertTrainer, part: TrainingPhase) -> Facts:
     phase, dataset = part.phase, part.train_dataset
     end = phase.end_step if phase.end_step > phase.first_step else trainer.state.max_steps
     end = min(end, trainer.state.global_step)  # what was trained on, also where something ended the run before
-    batch = phase.global_batch
-    micro, _ = trainer.args.split_batch(batch, phase.micro_batch)
-    samples = (end - phase.first_step) * batch
-    order = PreTrainingOrder(dataset, samples, trainer.args.seed)
-    chosen = list(_sampled_batches(samples, dataset.num_pairs(_last_epoch(dataset, samples)), micro))
+    micro, _ = trainer.args.split_batch(phase.global_batch, phase.micro_batch)
+    samples, longest = (end - phase.first_step) * phase.global_batch, int(dataset.max_seq_length)
+    order = EpochShuffle(dataset, samples, trainer.args.seed)
+    chosen = _sampled_batches(dataset, samples, micro)
     batches = (part.data_collator([dataset[key] for key in order.keys(begin, begin + micro)]) for begin in chosen)
     return {
         "steps": [phase.first_step, end],
-        "max_seq_length": int(dataset.max_seq_length),
-        "global_batch": batch,
+        "max_seq_length": longest,
+        "global_batch": phase.global_batch,
         "micro_batch": micro,
         "trained_pairs": samples,
         "sampled_batches": len(chosen),
-        "sampled_from": samples - (min(chosen) if chosen else 0),
-        **count_pairs(batches, int(dataset.max_seq_length), trainer.processing_class.mask_token_id),
+        "sampled_from": samples - (chosen[0] if chosen else 0),
+        **count_pairs(batches, longest, trainer.processing_class.mask_token_id),
     }
 
 
-def _last_epoch(dataset: Any, samples: int) -> int:
+def _sampled_batches(dataset: Any, samples: int, micro: int) -> list[int]:
+    """First samples of complete micro-batches, rising, at equal distances over the last pass over the data."""
     epoch, before = 0, dataset.num_pairs(0)
     while before < samples and dataset.num_pairs(epoch) > 0:
         epoch += 1
         before += dataset.num_pairs(epoch)
-    return epoch
-
-
-def _sampled_batches(samples: int, per_epoch: int, micro: int) -> Iterator[int]:
-    """First samples of complete micro-batches, rising, at equal distances over the last `per_epoch` samples."""
-    first, last = -(-max(samples - per_epoch, 0) // micro), samples // micro
-    number = min(max(SAMPLED_PAIRS // micro, 1), last - first)
-    for position in np.linspace(first, last - 1, max(number, 0)).round().astype(np.int64).tolist():
-        yield position * micro
+    first, last = -(-max(samples - dataset.num_pairs(epoch), 0) // micro), samples // micro
+    number = max(min(max(SAMPLED_PAIRS // micro, 1), last - first), 0)
+    return (np.linspace(first, last - 1, number).round().astype(np.int64) * micro).tolist()
 
 
 def count_pairs(batches: Iterable[dict[str, torch.Tensor]], longest: int, mask_id: int) -> Facts:
@@ -560,8 +501,7 @@ def count_pairs(batches: Iterable[dict[str, torch.Tensor]], longest: int, mask_i
     width = -(-longest // NUM_LENGTH_BARS)
     edges = [width * number for number in range(-(-longest // width) + 1)]
     lengths = np.zeros(len(edges) - 1, dtype=np.int64)
-    names = ("pairs", "positions", "tokens", "predicted", "masked", "kept", "next", "random_next")
-    sums = dict.fromkeys(names, 0)
+    sums = dict.fromkeys(("pairs", "positions", "tokens", "predicted", "masked", "kept", "next", "random_next"), 0)
     for batch in batches:
         tokens = batch["attention_mask"].sum(dim=1).numpy()
         # A pair of exactly an edge's length belongs to the bar that ends there.
@@ -572,7 +512,7 @@ def count_pairs(batches: Iterable[dict[str, torch.Tensor]], longest: int, mask_i
         sums["pairs"] += len(tokens)
         sums["positions"] += batch["input_ids"].numel()
         sums["tokens"] += int(tokens.sum())
-        sums["predicted"] += int(predicted.sum())
+        sums["predicted"] += len(right)
         sums["masked"] += int((seen == mask_id).sum())
         sums["kept"] += int((seen == right).sum())
         sums["next"] += int((is_random == 0).sum())
@@ -616,40 +556,22 @@ def read_run(folder: Path) -> RunFiles:
             "the report is written without what is in it"
         )
     task = read_task_file(folder / TASK_FILE) if (folder / TASK_FILE).is_file() else None
-    # A run that left no facts, or that another version made, is known by its results.
+    # A run that left no facts is known by its results.
     kind = facts.get("kind") or ("finetuning" if task is not None or "task" in results else "pretraining")
     settings = read_tree(folder / CONFIG_FILE)[0] if (folder / CONFIG_FILE).is_file() else {}
-    history = [line for line in state.get("log_history", []) if isinstance(line, dict)]
-    return RunFiles(name_of_run(folder), kind, results, history, facts, settings, task)
+    return RunFiles(run_name(folder), kind, results, state.get("log_history", []), facts, settings, task)
 
 
 def read_object(path: Path) -> Facts:
     """Read a JSON object; an empty one where there is no file."""
-    if not path.is_file():
-        return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: Facts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
         raise InputError(f"{path}: not valid JSON ({error}); it is damaged") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: no JSON object; it is damaged")
     return content
-
-
-@contextmanager
-def damage_as_one_line(what: object) -> Iterator[None]:
-    """Say in one line that the files of a run hold something else than a report is made of."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise InputError(f"{what}: its files cannot be read as a report ({reason}); are they damaged?") from error
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> Path:
     """Write report.json: strict JSON, numbers that are not finite as null."""
-    path = folder / FACTS_FILE
-    write_json(path, strict({"format": FORMAT, **facts}))
-    return path
+    write_json(folder / FACTS_FILE, strict({"format": FORMAT, **facts}))
+    return folder / FACTS_FILE

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_recipes.errors import saving
-from bert_recipes.reports.card import write_card_of_run
+from bert_recipes.reports.card import name_repository, write_card_of_run
 from bert_recipes.reports.facts import FACTS_FILE, write_facts
 from bert_recipes.reports.page import MARKDOWN_FILE, PAGE_FILE, write_report
 
@@ -41,25 +41,15 @@ def finish_run(
         names = ["all_results.json", *(file.name for file in (*files, *report, *write_card_of_run(folder)))]
         print(f"model, {', '.join(names)}: {folder}")  # noqa: T201
     trainer.trackers.finish()
+    if is_main and trainer.args.push_to_hub and trainer.args.hub_revision in (None, "main"):
+        name_repository(folder, str(trainer.args.hub_model_id))  # `make push` may have named another one meanwhile
     url = push()
     if url is not None and is_main:
         print(f"on the Hub: {url}")  # noqa: T201
 
 
 def report_run(folder: Path, gather: Callable[[], Mapping[str, Any]], *, is_main: bool) -> list[Path]:
-    """Leave report.json and the report in a run's folder.
-
-    Args:
-        folder: The run's output_dir, all other files written.
-        gather: Gives what report.json holds; called in every process.
-        is_main: Whether this process writes.
-    """
-    if is_main:
-        # Of a run that resumes, an older report would tell of another model. What cannot be deleted cannot be written either,
-        # which is said below.
-        with contextlib.suppress(OSError):
-            for name in (FACTS_FILE, MARKDOWN_FILE, PAGE_FILE):
-                (folder / name).unlink(missing_ok=True)
+    """Leave report.json and the report in a run's folder, all other files written; called in every process, `is_main` writes."""
 
     def write() -> list[Path]:
         facts = gather()
@@ -69,6 +59,10 @@ def report_run(folder: Path, gather: Callable[[], Mapping[str, Any]], *, is_main
             facts_file = write_facts(folder, facts)
         return [*write_report(folder), facts_file]
 
+    for name in (FACTS_FILE, MARKDOWN_FILE, PAGE_FILE) if is_main else ():
+        # Of a run that resumes, an older report would tell of another model. What cannot be deleted cannot be written either.
+        with contextlib.suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
     return _without_harm(folder, write)
 
 

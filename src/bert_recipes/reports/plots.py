@@ -47,31 +47,14 @@ WORTH_SEEING = 0.05
 _LIGHT = {name: light for name, (light, _) in COLORS.items()}
 _DASHED: dict[str, Any] = {"color": _LIGHT["grey"], "ls": (0, (4, 3)), "lw": 1.2}
 _STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": _LIGHT["line"],
-    "axes.labelcolor": _LIGHT["muted"],
-    "axes.titlecolor": _LIGHT["ink"],
-    "axes.titlesize": 11,
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.formatter.use_mathtext": False,
-    "axes.formatter.limits": (-4, 6),
-    "grid.color": _LIGHT["line"],
-    "grid.linewidth": 0.7,
-    "text.color": _LIGHT["ink"],
-    "text.usetex": False,
-    "xtick.color": _LIGHT["muted"],
-    "ytick.color": _LIGHT["muted"],
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "lines.linewidth": 1.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "svg.fonttype": "none",
-    "path.simplify_threshold": 0.3,
+    **{"font.size": 10, "axes.titlesize": 11, "legend.fontsize": 8.5, "lines.linewidth": 1.6, "grid.linewidth": 0.7},
+    **{"axes.facecolor": "none", "axes.grid": True, "axes.axisbelow": True, "axes.formatter.limits": (-4, 6)},
+    **{"xtick.major.size": 0, "ytick.major.size": 0, "svg.fonttype": "none", "path.simplify_threshold": 0.3},
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.formatter.use_mathtext", "text.usetex"), False),
+    **dict.fromkeys(("axes.titlecolor", "text.color"), _LIGHT["ink"]),
+    **dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), _LIGHT["muted"]),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), _LIGHT["line"]),
 }
 History = Sequence[Mapping[str, Any]]
 
@@ -81,7 +64,7 @@ History = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Line:
-    """A curve of finite points; `has_points` marks them, as those of an evaluation."""
+    """A curve; `has_points` marks its points, as those of an evaluation."""
 
     name: str
     steps: Sequence[float]
@@ -109,11 +92,7 @@ def series(history: History, name: str) -> tuple[list[float], list[float]]:
 
 def thin(steps: Sequence[float], values: Sequence[float], most: int = MOST_POINTS) -> tuple[list[float], list[float]]:
     """Take the points that are finite; of more than `most` the means of so many neighbours that no more are left."""
-    points = [
-        (step, value)
-        for step, value in zip(steps, values, strict=True)
-        if isinstance(value, int | float) and math.isfinite(value)
-    ]
+    points = [point for point in zip(steps, values, strict=True) if math.isfinite(point[1])]
     width = -(-len(points) // most) or 1
     groups = [points[start : start + width] for start in range(0, len(points), width)]
     steps, values = ([sum(point[axis] for point in group) / len(group) for group in groups] for axis in (0, 1))
@@ -144,108 +123,50 @@ def _panel(
 
 def pretraining_panels(history: History) -> list[Panel]:
     """Losses and accuracies with their baselines, learning rate and speed, as far as they were logged twice."""
-    return with_curves(
-        [
-            _panel(
-                history,
-                "Masked-LM loss",
-                "nats per token",
-                ("mlm_loss", "training", "sky"),
-                ("eval_mlm_loss", "held out", "blue"),
-                baseline=("eval_unigram_loss", "word frequencies alone"),
-            ),
-            _panel(
-                history,
-                "Next-sentence loss",
-                "nats per pair",
-                ("nsp_loss", "training", "sky"),
-                ("eval_nsp_loss", "held out", "blue"),
-            ),
-            _panel(
-                history,
-                "Held-out accuracy",
-                "fraction right",
-                ("eval_mlm_accuracy", "masked tokens", "blue"),
-                ("eval_nsp_accuracy", "next sentence", "orange"),
-                baseline=("eval_majority_accuracy", "next sentence: larger class"),
-                limits=(0, 1),
-            ),
-            *_speed_panels(history),
-        ]
+    masked, pairs = ("mlm_loss", "training", "sky"), ("nsp_loss", "training", "sky")
+    held_out, held_out_pairs = ("eval_mlm_loss", "held out", "blue"), ("eval_nsp_loss", "held out", "blue")
+    words, majority = (
+        ("eval_unigram_loss", "word frequencies alone"),
+        ("eval_majority_accuracy", "next sentence: larger class"),
     )
+    rights = ("eval_mlm_accuracy", "masked tokens", "blue"), ("eval_nsp_accuracy", "next sentence", "orange")
+    panels = [
+        _panel(history, "Masked-LM loss", "nats per token", masked, held_out, baseline=words),
+        _panel(history, "Next-sentence loss", "nats per pair", pairs, held_out_pairs),
+        _panel(history, "Held-out accuracy", "fraction right", *rights, baseline=majority, limits=(0, 1)),
+    ]
+    return with_curves(panels + _speed_panels(history))
 
 
 def finetuning_panels(history: History, metrics: Sequence[str]) -> list[Panel]:
     """Losses, the task's metrics (with `eval_`) as far as they were logged twice, learning rate and speed."""
-    others = [name for name in metrics if not name.endswith(("loss", "_thresh", "_total", "_number", "_seconds"))]
-    measured = [name for name in others if len(series(history, name)[0]) > 1][:4]
     losses = [name for name in metrics if name.endswith("loss")]
-    return with_curves(
-        [
-            _panel(history, "Loss", "", ("loss", "training", "sky"), *_colored(losses)),
-            _panel(history, "Metrics on the validation data", "", *_colored(measured)),
-            *_speed_panels(history),
-        ]
-    )
+    others = [name for name in metrics if not name.endswith(("loss", "_thresh", "_total", "_number"))]
+    measured = [name for name in others if len(series(history, name)[0]) > 1][:4]
 
+    def colored(names: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+        for name, color in zip(names, itertools.cycle(SERIES[:4]), strict=False):
+            words = name.removeprefix("eval_").replace("_", " ")
+            yield name, "validation" if words == "loss" else words, color
 
-def _colored(names: Sequence[str]) -> list[tuple[str, str, str]]:
-    words = [name.removeprefix("eval_").replace("_", " ") for name in names]
-    words = ["validation" if word == "loss" else word for word in words]
-    return list(zip(names, words, itertools.cycle(SERIES[:4]), strict=False))
+    panels = [
+        _panel(history, "Loss", "", ("loss", "training", "sky"), *colored(losses)),
+        _panel(history, "Metrics on the validation data", "", *colored(measured)),
+    ]
+    return with_curves(panels + _speed_panels(history))
 
 
 def _speed_panels(history: History) -> list[Panel]:
-    waits = max(series(history, "data_wait_share")[1], default=0.0) > WORTH_SEEING
-    speed, up = ("tokens_per_second", "all processes", "blue"), (0, None)
-    unit = "fraction of the machine's own rate"
-    return [
+    speed, mfu = ("tokens_per_second", "all processes", "blue"), ("mfu", "MFU", "blue")
+    panels = [
         _panel(history, "Learning rate", "", ("learning_rate", "learning rate", "blue")),
-        _panel(history, "Throughput", "tokens per second, no pads", speed, limits=up),
-        _panel(history, "Model FLOPs utilisation", unit, ("mfu", "MFU", "blue"), limits=up),
-        _panel(
-            history if waits else (),
-            "Waiting for data",
-            "fraction of the time",
-            ("data_wait_share", "waiting", "orange"),
-            limits=(0, 1),
-        ),
+        _panel(history, "Throughput", "tokens per second, no pads", speed, limits=(0, None)),
+        _panel(history, "Model FLOPs utilisation", "fraction of the machine's own rate", mfu, limits=(0, None)),
     ]
-
-
-# Plots of a page: dicts that the template shows
-
-
-def plot(title: str, svg: str, *keys: tuple[str, str, str], note: str = "") -> dict[str, Any]:
-    """A drawing with its title, its legend of (name, colour, "line", "dash" or "dots"), and a line below it."""
-    drawing = svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)
-    return {"title": title, "svg": Markup(drawing), "keys": keys, "note": note}
-
-
-def panel_plot(panel: Panel) -> dict[str, Any]:
-    """A plot of curves, its legend beside it."""
-    keys = [(line.name, line.color, "line") for line in panel.lines]
-    keys += [(f"{name}: {value:.3g}", "grey", "dash") for name, value in panel.baselines]
-    width = -(-max((len(line.steps) for line in panel.lines), default=0) // MOST_POINTS)
-    note = f"of more than {MOST_POINTS} logged lines, means of {width} are drawn" if width > 1 else ""
-    return plot(panel.title, _svg(panel.title, lambda axis: _draw_lines(axis, panel)), *keys, note=note)
-
-
-def panels_png(panels: Sequence[Panel]) -> bytes:
-    """Plots of curves beside each other, with titles and legends."""
-
-    def draw(figure: Any) -> None:
-        if not panels:
-            figure.text(0.5, 0.5, "nothing was logged twice", ha="center")
-            return
-        for axis, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            _draw_lines(axis, panel)
-            axis.set_title(panel.title)
-            if axis.get_legend_handles_labels()[0]:
-                for text in axis.legend().get_texts():
-                    text.set_parse_math(False)
-
-    return _png((4.8 * max(len(panels), 1), 3.9), draw)
+    if max(series(history, "data_wait_share")[1], default=0.0) > WORTH_SEEING:
+        waiting = ("data_wait_share", "waiting", "orange")
+        panels.append(_panel(history, "Waiting for data", "fraction of the time", waiting, limits=(0, 1)))
+    return panels
 
 
 def _draw_lines(axis: Any, panel: Panel) -> None:
@@ -267,43 +188,67 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
 
 def _plain_thousands(axis: Any) -> None:
     """1,000 instead of 1000."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.set_major_formatter("{x:,.0f}")
 
 
-def histogram(edges: Sequence[float], counts: Sequence[int], *, x_label: str, y_label: str) -> str:
-    """Bars between edges, one more edge than counts, as SVG."""
+# Plots of a page: dicts that the template shows
+
+
+def _plot(
+    title: str, draw: Callable[[Any], None], *keys: tuple[str, str, str], note: str = "", size: Any = PANEL
+) -> dict[str, Any]:
+    """A drawing with its title, its legend of (name, colour, "line", "dash" or "dots"), and a line below it."""
+    svg = _svg(title, draw, size).replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)
+    return {"title": title, "svg": Markup(svg), "keys": keys, "note": note}
+
+
+def panel_plot(panel: Panel) -> dict[str, Any]:
+    """A plot of curves, its legend beside it."""
+    keys = [(line.name, line.color, "line") for line in panel.lines]
+    keys += [(f"{name}: {value:.3g}", "grey", "dash") for name, value in panel.baselines]
+    width = -(-max((len(line.steps) for line in panel.lines), default=0) // MOST_POINTS)
+    note = f"of more than {MOST_POINTS} logged lines, means of {width} are drawn" if width > 1 else ""
+    return _plot(panel.title, lambda axis: _draw_lines(axis, panel), *keys, note=note)
+
+
+def histogram(
+    title: str, edges: Sequence[float], counts: Sequence[int], *, x_label: str, y_label: str
+) -> dict[str, Any]:
+    """Bars between edges, one more edge than counts."""
 
     def draw(axis: Any) -> None:
-        pairs = list(itertools.pairwise(edges))
-        widths, middles = [0.92 * (high - low) for low, high in pairs], [(low + high) / 2 for low, high in pairs]
-        axis.bar(middles, counts, width=widths, color=_LIGHT["blue"])
+        widths = [0.92 * (high - low) for low, high in itertools.pairwise(edges)]
+        axis.bar([(low + high) / 2 for low, high in itertools.pairwise(edges)], counts, widths, color=_LIGHT["blue"])
         axis.set(xlabel=x_label, ylabel=y_label)
         axis.grid(visible=False, axis="x")
 
-    return _svg(x_label, draw)
+    return _plot(title, draw, (y_label, "blue", "line"))
 
 
-def reliability(bins: Sequence[Mapping[str, Any]]) -> str:
-    """Accuracy over confidence, a bar for each bin that holds anything, as SVG; the diagonal is what would be right."""
+def reliability(bins: Sequence[Mapping[str, Any]], error: float) -> dict[str, Any]:
+    """Accuracy over confidence, a bar for each bin that holds anything; the diagonal is what would be right."""
+    kept = [(number, each) for number, each in enumerate(bins) if each["count"]]
 
     def draw(axis: Any) -> None:
-        kept = [(number, each) for number, each in enumerate(bins) if each["count"]]
-        middles = [(number + 0.5) / len(bins) for number, _ in kept]
         accuracies = [each["accuracy"] for _, each in kept]
         axis.plot([0, 1], [0, 1], **_DASHED)
+        middles = [(number + 0.5) / len(bins) for number, _ in kept]
         axis.bar(middles, accuracies, width=0.9 / len(bins), color=_LIGHT["sky"])
         axis.plot([each["confidence"] for _, each in kept], accuracies, "o", ms=4, color=_LIGHT["blue"])
         axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="probability that the model gave", ylabel="fraction right")
         axis.set_yticks([0.2, 0.4, 0.6, 0.8, 1.0])  # the horizontal axis has the 0 of both
 
-    return _svg("reliability", draw)
+    total = sum(each["count"] for each in bins)
+    keys = [("right as often as that", "blue", "dots"), ("what would be right", "grey", "dash")]
+    note = f"dot: mean probability of the bin, fraction right; {total:,} predictions"
+    return _plot(f"Reliability: expected calibration error {error:.3f}", draw, *keys, note=note)
 
 
-def scatter(truths: Sequence[float], predictions: Sequence[float]) -> str:
-    """Predicted over right numbers, with the diagonal, as SVG."""
+def scatter(truths: Sequence[float], predictions: Sequence[float]) -> dict[str, Any]:
+    """Predicted over right numbers, with the diagonal."""
 
     def draw(axis: Any) -> None:
         ends = [min(*truths, *predictions), max(*truths, *predictions)]
@@ -311,51 +256,53 @@ def scatter(truths: Sequence[float], predictions: Sequence[float]) -> str:
         axis.plot(truths, predictions, "o", ms=2.5, color=_LIGHT["blue"])
         axis.set(xlabel="right", ylabel="predicted")
 
-    return _svg("predicted over right", draw)
+    note = f"{len(truths):,} examples; on the dashed line right and predicted are equal"
+    return _plot("Predicted over right", draw, ("example", "blue", "dots"), note=note)
 
 
-@dataclass(frozen=True)
-class Dots:
-    """A row of a sweep's plot: the runs of a combination, their median, and whether it is the best."""
+def sweep_plots(
+    names: Sequence[str], combinations: Sequence[Mapping[str, Any]], best: int, metric: str, varied: str
+) -> tuple[dict[str, Any], bytes]:
+    """Every run of a sweep as a point, every median as a bar, a row for each combination: for the page, and as PNG.
 
-    name: str
-    values: tuple[float, ...]
-    median: float
-    is_best: bool
+    A run that diverged has the value None and no point.
+    """
 
+    def draw(axis: Any) -> None:
+        for row, each in enumerate(combinations):
+            color = _LIGHT["orange" if row == best else "blue"]
+            values = [run["value"] for run in each["runs"] if run["value"] is not None]
+            axis.plot(values, [row] * len(values), "o", color=color, ms=5)
+            if each["median"] is not None:
+                axis.plot([each["median"]], [row], "|", color=color, ms=16, mew=2.5)
+        for tick in axis.set_yticks(range(len(names)), names):
+            tick.label1.set_parse_math(False)  # a dollar begins no formula
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        label = f"{metric}, development set (points: runs, bars: medians, orange: the greatest)"
+        axis.set_xlabel(label, parse_math=False)
+        axis.grid(visible=False, axis="y")
 
-def dots_svg(rows: Sequence[Dots], x_label: str) -> str:
-    """Every run as a point, every median as a bar, a row for each combination."""
-    return _svg(x_label, lambda axis: _draw_dots(axis, rows, x_label), size=(7.4, 0.9 + 0.27 * len(rows)))
-
-
-def dots_png(rows: Sequence[Dots], x_label: str, title: str) -> bytes:
-    """The same with a title."""
-
-    def draw(figure: Any) -> None:
-        axis = figure.subplots()
-        _draw_dots(axis, rows, x_label)
-        axis.set_title(title, loc="left", fontsize="medium", parse_math=False)
-
-    return _png((8, 1.4 + 0.32 * len(rows)), draw)
-
-
-def _draw_dots(axis: Any, rows: Sequence[Dots], x_label: str) -> None:
-    for number, row in enumerate(rows):
-        finite = [value for value in row.values if math.isfinite(value)]
-        color = _LIGHT["orange" if row.is_best else "blue"]
-        axis.plot(finite, [number] * len(finite), "o", color=color, ms=5)
-        if math.isfinite(row.median):
-            axis.plot([row.median], [number], "|", color=color, ms=16, mew=2.5)
-    axis.yaxis.set_ticks(range(len(rows)), [row.name for row in rows])
-    for label in axis.yaxis.get_ticklabels():
-        label.set_parse_math(False)  # a dollar begins no formula
-    axis.set_ylim(len(rows) - 0.5, -0.5)
-    axis.set_xlabel(x_label, parse_math=False)
-    axis.grid(visible=False, axis="y")
+    plot = _plot(f"{metric} by {varied}", draw, size=(7.4, 0.9 + 0.27 * len(names)))
+    return plot, _png((8, 0.9 + 0.32 * len(names)), lambda figure: draw(figure.subplots()))
 
 
 # From a drawing to a file
+
+
+def panels_png(panels: Sequence[Panel]) -> bytes:
+    """Plots of curves beside each other, with titles and legends."""
+
+    def draw(figure: Any) -> None:
+        if not panels:
+            figure.text(0.5, 0.5, "nothing was logged twice", ha="center")
+            return
+        for axis, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            _draw_lines(axis, panel)
+            axis.set_title(panel.title)
+            for text in axis.legend().get_texts():
+                text.set_parse_math(False)
+
+    return _png((4.8 * max(len(panels), 1), 3.9), draw)
 
 
 @contextmanager
@@ -387,7 +334,7 @@ _UNUSED = re.compile(
 _SIZE = re.compile(r' (?:width|height)="[^"]*"')
 
 
-def _svg(name: str, draw: Callable[[Any], None], size: tuple[float, float] = PANEL) -> str:
+def _svg(name: str, draw: Callable[[Any], None], size: tuple[float, float]) -> str:
     """Draw as part of a page: as wide as there is room, colours by variables, the page's own font."""
     file = io.StringIO()
     with _figure(size, name) as figure:

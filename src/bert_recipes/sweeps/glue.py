@@ -10,13 +10,12 @@ import shlex
 import statistics
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_recipes.checkpointing import SWEEP_FILE
 from bert_recipes.errors import InputError, saving
-from bert_recipes.files import strict, write_json, written_aside
+from bert_recipes.files import atomic_write, strict, write_json
 from bert_recipes.sweeps.sweep import figure_of, read_results
 from bert_recipes.tasks.rows import get_task
 from bert_recipes.tasks.task import Task
@@ -45,51 +44,10 @@ COLUMNS = (
     ("RTE", "rte", "accuracy", "validation"),
 )
 # Measured and shown, but not in the mean.
-EXTRA_COLUMNS = (("WNLI", "wnli", "accuracy", "validation"),)
+EXTRA = (("WNLI", "wnli", "accuracy", "validation"),)
 
 
 # The table
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One column of the table, as glue.json has it.
-
-    Attributes:
-        dev: Median over the seeds in percent; None where the task was not run, NaN where its runs diverged.
-        std: Sample standard deviation over the seeds in percent; None for one seed.
-        is_partial: Whether it was measured on other rows than the published split's.
-        test_paper: The paper's test value in percent, BERT-base; None for WNLI.
-    """
-
-    title: str
-    figure: str
-    dev: float | None
-    std: float | None
-    seeds: int
-    dev_rows: int | None
-    dev_rows_published: int | None
-    is_partial: bool
-    train_rows: int | None
-    train_rows_published: int | None
-    test_paper: float | None
-
-
-class GlueTable(NamedTuple):
-    """The paper's nine columns in its order, and those that are not in the mean."""
-
-    cells: list[Cell]
-    extra: list[Cell]
-
-    @property
-    def mean(self) -> float | None:
-        """Mean of the nine columns, MNLI-m and -mm apart; None while one is missing."""
-        return table_mean([cell.dev for cell in self.cells])
-
-    @property
-    def paper_mean(self) -> float | None:
-        """The same of the paper's values: 79.6."""
-        return table_mean([cell.test_paper for cell in self.cells])
 
 
 def table_mean(values: Sequence[float | None]) -> float | None:
@@ -112,14 +70,20 @@ def read_runs(folder: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     return [results for results in found if results is not None]
 
 
-def make_table(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> GlueTable:
-    """Put all_results.json of each task's seeds into the columns; missing tasks leave their cell and the mean empty."""
-    return GlueTable(
-        *([_make_cell(*column, runs.get(column[1], ())) for column in each] for each in (COLUMNS, EXTRA_COLUMNS))
-    )
+def make_table(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Put all_results.json of each task's seeds into the columns, as glue.json has them; percent, NaN where a run diverged."""
+    columns, extra = ([_make_cell(*column, runs.get(column[1], ())) for column in each] for each in (COLUMNS, EXTRA))
+    return {
+        "columns": columns,
+        "mean_dev": table_mean([cell["dev"] for cell in columns]),
+        "mean_test_paper": table_mean([cell["test_paper"] for cell in columns]),
+        "not_in_the_mean": extra,
+    }
 
 
-def _make_cell(title: str, task_name: str, figure: str, split: str, runs: Sequence[Mapping[str, Any]]) -> Cell:
+def _make_cell(
+    title: str, task_name: str, figure: str, split: str, runs: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     task = get_task(task_name)
     found = [run[f"eval_{figure}"] for run in runs if f"eval_{figure}" in run]
     # Null: a metric that is not defined.
@@ -128,60 +92,66 @@ def _make_cell(title: str, task_name: str, figure: str, split: str, runs: Sequen
     rows, train = splits.get(split, {}), splits.get(task.train_split, {})
     dev_rows, published = rows.get("examples"), rows.get("published", task.published_rows.get(split))
     diverged = any(map(math.isnan, values))
-    return Cell(
-        title=title,
-        figure=figure,
-        dev=(math.nan if diverged else statistics.median(values)) if values else None,
-        std=statistics.stdev(values) if len(values) > 1 and not diverged else None,
-        seeds=len(values),
-        dev_rows=dev_rows,
-        dev_rows_published=published,
-        is_partial=dev_rows is not None and published is not None and dev_rows != published,
-        train_rows=train.get("examples"),
-        train_rows_published=train.get("published", task.published_rows.get(task.train_split)),
-        test_paper=task.paper_test.get(figure),
-    )
+    return {
+        "title": title,
+        "figure": figure,
+        "dev": (math.nan if diverged else statistics.median(values)) if values else None,
+        "std": statistics.stdev(values) if len(values) > 1 and not diverged else None,
+        "seeds": len(values),
+        "dev_rows": dev_rows,
+        "dev_rows_published": published,
+        # Measured on other rows than the published split's.
+        "is_partial": dev_rows is not None and published is not None and dev_rows != published,
+        "train_rows": train.get("examples"),
+        "train_rows_published": train.get("published", task.published_rows.get(task.train_split)),
+        "test_paper": task.paper_test.get(figure),
+    }
 
 
-def format_table(table: GlueTable) -> str:
+def format_table(table: Mapping[str, Any]) -> str:
     """The table as Markdown; what is partial is named under it."""
-    partial = [cell for cell in (*table.cells, *table.extra) if cell.is_partial]
-    mark = "*" if any(cell.is_partial for cell in table.cells) else ""
-    mean = "" if table.mean is None else "diverged" if math.isnan(table.mean) else f"{table.mean:.1f}{mark}"
-    paper = _one(table.paper_mean)
+    columns, extra = table["columns"], table["not_in_the_mean"]
+    mean, paper = _percent(table["mean_dev"]), _percent(table["mean_test_paper"])
+    mark = "*" * any(cell["is_partial"] for cell in columns)
     lines = [
         "| task | figure | dev | std | seeds | dev rows | train rows | test (paper) |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *map(_format_cell, table.cells),
-        f"| **mean** | of the nine | **{mean}** | | | | | **{paper}** |"
+        *map(_format_cell, columns),
+        f"| **mean** | of the nine | **{mean}{mark}** | | | | | **{paper}** |"
         if mean
         else f"| mean | | | | | | | {paper} |",
-        *map(_format_cell, table.extra),
+        *map(_format_cell, extra),
         "",
         "dev: development set, percent, the median where there are several seeds. test (paper): hidden test set, "
         "BERT-base, Devlin et al. 2019, Table 1. WNLI is not in the mean, as in the paper.",
     ]
+    partial = [
+        f"{cell['title']} ({cell['dev_rows']:,} rows, published {cell['dev_rows_published']:,})"
+        for cell in (*columns, *extra)
+        if cell["is_partial"]
+    ]
     if partial:
-        names = [f"{cell.title} ({cell.dev_rows:,} rows, published {cell.dev_rows_published:,})" for cell in partial]
         text = "\\* not the published development set, so not to be put beside published figures: "
-        lines += ["", f"{text}{', '.join(names)}."]
-    missing = [cell.title for cell in table.cells if cell.dev is None]
+        lines += ["", f"{text}{', '.join(partial)}."]
+    missing = [cell["title"] for cell in columns if cell["dev"] is None]
     if missing:
         lines += ["", f"No mean: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing."]
     return "\n".join(lines) + "\n"
 
 
-def _format_cell(cell: Cell) -> str:
-    words = {"f1": "F1", "matthews_correlation": "Matthews", "spearmanr": "Spearman"}.get(cell.figure, "accuracy")
-    if cell.dev is None:
-        return f"| {cell.title} | {words} | | | | | | {_one(cell.test_paper)} |"
-    dev = "diverged" if math.isnan(cell.dev) else f"{cell.dev:.1f}" + ("*" if cell.is_partial else "")
-    rows = _rows(cell.dev_rows, cell.dev_rows_published), _rows(cell.train_rows, cell.train_rows_published)
-    return f"| {cell.title} | {words} | {dev} | {_one(cell.std)} | {cell.seeds} | {' | '.join(rows)} | {_one(cell.test_paper)} |"
+def _format_cell(cell: Mapping[str, Any]) -> str:
+    names = {"f1": "F1", "matthews_correlation": "Matthews", "spearmanr": "Spearman"}
+    start = [cell["title"], names.get(cell["figure"], "accuracy")]
+    if cell["dev"] is None:
+        return f"| {' | '.join(start)} | | | | | | {_percent(cell['test_paper'])} |"
+    dev = _percent(cell["dev"]) + "*" * cell["is_partial"]
+    rows = [_rows(cell[name], cell[f"{name}_published"]) for name in ("dev_rows", "train_rows")]
+    parts = [*start, dev, _percent(cell["std"]), str(cell["seeds"]), *rows, _percent(cell["test_paper"])]
+    return f"| {' | '.join(parts)} |"
 
 
-def _one(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+def _percent(value: float | None) -> str:
+    return "" if value is None else "diverged" if math.isnan(value) else f"{value:.1f}"
 
 
 def _rows(rows: int | None, published: int | None) -> str:
@@ -190,25 +160,12 @@ def _rows(rows: int | None, published: int | None) -> str:
     return f"{rows:,}" if published in (None, rows) else f"{rows:,} of {published:,}"
 
 
-def table_as_json(table: GlueTable) -> dict[str, Any]:
-    """The table as strict JSON; what is missing or not finite is null."""
-    content: dict[str, Any] = strict(
-        {
-            "columns": [asdict(cell) for cell in table.cells],
-            "mean_dev": table.mean,
-            "mean_test_paper": table.paper_mean,
-            "not_in_the_mean": [asdict(cell) for cell in table.extra],
-        }
-    )
-    return content
-
-
 def write_table(folder: Path, runs: Mapping[str, Sequence[Mapping[str, Any]]], settings: Mapping[str, Any]) -> str:
     """Write glue.md and glue.json, with the settings that all runs share; return the table as Markdown."""
     table = make_table(runs)
     text = format_table(table)
     machine = next((run.get("machine") for found in runs.values() for run in found), None)
-    write_json(folder / "glue.json", table_as_json(table) | {"settings": dict(settings), "machine": machine})
+    write_json(folder / "glue.json", strict(table | {"settings": settings, "machine": machine}))
     flags = shlex.join(settings.get("flags", ())) or "none"
     # Several only where a default changed between the runs.
     models = sorted({str(run["model"]) for found in runs.values() for run in found if "model" in run})
@@ -240,7 +197,7 @@ def find_runs(folders: Sequence[Path]) -> dict[str, Path]:
         if not runs:
             raise InputError(f"{folder}: no finished run of recipes/finetune.py here; give runs or folders of runs")
         for run in runs:
-            name = _task_name(run)
+            name = (read_results(run) or {})["task"]
             if name not in SUBMITTED_TASKS:
                 raise InputError(f"{run}: task '{name}' is none of GLUE's; leave it out")
             if name in found and found[name].resolve() != run.resolve():
@@ -250,27 +207,23 @@ def find_runs(folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def _runs_below(folder: Path) -> Iterator[Path]:
-    if read_results(folder) is not None:
-        yield folder
-    elif read_results(folder / "best") is not None:
-        yield folder / "best"
-    else:
-        seeds = [path for path in sorted(folder.glob("seed-*")) if read_results(path) is not None]
-        if seeds:
-            yield max(seeds, key=_dev_value)
-        elif folder.is_dir():
-            for path in sorted(folder.iterdir()):
-                if path.is_dir() and not path.name.startswith("."):
-                    yield from _runs_below(path)
+    for run in (folder, folder / "best"):
+        if read_results(run) is not None:
+            yield run
+            return
+    seeds = [path for path in sorted(folder.glob("seed-*")) if read_results(path) is not None]
+    if seeds:
+        yield max(seeds, key=_dev_value)
+    elif folder.is_dir():
+        for path in sorted(folder.iterdir()):
+            if path.is_dir() and not path.name.startswith("."):
+                yield from _runs_below(path)
 
 
 def _dev_value(run: Path) -> float:
-    value = figure_of(read_results(run) or {}, f"eval_{get_task(_task_name(run)).best_metric}")
+    results = read_results(run) or {}
+    value = figure_of(results, f"eval_{get_task(results['task']).best_metric}")
     return -math.inf if value is None or math.isnan(value) else value
-
-
-def _task_name(run: Path) -> str:
-    return str((read_results(run) or {}).get("task"))
 
 
 def plan_files(runs: Mapping[str, Path]) -> list[SubmissionFile]:
@@ -279,8 +232,7 @@ def plan_files(runs: Mapping[str, Path]) -> list[SubmissionFile]:
     for name in SUBMITTED_TASKS:
         task, run = get_task(name), runs.get(PREDICTED_BY.get(name, name))
         for split, file_name in task.submission_files.items():
-            stem = name if name in PREDICTED_BY else split
-            source = None if run is None else run / f"predictions_{stem}.jsonl"
+            source = None if run is None else run / f"predictions_{name if name in PREDICTED_BY else split}.jsonl"
             files.append(SubmissionFile(file_name, task, task.published_rows[split], source))
     return sorted(files, key=lambda file: file.name)
 
@@ -309,7 +261,7 @@ def write_submission(path: Path, runs: Mapping[str, Path], *, fill_missing: bool
         origin = "FILLED with one constant: no predictions" if file in missing else f"from {file.source}"
         clipped = f", {num_clipped:,} scores moved into the range of the labels" if num_clipped else ""
         made_of[file.name] = f"{file.num_rows:,} rows, {origin}{clipped}"
-    with saving(path), written_aside(path) as staging, zipfile.ZipFile(staging, "w") as archive:
+    with saving(path), atomic_write(path) as staging, zipfile.ZipFile(staging, "w") as archive:
         for name, text in texts.items():
             entry = zipfile.ZipInfo(name, _DATE)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
@@ -325,45 +277,44 @@ def render(file: SubmissionFile) -> tuple[str, int]:
         The text, and how many scores lay outside of the task's range and were moved to its end (STS-B: 0 to 5, as the
         formatters of GLUE's authors do).
     """
-    task = file.task
     if file.source is None:
-        default = 0.0 if task.problem_type == "regression" else task.labels[0]
-        rows = [_value(task, default, task.name)] * file.num_rows
+        values = [0.0 if file.task.problem_type == "regression" else file.task.labels[0]] * file.num_rows
     else:
-        rows = [_read_row(file, number, line) for number, line in enumerate(file.source.read_bytes().splitlines())]
+        lines = file.source.read_bytes().splitlines()
+        values = [_read_prediction(line, number, file.source) for number, line in enumerate(lines)]
+    rows = [_format_value(file, number, value) for number, value in enumerate(values)]
     if len(rows) != file.num_rows:
         raise InputError(
             f"{file.source}: {len(rows)} predictions; {file.name} needs the published test split's {file.num_rows}: "
             "predict all of it (--do_predict true, no --max_predict_examples)"
         )
-    lines = [f"{number}\t{text}\n" for number, (text, _) in enumerate(rows)]
-    return "".join(["index\tprediction\n", *lines]), sum(is_clipped for _, is_clipped in rows)
+    lines_out = [f"{number}\t{text}\n" for number, (text, _) in enumerate(rows)]
+    return "".join(["index\tprediction\n", *lines_out]), sum(is_clipped for _, is_clipped in rows)
 
 
-def _read_row(file: SubmissionFile, number: int, line: bytes) -> tuple[str, bool]:
-    where = f"{file.source}, line {number + 1}"
+def _read_prediction(line: bytes, number: int, source: Path) -> Any:
+    where = f"{source}, line {number + 1}"
     try:
-        row = json.loads(line.decode("utf-8"))
+        row = json.loads(line)
         idx, prediction = row["idx"], row["prediction"]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: not UTF-8 (byte 0x{line[error.start]:02x}); predict again") from error
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{where}: expected an object with idx and prediction ({error!r}); predict again") from error
     if type(idx) is not int or idx != number:
         raise InputError(
             f"{where}: idx is {idx!r}, expected {number}: a row is missing, twice or out of order; predict again"
         )
-    return _value(file.task, prediction, where)
+    return prediction
 
 
-def _value(task: Task, prediction: Any, where: str) -> tuple[str, bool]:
+def _format_value(file: SubmissionFile, number: int, value: Any) -> tuple[str, bool]:
     """A prediction as it stands in the TSV, and whether it was moved into the range."""
+    task, where = file.task, f"{file.source}, line {number + 1}"
     if task.problem_type == "regression":
-        if isinstance(prediction, bool) or not isinstance(prediction, int | float) or not math.isfinite(prediction):
-            raise InputError(f"{where}: the score is {prediction!r}; allowed: a finite number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InputError(f"{where}: the score is {value!r}; allowed: a finite number")
         least, greatest = task.label_range or (-math.inf, math.inf)
         # Three decimals as in those formatters; + 0.0 makes zero of minus zero.
-        return f"{min(max(prediction, least), greatest) + 0.0:.3f}", not least <= prediction <= greatest
-    if not isinstance(prediction, str) or prediction not in task.labels:
-        raise InputError(f"{where}: the prediction is {prediction!r}; allowed: {', '.join(task.labels)}")
-    return prediction if task.name in TASKS_WITH_NAMES else str(task.labels.index(prediction)), False
+        return f"{min(max(value, least), greatest) + 0.0:.3f}", not least <= value <= greatest
+    if value not in task.labels:
+        raise InputError(f"{where}: the prediction is {value!r}; allowed: {', '.join(task.labels)}")
+    return value if task.name in TASKS_WITH_NAMES else str(task.labels.index(value)), False

@@ -14,20 +14,18 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
-
-from filelock import FileLock, Timeout
+from typing import Any, NamedTuple, NoReturn
 
 from bert_recipes.checkpointing import SWEEP_FILE
 from bert_recipes.config import field_types, members, nearest_name, parse_arguments, read_text, read_tree
 from bert_recipes.errors import InputError
-from bert_recipes.files import hash_of, strict, write_json
+from bert_recipes.files import hash_of, lock_run, strict, write_json
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments, check_access, read_task_file
 from bert_recipes.metrics.certainty import half_interval
 
@@ -47,11 +45,8 @@ RESERVED = {
 }
 # What keeps a check of flags off the GPU and out of DeepSpeed: whether these work, only the runs can tell.
 _ON_THE_CPU = ("--use_cpu", "true", "--precision", "fp32", "--bf16", "false", "--fp16", "false", "--deepspeed", "null")
-RESULTS_FILE, PLAN_FILE, BEST_FOLDER, STORAGE_FILE = "all_results.json", "sweep_plan.json", "best", "optuna.journal"
-# Written after the predictions: where it is missing, the run was interrupted.
-TASK_FILE = "task.yaml"
-# Is there until the report, the card and the push are done.
-UNFINISHED_FILE = "unfinished"
+# A finished run has the first two, and no longer the third.
+RESULTS_FILE, TASK_FILE, UNFINISHED_FILE = "all_results.json", "task.yaml", "unfinished"
 _SECONDS_TO_END = 20
 # What takes the space of a run: the model and whatever its checkpoints hold.
 WEIGHT_FILES = ("model*.safetensors", "model.safetensors.index.json", "pytorch_model*.bin", "checkpoint-*")
@@ -62,12 +57,13 @@ _NOT_TO_MAXIMISE = re.compile(r"(^|_)(loss|seconds?|runtime|thresh|number|total|
 SCALES = ("log", "linear", "int")
 
 
-# Flags
+# Flags of the runs
 
 
-def run_fields() -> dict[str, Any]:
-    """Field -> annotation, all those of recipes/finetune.py."""
-    return field_types(TaskArguments) | field_types(FineTuningArguments)
+def given_flags(argv: Iterable[str]) -> set[str]:
+    """Names of the flags on a command line: `--learning-rate=3e-5` is learning_rate, a quoted value with spaces is none."""
+    flags = [argument for argument in argv if re.match(r"--[A-Za-z][\w-]*(=|$)", argument)]
+    return {flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags}
 
 
 def split_flags(
@@ -94,16 +90,16 @@ def split_flags(
     return own, others
 
 
-def given_flags(argv: Iterable[str]) -> set[str]:
-    """Names of the flags on a command line: `--learning-rate=3e-5` is learning_rate, a quoted value with spaces is none."""
-    flags = [argument for argument in argv if re.match(r"--[A-Za-z][\w-]*(=|$)", argument)]
-    return {flag.removeprefix("--").split("=")[0].replace("-", "_") for flag in flags}
+def as_flags(settings: Mapping[str, str]) -> list[str]:
+    """`--field value` for each setting."""
+    return [part for name, value in settings.items() for part in (f"--{name}", value)]
 
 
-def flag_value(argv: Sequence[str], name: str) -> str | None:
-    """The value of a flag on a command line, the last one where it is given twice; None where it is not given."""
-    given = split_flags(argv, [name])[0]
-    return given[-1].split("=", 1)[-1] if given else None
+def check_flag_names(flags: Sequence[str], own: Iterable[str]) -> None:
+    """Refuse a misspelt flag before anything runs; fields of the script itself are near misses too."""
+    fields = {*_run_fields(), "config"}
+    for name in sorted(given_flags(flags) - fields):
+        raise InputError(f"unknown option --{name}{nearest_name(name, [*fields, *own], prefix='--')}")
 
 
 def check_flags(argv: Sequence[str], grid: Iterable[str] = ()) -> None:
@@ -115,20 +111,14 @@ def check_flags(argv: Sequence[str], grid: Iterable[str] = ()) -> None:
         raise InputError(f"{name} is in the sweep and on the command line; take it out of one of them")
 
 
-def check_flag_names(flags: Sequence[str], own: Iterable[str]) -> None:
-    """Refuse a misspelt flag before anything runs; fields of the script itself are near misses too."""
-    fields = {*run_fields(), "config"}
-    for name in sorted(given_flags(flags) - fields):
-        raise InputError(f"unknown option --{name}{nearest_name(name, [*fields, *own], prefix='--')}")
-
-
-def check_run(flags: Sequence[str]) -> None:
-    """Read flags as a run would, and see that its task, checkpoint and data are within reach."""
+def check_run(flags: Sequence[str], grid: Mapping[str, Sequence[str]]) -> None:
+    """Read the first run's flags as it would, and see that its task, checkpoint and data are within reach."""
+    flags = [*flags, *as_flags({name: values[0] for name, values in grid.items()}), *_ON_THE_CPU]
     before = dict(os.environ)
     try:
         # A library prints a line when it is imported; stdout is the report's.
         with redirect_stdout(sys.stderr):
-            settings, args = parse_arguments(TaskArguments, FineTuningArguments, argv=[*flags, *_ON_THE_CPU])
+            settings, args = parse_arguments(TaskArguments, FineTuningArguments, argv=flags)
     finally:
         # Precision and compilation are handed on in the environment, which the runs inherit.
         os.environ.clear()
@@ -144,7 +134,7 @@ def choose_seeds(num_seeds: int, seeds: Sequence[int] | None) -> list[int]:
     if not chosen:
         raise InputError(f"num_seeds is {num_seeds}; allowed: 1 or more")
     if len(set(chosen)) < len(chosen):
-        raise InputError(f"seeds: {' '.join(map(str, chosen))} holds one twice; each counts once")
+        raise InputError(f"seeds: {chosen} holds one twice; each counts once")
     return chosen
 
 
@@ -154,131 +144,97 @@ def hashes_of_files(flags: Sequence[str]) -> dict[str, str]:
     return {name: hash_of(Path(name)) for name in names if name.endswith((".yaml", ".yml")) and Path(name).is_file()}
 
 
+def _run_fields() -> dict[str, Any]:
+    return field_types(TaskArguments) | field_types(FineTuningArguments)
+
+
 # The grid
 
 
-@dataclass(frozen=True)
-class Combination:
-    """One choice of settings, as text; its folder's name is made of those that vary."""
+def read_sweep(name: str, configs: Path, flags: Sequence[str], *, is_search: bool = False) -> dict[str, list[str]]:
+    """Read `field: value` and `field: [value, value]` from a YAML file, or one of `configs` by its name; values stay texts.
 
-    name: str
-    settings: Mapping[str, str]
-
-    def flags(self) -> list[str]:
-        """`--field value` for each setting."""
-        return [part for name, value in self.settings.items() for part in (f"--{name}", value)]
-
-
-def read_sweep(name: str, configs: Path, flags: Sequence[str], *, with_ranges: bool = False) -> dict[str, list[str]]:
-    """Read the sweep that a name in `configs` or a YAML file stands for, to be run with these flags."""
+    In a search `[least, greatest, log]` (or `linear`, or `int`) is a range for a field of numbers.
+    """
     path = Path(name) if name.endswith((".yaml", ".yml")) else configs / f"{name}.yaml"
     if not path.is_file():
         there = ", ".join(sorted(file.stem for file in configs.glob("*.yaml")))
         raise InputError(f"sweep: no file {path}; there are: {there}, or give a YAML file of your own")
-    grid = read_grid(path, run_fields(), with_ranges=with_ranges)
+    tree, lines = read_tree(path)
+    fields, grid = _run_fields(), {}
+    for key, given in tree.items():
+        where = f"{path}, line {lines[key]}"
+        if key in RESERVED:
+            raise InputError(f"{where}: {key} cannot stand in a sweep: {RESERVED[key]}")
+        if key not in fields:
+            raise InputError(f"{where}: unknown key {key!r}{nearest_name(key.replace('-', '_'), fields)}")
+        values = ["null" if value is None else value for value in (given if isinstance(given, list) else [given])]
+        if not values or not all(isinstance(value, str) for value in values):
+            raise InputError(f"{where}: {key}: write `field: value` or `field: [value, value]`")
+        try:
+            if not is_range(values, fields[key]):
+                for value in values:
+                    read_text(fields[key], value)
+            elif is_search:
+                read_range(values, fields[key])
+            else:
+                raise ValueError(f"[{', '.join(values)}] is a range; ranges are searched with --num_trials N")
+        except ValueError as error:
+            raise InputError(f"{where}: {key}: {error}") from error
+        grid[key] = values
     check_flags(flags, grid)
     return grid
 
 
-def read_grid(path: Path, fields: Mapping[str, Any], *, with_ranges: bool = False) -> dict[str, list[str]]:
-    """Read a flat YAML file of `field: value` or `field: [value, value]`; values stay as they are written.
-
-    With `with_ranges`, `[least, greatest, log]` (or `linear`, or `int`) is a range for a field of numbers.
-    """
-    tree, lines = read_tree(path)
-    grid: dict[str, list[str]] = {}
-    for name, given in tree.items():
-        where = f"{path}, line {lines[name]}"
-        if name in RESERVED:
-            raise InputError(f"{where}: {name} cannot stand in a sweep: {RESERVED[name]}")
-        if name not in fields:
-            raise InputError(f"{where}: unknown key {name!r}{nearest_name(name.replace('-', '_'), fields)}")
-        if given is None or given == []:
-            raise InputError(f"{where}: {name}: no value; give one or a list")
-        values = given if isinstance(given, list) else [given]
-        if any(isinstance(value, list | dict) for value in values):
-            raise InputError(f"{where}: {name}: write `field: value` or `field: [value, value]`")
-        grid[name] = ["null" if value is None else value for value in values]
-        try:
-            if not _is_range(grid[name], fields[name]):
-                _check_choices(grid[name], fields[name])
-            elif not with_ranges:
-                raise ValueError(f"[{', '.join(values)}] is a range; ranges are searched with --num_trials N")
-            else:
-                read_range(grid[name], fields[name])
-        except ValueError as error:
-            raise InputError(f"{where}: {name}: {error}") from error
-    return grid
-
-
-def _check_choices(values: Sequence[str], hint: Any) -> None:
-    read = [read_text(hint, text) for text in values]
-    for text, value in zip(values, read, strict=True):
-        if value != value:
-            raise ValueError(f"{text} is no number; take it out")
-    twice = [text for text, value in zip(values, read, strict=True) if read.count(value) > 1]
-    if twice:
-        raise ValueError(f"{' and '.join(twice)} are the same value; give each once")
-
-
-def _is_range(values: Sequence[str], hint: Any) -> bool:
+def is_range(values: Sequence[str], hint: Any) -> bool:
+    """Whether a list is a range: of numbers, with a scale as its third entry."""
     kinds = set(members(hint))
     return len(values) == 3 and values[2] in SCALES and bool(kinds & {int, float}) and not kinds & {bool, str}
 
 
 def read_range(values: Sequence[str], hint: Any) -> Any:
     """The distribution of Optuna that `[least, greatest, scale]` stands for."""
-    least, greatest = (read_text(hint, text) for text in values[:2])
-    written = f"{values[0]} to {values[1]} is no range"
-    if None in (least, greatest) or not (math.isfinite(least) and math.isfinite(greatest) and least < greatest):
-        raise ValueError(f"{written}; give two numbers, the lesser one first")
-    if values[2] == "log" and least <= 0:
-        raise ValueError(f"{written} for log; give numbers over 0, or linear")
-    if values[2] == "int" and not (float(least).is_integer() and float(greatest).is_integer()):
-        raise ValueError(f"{written} for int; give whole numbers, or linear")
-    _check_optuna()
+    if find_spec("optuna") is None:
+        raise InputError("--num_trials needs Optuna; pip install 'bert-recipes[search]'")
     from optuna.distributions import FloatDistribution, IntDistribution
 
-    if values[2] == "int" or float not in members(hint):
-        return IntDistribution(int(least), int(greatest), log=values[2] == "log")
-    return FloatDistribution(least, greatest, log=values[2] == "log")
+    is_whole, is_log = values[2] == "int" or float not in members(hint), values[2] == "log"
+    number: Any = int if is_whole else float
+    least, greatest = map(number, values[:2])
+    if not -math.inf < least < greatest < math.inf:
+        raise ValueError(f"{values[0]} to {values[1]} is no range; give two numbers, the lesser one first")
+    if is_whole:
+        return IntDistribution(least, greatest, log=is_log)
+    return FloatDistribution(least, greatest, log=is_log)
 
 
-def expand_grid(grid: Mapping[str, Sequence[str]]) -> list[Combination]:
-    """Every combination, the last field varying fastest.
+def expand_grid(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Every combination, the last field varying fastest."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def combination_name(settings: Mapping[str, str], varying: Iterable[str]) -> str:
+    """Name settings by those that vary; different ones have different names, which are names of folders.
 
     Example:
-        >>> [c.name for c in expand_grid({"num_train_epochs": ["3"], "learning_rate": ["5e-5", "3e-5"]})]
-        ['learning_rate-5e-5', 'learning_rate-3e-5']
+        >>> combination_name({"num_train_epochs": "3", "learning_rate": "5e-5"}, ["learning_rate"])
+        'learning_rate-5e-5'
     """
-    varying = [name for name, values in grid.items() if len(values) > 1]
-    return [
-        make_combination(dict(zip(grid, values, strict=True)), varying) for values in itertools.product(*grid.values())
-    ]
-
-
-def make_combination(settings: Mapping[str, str], varying: Iterable[str]) -> Combination:
-    """Name a choice of settings by those that vary; different choices have different names."""
     parts = []
     for name in varying:
         value = re.sub(r"[^A-Za-z0-9.+-]", "-", settings[name])
         # A value that cannot stay as it is gets a few digits of its hash, so that it is unique.
         digits = "" if value == settings[name] else f"-{hashlib.sha256(settings[name].encode()).hexdigest()[:6]}"
         parts.append(f"{name}-{value}{digits}")
-    return Combination("_".join(parts) or "settings", dict(settings))
-
-
-def first_flags(grid: Mapping[str, Sequence[str]]) -> list[str]:
-    """`--field value` for the first value of each field."""
-    return [part for name, values in grid.items() for part in (f"--{name}", values[0])]
+    return "_".join(parts) or "settings"
 
 
 # Runs
 
 
 @dataclass(frozen=True)
-class FineTuning:
-    """How a fine-tuning run is started: exactly the command that a user would type, and the flags of every run."""
+class RunLauncher:
+    """How a run is started: exactly the command that a user would type, and the flags of every run."""
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
@@ -306,10 +262,12 @@ class FineTuning:
         code = _run_process(command, log, group=folder.absolute().parents[1].name)
         results = read_results(folder) if code == 0 else None
         if results is None:
-            reason = f"exit code {code}: {_last_words(log)}" if code else f"it left no {RESULTS_FILE} and {TASK_FILE}"
+            # Its own error line, or the last line that it printed.
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines() or ["it printed nothing"]
+            words = ([line for line in lines if line.startswith("error: ")] or lines)[-1].removeprefix("error: ")
             raise InputError(
-                f"the run {folder} failed ({reason}); its log is {log}; mend the cause and give the same command again: "
-                "finished runs are kept"
+                f"the run {folder} failed (exit code {code}: {words}); its log is {log}; mend the cause and give the same "
+                "command again: finished runs are kept"
             )
         for checkpoint in folder.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
@@ -332,31 +290,24 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
 
 def read_results(folder: Path) -> dict[str, Any] | None:
     """all_results.json of a finished run; None where the folder holds none."""
-    if not (folder / TASK_FILE).is_file() or (folder / UNFINISHED_FILE).exists():
+    if not all((folder / name).is_file() for name in (TASK_FILE, RESULTS_FILE)) or (folder / UNFINISHED_FILE).exists():
         return None
-    try:
-        results = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return results if isinstance(results, dict) else None
+    results: dict[str, Any] = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
+    return results
 
 
 def figure_of(results: Mapping[str, Any], key: str) -> float | None:
     """A metric of all_results.json; NaN where it is null, as not defined, and None where it is not there."""
-    value = results.get(key)
+    value = results.get(key, "")
     if value is None:
-        return math.nan if key in results else None
+        return math.nan
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def end_with_children() -> None:
-    """Make SIGTERM and SIGHUP end this process as Ctrl-C does, so that the run in progress ends too.
-
-    SIGHUP, which a closed terminal sends, stays without effect where nohup made it so.
-    """
-    numbers = [signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
+    """Make SIGTERM and SIGHUP end this process as Ctrl-C does, so that the run in progress ends too."""
+    # SIGHUP, which a closed terminal sends, stays without effect where nohup made it so.
+    numbers = [signal.SIGTERM] + [signal.SIGHUP] * (signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN)
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         # A second one (the shell and the kernel both send SIGHUP) must not stop the ending of the run.
@@ -375,104 +326,63 @@ def _run_process(command: Sequence[str], log: Path, group: str) -> int:
     with log.open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             command,
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
             start_new_session=True,
             env=environment,
         )
         try:
             return process.wait()
-        except BaseException:
+        finally:
             # The launcher's children too: a run that stays alive would write into a folder that is run again.
             for number in (signal.SIGTERM, signal.SIGKILL):
-                try:
-                    os.killpg(process.pid, number)
-                    process.wait(timeout=_SECONDS_TO_END)
-                    break
-                except subprocess.TimeoutExpired:
-                    logger.warning("process %d does not end by itself", process.pid)
-                except ProcessLookupError:
-                    break
-            raise
+                with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                    if process.poll() is None:
+                        os.killpg(process.pid, number)
+                        process.wait(timeout=_SECONDS_TO_END)
 
 
-def _last_words(log: Path) -> str:
-    """The run's own error line, or the last line that it printed."""
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (errors or lines or ["it printed nothing"])[-1]
-
-
-@contextmanager
-def claimed_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> Iterator[None]:
-    """A folder of runs that belongs to one set of settings, written down in `file_name`, and to one process at a time."""
+def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> None:
+    """Make a folder of runs that belongs to one set of settings, written down in `file_name`, and to one process at a time."""
     file, settings = folder / file_name, dict(settings)
     if folder.is_file():
         raise InputError(f"output_dir {folder} is a file; give a folder")
     if not file.is_file() and folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"output_dir {folder} holds files and no {file_name}; give another --output_dir")
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            _check_same_settings(folder, file, settings)
-            yield
-    except Timeout:
-        raise InputError(f"output_dir {folder}: another process works in it; wait for its end") from None
-    (folder / ".lock").unlink(missing_ok=True)
-
-
-def _check_same_settings(folder: Path, file: Path, settings: Mapping[str, Any]) -> None:
-    before: Any = None
-    if file.is_file():
-        try:
-            before = json.loads(file.read_text(encoding="utf-8"))
-        except json.JSONDecodeError as error:
-            raise InputError(f"{file}: not valid JSON ({error}); give another --output_dir") from error
-    changed = [name for name, value in settings.items() if before is not None and before.get(name) != value]
-    if changed:
-        if any(read_results(path.parent) is not None for path in folder.rglob(TASK_FILE)):
-            was, now = _first_difference(before.get(changed[0]), settings[changed[0]])
-            raise InputError(
-                f"output_dir {folder} holds runs with other settings ({changed[0]}: was {was}, is {now}); "
-                "give the same settings to resume, or another --output_dir"
-            )
-        logger.info("%s: no run was finished with the settings of before; those of now replace them", folder)
-        for half in list(folder.rglob("run.yaml")):
-            shutil.rmtree(half.parent, ignore_errors=True)  # a checkpoint has the file too
-    if before is None or changed:
-        write_json(file, settings)
-
-
-def _first_difference(before: Any, now: Any) -> tuple[str, str]:
-    """What differs, in short: of two lists or mappings the first parts that do."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        name = next(key for key in [*before, *now] if before.get(key) != now.get(key))
-        return f"{name} {json.dumps(before.get(name))}", f"{name} {json.dumps(now.get(name))}"
-    if isinstance(before, list) and isinstance(now, list):
-        return " ".join(map(str, before)) or "nothing", " ".join(map(str, now)) or "nothing"
-    return json.dumps(before), json.dumps(now)
+    lock_run(folder, patience=0)
+    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else settings
+    changed = [name for name, value in settings.items() if before.get(name) != value]
+    if changed and any(read_results(path.parent) is not None for path in folder.rglob(TASK_FILE)):
+        was, now = (json.dumps(each.get(changed[0])) for each in (before, settings))
+        raise InputError(
+            f"output_dir {folder} holds runs with other settings ({changed[0]}: was {was}, is {now}); "
+            "give the same settings to resume, or another --output_dir"
+        )
+    for half in list(folder.rglob("run.yaml")) if changed else []:
+        shutil.rmtree(half.parent, ignore_errors=True)  # a checkpoint has the file too
+    write_json(file, settings)
 
 
 # The sweep
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """One finished run; of its value larger is better, NaN where training diverged."""
 
     seed: int
     folder: Path
     value: float
-    results: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    results: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Summary:
-    """A combination over its seeds; a run that is NaN counts as worse than every number."""
+class Combination:
+    """Settings and their runs, one for each seed; a run that is NaN counts as worse than every number."""
 
-    combination: Combination
-    runs: tuple[Run, ...]
+    name: str
+    settings: Mapping[str, str]
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def values(self) -> list[float]:
@@ -485,63 +395,102 @@ class Summary:
         return statistics.median(self.values)
 
     @property
-    def deviation(self) -> float | None:
-        """Sample standard deviation over the seeds (n - 1); None for one seed or where a run is NaN."""
-        values = self.values
-        return statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
-
-    @property
     def best_run(self) -> Run:
         """The run with the greatest value; of equal ones the one with the earliest seed in the list."""
-        return max(zip(self.values, self.runs, strict=True), key=lambda pair: pair[0])[1]
+        return self.runs[self.values.index(max(self.values))]
 
 
-def choose_best(summaries: Sequence[Summary]) -> Summary:
+def choose_best(combinations: Sequence[Combination]) -> Combination:
     """The combination with the greatest median; of equal ones the first, so that the grid's order decides.
 
     With one seed this is the paper's rule: the setting that is best on the development set (Devlin et al. 2019,
     section 4.1). The median over seeds is ours: it is not moved by a run that failed to train, of which the paper says
     that they happen on small data sets.
     """
-    return max(summaries, key=lambda summary: summary.median)
+    return max(combinations, key=lambda combination: combination.median)
+
+
+def run_sweep(
+    folder: Path,
+    launcher: RunLauncher,
+    grid: dict[str, list[str]],
+    seeds: Sequence[int],
+    report: Callable[[Path], Sequence[Path]],
+    *,
+    metric: str | None = None,
+    num_trials: int | None = None,
+) -> str:
+    """Run what is not finished, link FOLDER/best to the best run and write sweep.json and the report; return its text.
+
+    A folder that holds a sweep with the same settings is resumed; seeds and trials may be added.
+
+    Args:
+        folder: Each run has `FOLDER/<combination>/seed-<seed>`.
+        launcher: With the flags of all runs.
+        grid: Of `read_sweep`.
+        seeds: Of every combination.
+        report: Makes the report of a folder with a sweep.json; returns its files, the text first, or none.
+        metric: Default: the one that the task's row names.
+        num_trials: Of a search with Optuna; None: every combination.
+    """
+    if metric is not None and _NOT_TO_MAXIMISE.search(metric):
+        raise InputError(f"metric is '{metric}'; allowed: metrics of which more is better, as accuracy or f1")
+    if num_trials is not None and num_trials < 1:
+        raise InputError(f"num_trials is {num_trials}; allowed: 1 or more")
+    check_run(launcher.flags, grid)
+    # Not the metric: another one chooses another run of the same.
+    settings = {
+        "sweep": grid,
+        "flags": list(launcher.flags),
+        "files": hashes_of_files(launcher.flags),
+        "is_search": num_trials is not None,
+    }
+    claim_folder(folder, "sweep_plan.json", settings)
+    sweep = Sweep(folder, launcher, [name for name, values in grid.items() if len(values) > 1], seeds, metric)
+    if num_trials is None:
+        for combination in expand_grid(grid):
+            sweep.measure(combination)
+    else:
+        search(grid, num_trials, sweep.measure)
+    sweep.link_best()
+    write_json(folder / SWEEP_FILE, sweep.describe() | {"settings": settings})
+    files = report(folder)
+    return files[0].read_text(encoding="utf-8") if files else ""
 
 
 class Sweep:
-    """Combinations of settings over seeds, each run in `FOLDER/<combination>/seed-<seed>`.
+    """Combinations of settings over seeds.
 
     Only weights that can still be the best run's are kept: those of the best run of the best combination so far, and of the
     best run of the combination in progress. Results and predictions of all runs stay.
     """
 
-    def __init__(self, folder: Path, finetuning: FineTuning, seeds: Sequence[int], metric: str | None = None) -> None:
-        if metric is not None and _NOT_TO_MAXIMISE.search(metric):
-            raise InputError(f"metric is '{metric}'; allowed: metrics of which more is better, as accuracy or f1")
-        self.folder, self.finetuning, self.seeds, self.metric = folder, finetuning, list(seeds), metric
-        self.summaries: list[Summary] = []
+    def __init__(
+        self, folder: Path, launcher: RunLauncher, varying: Sequence[str], seeds: Sequence[int], metric: str | None
+    ) -> None:
+        self.folder, self.launcher, self.varying, self.seeds = folder, launcher, varying, seeds
+        self.metric = metric
+        self.combinations: list[Combination] = []
 
-    def measure(self, combination: Combination) -> Summary:
-        """Run a combination with every seed; finished runs are kept."""
-        known = next((summary for summary in self.summaries if summary.combination.name == combination.name), None)
-        if known is not None:
-            return known
-        runs: list[Run] = []
+    def measure(self, settings: Mapping[str, str]) -> float:
+        """Run a combination with every seed, finished runs are kept; return its median."""
+        combination = Combination(combination_name(settings, self.varying), settings)
+        for known in self.combinations:
+            if known.name == combination.name:
+                return known.median
         for seed in self.seeds:
-            runs.append(self._run(combination, seed))
-            value = format_figure(runs[-1].value)
-            logger.info("%s, seed %d: %s %s", combination.name, seed, self.metric, value)
-            self._drop_weights(Summary(combination, tuple(runs)).best_run, [run.folder for run in runs])
-        summary = Summary(combination, tuple(runs))
-        self.summaries.append(summary)
-        self._drop_weights(choose_best(self.summaries).best_run, [s.best_run.folder for s in self.summaries])
-        return summary
+            run = self._run(combination, seed)
+            combination.runs.append(run)
+            logger.info("%s, seed %d: %s %s", combination.name, seed, self.metric, format_figure(run.value))
+            _drop_weights(combination.runs, kept=combination.best_run)
+        self.combinations.append(combination)
+        _drop_weights([each.best_run for each in self.combinations], kept=choose_best(self.combinations).best_run)
+        return combination.median
 
-    def finish(self) -> Summary:
-        """Point FOLDER/best to the best run of the best combination, which is returned.
-
-        A best run whose weights were removed, which can be so after seeds were added to a finished sweep, is run again.
-        """
-        best = choose_best(self.summaries)
-        run, link = best.best_run, self.folder / BEST_FOLDER
+    def link_best(self) -> None:
+        """Point FOLDER/best to the best run; one whose weights were removed, before seeds were added, is run again."""
+        best = choose_best(self.combinations)
+        run, link = best.best_run, self.folder / "best"
         if math.isnan(run.value):
             raise InputError(
                 f"no run of {self.folder} has a metric {self.metric}: all are NaN; lower the learning rate"
@@ -549,21 +498,20 @@ class Sweep:
         if (run.folder / NO_WEIGHTS_FILE).is_file():
             logger.info("%s is the best run now and its weights were removed: it is run again", run.folder)
             shutil.rmtree(run.folder)
-            self._run(best.combination, run.seed)
+            self._run(best, run.seed)
         if link.is_symlink():
             link.unlink()
         elif link.exists():
             shutil.rmtree(link)
         try:
-            link.symlink_to(os.path.relpath(run.folder, link.parent), target_is_directory=True)
+            link.symlink_to(os.path.relpath(run.folder, self.folder), target_is_directory=True)
         except OSError as error:
             logger.info("%s: no links here (%s), copied instead", link, error.strerror)
             shutil.copytree(run.folder, link)
-        return best
 
     def _run(self, combination: Combination, seed: int) -> Run:
         folder = self.folder / combination.name / f"seed-{seed}"
-        results = self.finetuning.run(folder, [*combination.flags(), "--seed", str(seed)])
+        results = self.launcher.run(folder, [*as_flags(combination.settings), "--seed", str(seed)])
         if self.metric is None:
             self.metric = read_task_file(folder / TASK_FILE).best_metric
         value = figure_of(results, f"eval_{self.metric}")
@@ -573,136 +521,89 @@ class Sweep:
             raise InputError(f"{folder}: its results have no metric '{self.metric}'; give --metric one of: {there}")
         return Run(seed, folder, value, results)
 
-    def _drop_weights(self, kept: Run, folders: Sequence[Path]) -> None:
-        """Remove the weights of finished runs and say so in a file beside their results."""
-        for folder in folders:
-            paths = [path for pattern in WEIGHT_FILES for path in folder.glob(pattern)]
-            if folder == kept.folder or not paths or read_results(folder) is None:
-                continue
-            text = "The weights of this run were removed: a sweep keeps those of its best run only, in ../../best.\n"
-            (folder / NO_WEIGHTS_FILE).write_text(text, encoding="utf-8")
-            for path in paths:
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
+    def describe(self) -> dict[str, Any]:
+        """The sweep as strict JSON: what is not finite is null."""
+        best, metric = choose_best(self.combinations), str(self.metric)
+        diverged = sum(math.isnan(run.value) for run in best.runs)
+        rule = f"the greatest median of {len(best.runs)} seeds" if len(best.runs) > 1 else f"the greatest {metric}"
+        how_chosen = (
+            f"{best.name} has {rule} on the development set (of equal ones the first); `best` is its run with seed "
+            f"{best.best_run.seed}, {metric} {format_figure(best.best_run.value)}. It was chosen on the examples that it is "
+            "measured on: on others expect less. Other runs keep their results and predictions, not their weights."
+            + (f" Runs of it that diverged: {diverged}." if diverged else "")
+        )
+        described: dict[str, Any] = strict(
+            {
+                "metric": metric,
+                "best": best.name,
+                "best_run": os.path.relpath(best.best_run.folder, self.folder),
+                "how_chosen": how_chosen,
+                "lead": describe_lead(self.combinations, metric),
+                "combinations": list(map(self._describe_combination, self.combinations)),
+                "machine": best.best_run.results.get("machine"),
+                "date": time.strftime("%Y-%m-%d"),
+            }
+        )
+        return described
+
+    def _describe_combination(self, combination: Combination) -> dict[str, Any]:
+        values = combination.values
+        return {
+            "name": combination.name,
+            "settings": combination.settings,
+            "median": combination.median,
+            "min": min(values),
+            "max": max(values),
+            # Of a sample (n - 1).
+            "std": statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None,
+            "runs": [
+                {
+                    "seed": run.seed,
+                    "folder": os.path.relpath(run.folder, self.folder),
+                    "value": run.value,
+                    "has_weights": not (run.folder / NO_WEIGHTS_FILE).is_file(),
+                    "results": run.results,
+                }
+                for run in combination.runs
+            ],
+        }
 
 
-def run_sweep(
-    folder: Path,
-    finetuning: FineTuning,
-    grid: dict[str, list[str]],
-    seeds: Sequence[int],
-    report: Callable[[Path], Sequence[Path]],
-    *,
-    metric: str | None = None,
-    num_trials: int | None = None,
-) -> str:
-    """Run what is not finished, point FOLDER/best to the best run and write sweep.json and the report; return its text.
+def _drop_weights(runs: Sequence[Run], kept: Run) -> None:
+    """Remove the weights of all runs but one, and say so in a file beside their results."""
+    for run in runs:
+        paths = [path for pattern in WEIGHT_FILES for path in run.folder.glob(pattern)]
+        if run is kept or not paths:
+            continue
+        text = "The weights of this run were removed: a sweep keeps those of its best run only, in ../../best.\n"
+        (run.folder / NO_WEIGHTS_FILE).write_text(text, encoding="utf-8")
+        for path in paths:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
-    A folder that holds a sweep with the same settings is resumed; seeds and trials may be added.
 
-    Args:
-        folder: The sweep's folder.
-        finetuning: How a run is started, with the flags of all runs.
-        grid: Of `read_sweep`.
-        seeds: Of every combination.
-        report: Makes the report of a folder with a sweep.json; gives its files, the text first, or none.
-        metric: Decides; None: the one that the task's row names.
-        num_trials: Search with Optuna until so many are measured; None: every combination.
-    """
-    sweep = Sweep(folder, finetuning, seeds, metric)
-    check_run([*finetuning.flags, *first_flags(grid)])
-    # Not the metric: another one chooses another run of the same.
-    settings = {
-        "sweep": grid,
-        "flags": list(finetuning.flags),
-        "files": hashes_of_files(finetuning.flags),
-        "is_search": num_trials is not None,
+def search(grid: Mapping[str, Sequence[str]], num_trials: int, measure: Callable[[Mapping[str, str]], float]) -> None:
+    """Try settings with Optuna's TPE; with the same results it proposes the same, which is how a search resumes."""
+    fields = _run_fields()
+    numbers = {
+        name: read_range(values, fields[name]) for name, values in grid.items() if is_range(values, fields[name])
     }
-    with claimed_folder(folder, PLAN_FILE, settings):
-        if num_trials is not None:
-            search(folder, grid, num_trials, sweep.measure, name=f"search for {metric}")
-        else:
-            for combination in expand_grid(grid):
-                sweep.measure(combination)
-        best = sweep.finish()
-        content = describe_sweep(folder, sweep.summaries, best, str(sweep.metric)) | {"settings": settings}
-        write_json(folder / SWEEP_FILE, content)
-        files = report(folder)
-        return files[0].read_text(encoding="utf-8") if files else ""
-
-
-def search(
-    folder: Path,
-    grid: Mapping[str, Sequence[str]],
-    num_trials: int,
-    measure: Callable[[Combination], Summary],
-    *,
-    name: str,
-    seed: int = 0,
-) -> None:
-    """Try settings with Optuna's TPE until num_trials are measured, those of earlier calls with the same name counted.
-
-    An interrupted trial is tried again, with the same settings. Diverged trials count as the worst.
-    """
-    if num_trials < 1:
-        raise InputError(f"num_trials is {num_trials}; allowed: 1 or more")
-    _check_optuna()
     import optuna
-    from optuna.storages.journal import JournalFileBackend, JournalStorage
-    from optuna.trial import TrialState as states
 
-    hints = run_fields()
-    space = {
-        field_name: read_range(values, hints[field_name])
-        if _is_range(values, hints[field_name])
-        else optuna.distributions.CategoricalDistribution(list(values))
-        for field_name, values in grid.items()
-    }
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        study_name=f"{name} {dict(grid)}",
-        direction="maximize",
-        storage=JournalStorage(JournalFileBackend(str(folder / STORAGE_FILE))),
-        load_if_exists=True,
-    )
-    # A sampler that starts from scratch with the same seed would propose what was tried before.
-    study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials))
-    for before in study.get_trials(deepcopy=False, states=(states.RUNNING,)):
-        if len(before.params) == len(space):
-            study.enqueue_trial(before.params)
-        study.tell(before.number, state=states.FAIL)
-    # What was measured before is read again, so that the report holds every trial.
-    for before in study.get_trials(deepcopy=False, states=(states.COMPLETE,)):
-        measure(drawn_combination(grid, before.params))
-    while (done := len(study.get_trials(deepcopy=False, states=(states.COMPLETE,)))) < num_trials:
-        trial = study.ask(space)
-        combination = drawn_combination(grid, trial.params)
-        logger.info("trial %d of %d: %s", done + 1, num_trials, combination.name)
-        median = measure(combination).median
+    choices = {name: optuna.distributions.CategoricalDistribution(values) for name, values in grid.items()}
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
+    for number in range(num_trials):
+        trial = study.ask(choices | numbers)
+        # Three digits of a number are enough to name it and to run it.
+        values = {name: trial.params[name] for name in grid}
+        settings = {name: f"{v:.3g}" if isinstance(v, float) else str(v) for name, v in values.items()}
+        logger.info("trial %d of %d: %s", number + 1, num_trials, settings)
+        median = measure(settings)
         # TPE ranks by finite numbers; metrics of this project are never below -1.
         study.tell(trial, median if math.isfinite(median) else -1.0)
-
-
-def _check_optuna() -> None:
-    if find_spec("optuna") is None:
-        raise InputError("--num_trials needs Optuna; pip install 'bert-recipes[search]'")
-
-
-def drawn_combination(grid: Mapping[str, Sequence[str]], params: Mapping[str, Any]) -> Combination:
-    """A trial's settings: three digits of a number are enough to name it and to run it; whole ones are written out."""
-    settings = {}
-    for name in grid:
-        value = params[name]
-        if isinstance(value, float):
-            value = float(f"{value:.3g}")
-            value = int(value) if value.is_integer() else f"{value:.3g}"
-        settings[name] = str(value)
-    return make_combination(settings, [name for name, values in grid.items() if len(values) > 1])
-
-
-# What sweep.json says
 
 
 def format_figure(value: float) -> str:
@@ -710,63 +611,18 @@ def format_figure(value: float) -> str:
     return "NaN" if math.isnan(value) else f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
 
 
-def describe_sweep(folder: Path, summaries: Sequence[Summary], best: Summary, metric: str) -> dict[str, Any]:
-    """The sweep as strict JSON: what is not finite is null."""
-    diverged = sum(math.isnan(run.value) for run in best.runs)
-    rule = f"the greatest median of {len(best.runs)} seeds" if len(best.runs) > 1 else f"the greatest {metric}"
-    how_chosen = (
-        f"{best.combination.name} has {rule} on the development set (of equal ones the first); `best` is its run with seed "
-        f"{best.best_run.seed}, {metric} {format_figure(best.best_run.value)}. It was chosen on the examples that it is measured "
-        "on: on others expect less. Other runs keep their results and predictions, not their weights."
-        + (f" Runs of it that diverged: {diverged}." if diverged else "")
-    )
-    combinations = [
-        {
-            "name": summary.combination.name,
-            "settings": dict(summary.combination.settings),
-            "median": summary.median,
-            "min": min(summary.values),
-            "max": max(summary.values),
-            "std": summary.deviation,
-            "runs": [
-                {
-                    "seed": run.seed,
-                    "folder": os.path.relpath(run.folder, folder),
-                    "value": run.value,
-                    "has_weights": not (run.folder / NO_WEIGHTS_FILE).is_file(),
-                    "results": run.results,
-                }
-                for run in summary.runs
-            ],
-        }
-        for summary in summaries
-    ]
-    described: dict[str, Any] = strict(
-        {
-            "metric": metric,
-            "best": best.combination.name,
-            "best_run": os.path.relpath(best.best_run.folder, folder),
-            "how_chosen": how_chosen,
-            "lead": describe_lead(summaries, best, metric),
-            "combinations": combinations,
-            "machine": best.best_run.results.get("machine"),
-            "date": time.strftime("%Y-%m-%d"),
-        }
-    )
-    return described
-
-
-def describe_lead(summaries: Sequence[Summary], best: Summary, metric: str) -> str:
+def describe_lead(combinations: Sequence[Combination], metric: str) -> str:
     """How far the next combination is, beside the seeds and the rows that were measured; "" without a next one."""
-    others = [each for each in summaries if each is not best and math.isfinite(each.median)]
+    best = choose_best(combinations)
+    others = [each for each in combinations if each is not best and math.isfinite(each.median)]
     if not others:
         return ""
-    second = max(others, key=lambda each: each.median)
+    second = choose_best(others)
     lead, half = best.median - second.median, [half_interval(metric, each.best_run.results) for each in (best, second)]
     splits: Any = best.best_run.results.get("splits") or {}
     rows = [entry["examples"] for name, entry in splits.items() if name.startswith("validation")]
     examples = f" ({lead * rows[0]:.0f} of {rows[0]:,} examples)" if metric == "accuracy" and len(rows) == 1 else ""
-    message = f"{best.combination.name} and {second.combination.name} are {format_figure(lead)} apart{examples}"
+    message = f"{best.name} and {second.name} are {format_figure(lead)} apart{examples}"
     if len(best.runs) > 1 and min(best.values) <= max(second.values):
         return f"Not resolved: {message}, and their seeds overlap."
     if lead <= math.hypot(*half):

@@ -1,11 +1,11 @@
-"""Find a tokenizer's files on the Hub or in its local cache, without waiting for a network that is not there."""
+"""Open a tokenizer from a folder, a vocab.txt or the Hub; write one; tell whether it belongs to a model."""
 
+import contextlib
 import json
 import logging
 import os
 import tempfile
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,50 +19,6 @@ from bert_recipes.tokenization.tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIA
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "added_tokens.json")
 
-
-def find_hub_folder(name: str) -> Path:
-    """Find the folder with the tokenizer files of a model, downloading them if they are not in the cache.
-
-    Args:
-        name: the model's name.
-
-    Returns:
-        A folder of the local cache.
-    """
-    from huggingface_hub import constants
-    from huggingface_hub.errors import HfHubHTTPError
-
-    for file in ("tokenizer.json", "vocab.txt"):
-        cached = try_to_load_from_cache(name, file)
-        if isinstance(cached, str):
-            return Path(cached).parent
-    wanted = f"{name}: no such file or folder, and no model of that name in the local Hub cache"
-    reason = why_unreachable()
-    if reason:
-        raise InputError(f"{wanted}; {reason}, so give a local folder or vocab.txt")
-    try:
-        folders = [path.parent for path in map(partial(_download, name), _FILES) if path is not None]
-    except HfHubHTTPError as error:
-        status = getattr(error.response, "status_code", "?")
-        raise InputError(
-            f"{wanted}; {constants.ENDPOINT} answers {status}: check the name, or give a local folder"
-        ) from None
-    if not folders:
-        raise InputError(f"{name}: this model on the Hub has no {', '.join(_FILES)}; BERT needs WordPiece")
-    return folders[0]
-
-
-def _download(name: str, file: str) -> Path | None:
-    """Download one file into the local cache; None if the model has no such file."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    try:
-        return Path(hf_hub_download(name, file))
-    except RemoteEntryNotFoundError:
-        return None
-
-
 logger = logging.getLogger(__name__)
 
 # Of an added token: where in a text it is recognised.
@@ -70,17 +26,14 @@ _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> OriginalBertTokenizer:
-    """Open a tokenizer that cuts text as google-research/bert does.
+    """Open a tokenizer that cuts text as google-research/bert does; ``model_max_length`` is 512 where it does not say otherwise.
 
     Args:
-        path: a folder with tokenizer.json or vocab.txt (and, if there is one, tokenizer_config.json); or a vocab.txt;
+        path: A folder with tokenizer.json or vocab.txt (and, if there is one, tokenizer_config.json); or a vocab.txt;
             or the name of a model on the Hub, whose files are taken from the local cache or downloaded.
-        do_lower_case: whether to lower-case. None: as the folder says. Where nothing says it, as with a bare vocab.txt,
+        do_lower_case: Whether to lower-case. None: as the folder says. Where nothing says it, as with a bare vocab.txt,
             the vocabulary decides: cased if a piece other than the ``[...]`` ones holds a capital letter, else uncased.
             A log line tells which.
-
-    Returns:
-        The tokenizer, ``model_max_length`` 512 where the folder does not say otherwise.
 
     Example:
         >>> tokenizer = load_tokenizer("runs/quickstart/tokenizer")
@@ -90,24 +43,45 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Origi
     if not location.exists():
         if not is_hub_name(str(path)):
             raise InputError(f"{path}: no such file or folder; give a tokenizer folder or a vocab.txt")
-        location = find_hub_folder(str(path))
+        location = _find_hub_folder(str(path))
     if location.is_dir():
         return _load_folder(location, do_lower_case)
-    vocabulary = read_vocabulary(location)
-    return _build(vocabulary, {}, do_lower_case, location)
+    return _build(read_vocabulary(location), {}, do_lower_case, location)
+
+
+def _find_hub_folder(name: str) -> Path:
+    """Find the cached folder with the tokenizer files of a model, downloading them if they are not in the cache."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, RemoteEntryNotFoundError
+
+    for file in ("tokenizer.json", "vocab.txt"):
+        cached = try_to_load_from_cache(name, file)
+        if isinstance(cached, str):
+            return Path(cached).parent
+    wanted = f"{name}: no such file or folder, and no model of that name in the local Hub cache"
+    reason = why_unreachable()
+    if reason:
+        raise InputError(f"{wanted}; {reason}, so give a local folder or vocab.txt")
+    folder = None
+    try:
+        for file in _FILES:
+            with contextlib.suppress(RemoteEntryNotFoundError):
+                folder = Path(hf_hub_download(name, file)).parent
+    except HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", "?")
+        raise InputError(
+            f"{wanted}; {constants.ENDPOINT} answers {status}: check the name, or give a local folder"
+        ) from None
+    if folder is None:
+        raise InputError(f"{name}: this model on the Hub has no {', '.join(_FILES)}; BERT needs WordPiece")
+    return folder
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Read a vocab.txt: one piece a line, its id is the line's number from 0.
+    """Read a vocab.txt, one piece per line: piece to id, in the order of the ids.
 
     As in the original, whitespace around a piece is no part of it, and a blank line is an entry that matches nothing.
     Unlike there, blank lines at the end are left out, and a piece that stands there twice is an error.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Piece to id, in the order of the ids.
 
     Source: google-research/bert tokenization.py `load_vocab`.
     """
@@ -143,52 +117,37 @@ def _check_special_tokens(vocabulary: Mapping[str, int], path: Path) -> None:
 
 
 def _load_folder(folder: Path, do_lower_case: bool | None) -> OriginalBertTokenizer:
-    vocabulary_file, tokenizer_file = folder / "vocab.txt", folder / "tokenizer.json"
-    config_file = folder / "tokenizer_config.json"
+    vocabulary_file, tokenizer_file, config_file = (folder / name for name in ("vocab.txt", *_FILES[:2]))
+    vocabulary = read_vocabulary(vocabulary_file) if vocabulary_file.exists() else None
     settings = _read_json(config_file) if config_file.exists() else {}
     if not tokenizer_file.exists():
-        if not vocabulary_file.exists():
+        if vocabulary is None:
             raise InputError(
                 f"{folder}: neither tokenizer.json nor vocab.txt in this folder; give a tokenizer's folder"
             )
-        tokenizer = _build(read_vocabulary(vocabulary_file), settings, do_lower_case, vocabulary_file)
-        _add_tokens(tokenizer, _old_added_tokens(folder, settings), folder)
-        return tokenizer
+        tokenizer = _build(vocabulary, settings, do_lower_case, vocabulary_file)
+        return _add_tokens(tokenizer, _old_added_tokens(folder, settings), folder)
     serialized = _read_json(tokenizer_file)
-    vocabulary = _serialized_vocabulary(serialized, tokenizer_file)
-    if vocabulary_file.exists() and read_vocabulary(vocabulary_file) != vocabulary:
-        raise InputError(f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the wrong one")
-    settings = {**_serialized_settings(serialized), **settings}
-    tokenizer = _build(vocabulary, settings, do_lower_case, tokenizer_file)
-    _add_tokens(tokenizer, serialized.get("added_tokens", []), tokenizer_file)
-    return tokenizer
-
-
-def _serialized_vocabulary(serialized: dict[str, Any], path: Path) -> dict[str, int]:
-    """Take the vocabulary out of a tokenizer.json."""
-    model = serialized.get("model")
-    # Files of old versions of the library do not name the model's type, but only WordPiece has this key.
-    model = model if isinstance(model, dict) else {}
-    kind = model.get("type", "WordPiece")
-    if kind != "WordPiece" or model.get("continuing_subword_prefix") != "##":
+    model = serialized.get("model") or {}
+    # Files of old versions of the library do not name the model's type, but only WordPiece has this prefix.
+    if model.get("type", "WordPiece") != "WordPiece" or model.get("continuing_subword_prefix") != "##":
         raise InputError(
-            f"{path}: holds no WordPiece model with the prefix ## but {kind if model else 'no model'}; BERT needs WordPiece"
+            f"{tokenizer_file}: holds no WordPiece model with the prefix ## but {model.get('type', 'no model')}; BERT needs WordPiece"
         )
-    vocabulary = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
-    _check_special_tokens(vocabulary, path)
-    return vocabulary
-
-
-def _serialized_settings(serialized: dict[str, Any]) -> dict[str, Any]:
-    """Take the normaliser's settings out of a tokenizer.json, under the names of tokenizer_config.json."""
+    own_vocabulary = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
+    _check_special_tokens(own_vocabulary, tokenizer_file)
+    if vocabulary not in (None, own_vocabulary):
+        raise InputError(f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the wrong one")
     normalizer = serialized.get("normalizer") or {}
-    if normalizer.get("type") != "BertNormalizer":
-        return {}
-    return {
-        "do_lower_case": normalizer["lowercase"],
-        "strip_accents": normalizer["strip_accents"],
-        "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
-    }
+    if normalizer.get("type") == "BertNormalizer":
+        settings = {
+            "do_lower_case": normalizer["lowercase"],
+            "strip_accents": normalizer["strip_accents"],
+            "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+            **settings,
+        }
+    tokenizer = _build(own_vocabulary, settings, do_lower_case, tokenizer_file)
+    return _add_tokens(tokenizer, serialized.get("added_tokens", []), tokenizer_file)
 
 
 def _old_added_tokens(folder: Path, settings: dict[str, Any]) -> list[Any]:
@@ -204,7 +163,7 @@ def _old_added_tokens(folder: Path, settings: dict[str, Any]) -> list[Any]:
     ]
 
 
-def _add_tokens(tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path) -> None:
+def _add_tokens(tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path) -> OriginalBertTokenizer:
     """Add the tokens that somebody added to the vocabulary, in the order of their ids.
 
     A special one that the vocabulary holds is left out: texts are cut as if it were not there.
@@ -226,8 +185,9 @@ def _add_tokens(tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path)
             "%s: its added special tokens (%s) are text where a text holds them, as [SEP] is, and no single tokens as in stock "
             'transformers; with "special": false in the file they are',
             path,
-            ", ".join(special[:5]) + (", ..." if len(special) > 5 else ""),
+            ", ".join(special),
         )
+    return tokenizer
 
 
 def _build(
@@ -243,19 +203,15 @@ def _build(
             stated,
             do_lower_case,
         )
+    # Folders that state none get transformers' "no limit", a number of 31 digits.
+    length = settings.get("model_max_length")
     return OriginalBertTokenizer(
         vocab=vocabulary,
         do_lower_case=do_lower_case,
         strip_accents=settings.get("strip_accents"),
         tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        model_max_length=_model_max_length(settings),
+        model_max_length=length if isinstance(length, int) and length < 2**31 else DEFAULT_MODEL_MAX_LENGTH,
     )
-
-
-def _model_max_length(settings: dict[str, Any]) -> int:
-    # Folders that state none get transformers' "no limit", a number of 31 digits.
-    length = settings.get("model_max_length")
-    return length if isinstance(length, int) and length < 2**31 else DEFAULT_MODEL_MAX_LENGTH
 
 
 def _guess_lower_case(vocabulary: Mapping[str, int], path: Path) -> bool:
@@ -273,15 +229,26 @@ def _guess_lower_case(vocabulary: Mapping[str, int], path: Path) -> bool:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8; the file is damaged, fetch or write it again") from None
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{path}, line {error.lineno}: broken JSON ({error.msg}); fetch or write the file again"
-        ) from None
+    except ValueError as error:
+        raise InputError(f"{path}: broken JSON ({error}); fetch or write the file again") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: a JSON object is wanted, not a {type(content).__name__}")
     return content
+
+
+def check_vocabulary(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
+    """Refuse a tokenizer that does not belong to a model: its ids would mean other pieces.
+
+    Args:
+        name: The model's, for the message.
+        vocab_size: Rows of its token embedding: one per piece, or padded to a multiple of 8, 16, ..., 128.
+    """
+    size = len(tokenizer)
+    if vocab_size not in {-(-size // multiple) * multiple for multiple in (1, 8, 16, 32, 64, 128)}:
+        raise InputError(
+            f"{name} has a vocabulary of {vocab_size:,}, the tokenizer {size:,} pieces: they do not belong together; give the "
+            "model's own tokenizer"
+        )
 
 
 REPORT_FILE = "tokenizer_report.json"
@@ -290,12 +257,7 @@ _OUR_FILES = frozenset({"tokenizer.json", "tokenizer_config.json", "vocab.txt", 
 
 
 def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
-    """Refuse, before any work, a folder whose contents would be lost.
-
-    Args:
-        folder: where a tokenizer is to be written.
-        overwrite: whether a tokenizer that is there already may be replaced.
-    """
+    """Refuse, before any work, an output folder whose contents would be lost; a tokenizer alone may be overwritten."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"output_dir: {folder} is a file; give a folder")
     present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
@@ -306,23 +268,17 @@ def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
 
 
 def write_tokenizer_folder(folder: Path, tokenizer: OriginalBertTokenizer, report: Mapping[str, Any]) -> None:
-    """Write tokenizer and report beside their place and rename the folder when it is whole.
-
-    Args:
-        folder: the place; passed `check_tokenizer_folder`.
-        tokenizer: what `save_pretrained` writes.
-        report: written as tokenizer_report.json.
-    """
+    """Write tokenizer and tokenizer_report.json to a folder that passed `check_tokenizer_folder`; it appears complete."""
     folder = Path(os.path.realpath(folder))  # a link stays
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as aside:
-        whole = Path(aside) / "whole"
-        tokenizer.save_pretrained(whole)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as staging:
+        complete = Path(staging) / "complete"
+        tokenizer.save_pretrained(complete)
         text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-        (whole / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
+        (complete / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
         if folder.is_dir():
-            folder.rename(Path(aside) / "replaced")
-        whole.rename(folder)
+            folder.rename(Path(staging) / "replaced")
+        complete.rename(folder)
 
 
 def find_tokenizer(name: str) -> Path | None:
@@ -331,7 +287,7 @@ def find_tokenizer(name: str) -> Path | None:
     if folder.is_dir():
         return folder if any((folder / file).is_file() for file in ("tokenizer.json", "vocab.txt")) else None
     try:
-        return find_hub_folder(name)
+        return _find_hub_folder(name)
     except InputError as error:
         logger.info("%s", error)
         return None

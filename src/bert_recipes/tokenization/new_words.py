@@ -1,7 +1,7 @@
 """Words that a vocabulary cuts into pieces and a domain needs whole: found in text or listed, put at its end.
 
 A new word is an entry of the WordPiece vocabulary like any other: it is found at the beginning of longer words too, and what
-begins with it is cut anew. The ids of the old entries stay.
+begins with it is cut in another way. The ids of the old entries stay.
 """
 
 import logging
@@ -20,17 +20,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class NewWord:
-    """A word that is no entry of a vocabulary.
+    """A word that is no entry of a vocabulary."""
 
-    Attributes:
-        word: Normalised.
-        piece_ids: What the vocabulary cuts it into; [UNK] alone if it cannot.
-        count: How often it stands in the texts; None where it comes from a list.
-    """
-
-    word: str
-    piece_ids: tuple[int, ...]
-    count: int | None = None
+    word: str  # normalised
+    piece_ids: tuple[int, ...]  # what the vocabulary cuts it into; [UNK] alone if it cannot
+    count: int | None = None  # in the texts; None where it comes from a list
 
 
 def count_for(tokenizer: OriginalBertTokenizer, texts: Iterable[str], *, show_progress: bool = True) -> WordCounts:
@@ -41,17 +35,9 @@ def count_for(tokenizer: OriginalBertTokenizer, texts: Iterable[str], *, show_pr
 def choose_words(
     tokenizer: OriginalBertTokenizer, counts: WordCounts, *, num_words: int, min_frequency: int
 ) -> list[NewWord]:
-    """Choose the words whose own entry spares the most pieces in the counted text.
+    """Choose the words whose own entry spares the most pieces in the counted text, most first (ties: by the word).
 
-    Args:
-        tokenizer: Has the old vocabulary.
-        counts: Of `count_for`.
-        num_words: At most so many.
-        min_frequency: A word must stand there so often.
-
-    Returns:
-        By pieces spared, most first (ties: by the word). Words without a letter and half surrogates are left out; one that was
-        [UNK] counts as if it had had two pieces.
+    Words without a letter and half surrogates are left out; one that was [UNK] counts as if it had had two pieces.
     """
     unknown = (tokenizer.unk_token_id,)
     ranked: list[tuple[int, NewWord]] = []
@@ -70,12 +56,7 @@ def _is_fit(word: str) -> bool:
 
 
 def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
-    """Read a list of words, one a line; blank lines are passed over.
-
-    Args:
-        path: UTF-8 text.
-        tokenizer: Normalises, and has the old vocabulary; words that it holds, and repeated ones, are left out and counted.
-    """
+    """Read a list of words, one per line; blank lines, words of the vocabulary and repeated ones are left out."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -107,12 +88,7 @@ def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
 
 
 def extend_tokenizer(tokenizer: OriginalBertTokenizer, words: Sequence[NewWord]) -> OriginalBertTokenizer:
-    """A tokenizer with these words at the end of its vocabulary; the one that is given stays as it is.
-
-    Args:
-        tokenizer: Has the old vocabulary, N entries.
-        words: They get the ids N, N+1, ...
-    """
+    """Return a tokenizer with these words at the end of its vocabulary; the given one stays as it is."""
     vocabulary = tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)
     size = len(vocabulary)
     if tokenizer.extra_tokens or sorted(vocabulary.values()) != list(range(size)):
@@ -139,7 +115,7 @@ def describe_gain(old: OriginalBertTokenizer, new: OriginalBertTokenizer, counts
     before, after = (measure_vocabulary(tokenizer, counts.tokens) for tokenizer in (old, new))
     if after[1] > before[1]:
         logger.warning(
-            "[UNK] rate %.4f %% instead of %.4f %%: some words begin with a new one and go on with what the vocabulary has no piece for",
+            "[UNK] rate %.4f %% instead of %.4f %%: some words begin with a new one and continue with what the vocabulary has no piece for",
             100 * after[1],
             100 * before[1],
         )

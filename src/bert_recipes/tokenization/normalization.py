@@ -38,9 +38,6 @@ _ASCII_PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 def is_punctuation(character: str) -> bool:
     """Tell whether the original splits words at this character.
 
-    Args:
-        character: one character.
-
     Source: google-research/bert tokenization.py `_is_punctuation`.
     """
     return character in _ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
@@ -101,7 +98,6 @@ def normalize_text(text: str, *, lowercase: bool, strip_accents: bool | None = N
     r"""Normalise a text so that ``.split()`` gives the words of google-research/bert's BasicTokenizer.
 
     Args:
-        text: any string, of any length.
         lowercase: whether to lower-case; the original's ``do_lower_case``.
         strip_accents: whether to decompose characters and drop the combining marks. None: where ``lowercase`` does, as
             in the original. In scripts that write vowels as marks (Hindi, Thai, ...) dropping them changes the words.
@@ -137,12 +133,6 @@ def align_normalized_text(
     """Normalise a text and say where each character of the result comes from.
 
     Character by character, so some twenty times slower than `normalize_text`: for offsets only.
-
-    Args:
-        text: any string.
-        lowercase: as in `normalize_text`.
-        strip_accents: as in `normalize_text`.
-        split_cjk: as in `normalize_text`.
 
     Returns:
         The string that `normalize_text` returns, and for each of its characters the index of the character of ``text``

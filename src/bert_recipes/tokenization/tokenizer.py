@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,15 +26,12 @@ from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS, TextEncoder
 class AddedTokens:
     """Finds added tokens with the library's own search: their flags (single_word, normalized, ...) mean what they mean in stock.
 
-    Args:
-        tokens: Id and token, in the order of the ids.
-        lowercase, strip_accents, split_cjk: See `normalize_text`; a token that is `normalized` is looked for in such a text.
+    The settings are those of `normalize_text`; a token that is `normalized` is looked for in such a text.
     """
 
     def __init__(
         self, tokens: Sequence[tuple[int, AddedToken]], *, lowercase: bool, strip_accents: bool, split_cjk: bool
     ) -> None:
-        """Set the search up: a tokenizer that knows nothing else."""
         self.contents = {token_id: token.content for token_id, token in tokens}
         # Number 0 is the one piece of the model: all that is no added token.
         self._ids: list[int | None] = [None, *self.contents]
@@ -78,22 +75,14 @@ class AlignedEncoding:
     def __init__(
         self, encoding: Encoding, text: Any, normalization: dict[str, bool], kept: AddedTokens | None
     ) -> None:
-        """Wrap an encoding.
-
-        Args:
-            encoding: the library's encoding of the normalised input.
-            text: the caller's input: a string, a list of words, or a pair (tuple or list) of either.
-            normalization: keyword arguments of `normalize_text`.
-            kept: finds the tokens that were kept whole; None if there are none.
-        """
         self._encoding = encoding
-        self._text = text
+        self._text = text  # the caller's input: a string, a list of words, or a pair (tuple or list) of either
         self._normalization = normalization
         self._kept = kept
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever is not about characters: ids, type ids, masks, tokens, word ids."""
-        # Private names are never the library's, and must not be looked for while an unpickled object is still empty.
+        # Whatever is not about characters: ids, type ids, masks, tokens, word ids. Private names are never
+        # the library's, and must not be looked for while an unpickled object is still empty.
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._encoding, name)
@@ -104,12 +93,19 @@ class AlignedEncoding:
     @cached_property
     def offsets(self) -> list[Span]:
         """For each token the half-open span of characters in its text (or in its word, where words were given)."""
-        return [
-            span if sequence is None else self._to_original(span, sequence, word)
-            for span, sequence, word in zip(
-                self._encoding.offsets, self._encoding.sequence_ids, self._encoding.word_ids, strict=True
-            )
-        ]
+        # With one sequence, a list is a list of words; with two, the pair.
+        texts = [self._text] if self._encoding.n_sequences == 1 else self._text
+        align = cache(self._align)
+        spans: list[Span] = []
+        for span, sequence, word in zip(
+            self._encoding.offsets, self._encoding.sequence_ids, self._encoding.word_ids, strict=True
+        ):
+            if sequence is not None:
+                text = texts[sequence] if isinstance(texts[sequence], str) else texts[sequence][word]
+                origins = [origin for origin in align(text)[slice(*span)] if origin is not None]
+                span = (min(origins), max(origins) + 1) if origins else (0, 0)
+            spans.append(span)
+        return spans
 
     @property
     def overflowing(self) -> list["AlignedEncoding"]:
@@ -140,33 +136,11 @@ class AlignedEncoding:
         token = self.char_to_token(char_pos, sequence_index)
         return None if token is None else self._encoding.word_ids[token]
 
-    def _to_original(self, span: Span, sequence: int, word: int | None) -> Span:
-        origins = [origin for origin in self._origins(sequence, word)[span[0] : span[1]] if origin is not None]
-        return (min(origins), max(origins) + 1) if origins else (0, 0)
-
-    def _origins(self, sequence: int, word: int | None) -> Sequence[int | None]:
-        """Index in the caller's text for each character of the normalised text (of the word, where words were given).
+    def _align(self, text: str) -> Sequence[int | None]:
+        """Index in the caller's text for each character of the normalised text: a mirror of how kept tokens are normalised around.
 
         None: a space beside a token that was kept, which may take it with it and is not made of it.
         """
-        text = self._texts[sequence]
-        key = (sequence, None if isinstance(text, str) else word)
-        if key not in self._alignments:
-            string = text if isinstance(text, str) else text[word]
-            self._alignments[key] = self._align(string)
-        return self._alignments[key]
-
-    @cached_property
-    def _texts(self) -> list[Any]:
-        # With one sequence, a list is a list of words; with two, the pair.
-        return [self._text] if self._encoding.n_sequences == 1 else list(self._text)
-
-    @cached_property
-    def _alignments(self) -> dict[tuple[int, int | None], Sequence[int | None]]:
-        return {}
-
-    def _align(self, text: str) -> Sequence[int | None]:
-        """Mirror of how the tokenizer normalises around kept tokens."""
         if self._kept is None:
             return align_normalized_text(text, **self._normalization)[1]
         origins: list[int | None] = []
@@ -207,12 +181,9 @@ class OriginalBertTokenizer(BertTokenizer):
     Tokens that were added with `add_tokens`, by a caller or in the folder, are recognised in texts as stock recognises them;
     special ones among them are text, as [SEP] is. (`encode_ids` is exact; a call also takes a word for a token where stock has only
     the word as it is written, or not beside "_", for the flags ``normalized=False`` and ``single_word``.)
-
-    Attributes:
-        training_report: figures on the text it was trained on; None unless `train_wordpiece` has just made it.
     """
 
-    training_report: Any = None
+    training_report: Any = None  # measurements on the text, where `train_wordpiece` has just made it
 
     def __init__(
         self,
@@ -222,15 +193,7 @@ class OriginalBertTokenizer(BertTokenizer):
         strip_accents: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        """Build the tokenizer from a vocabulary; users call `load_tokenizer`.
-
-        Args:
-            vocab: piece to id; every piece of `SPECIAL_TOKENS` is in it.
-            do_lower_case: whether to lower-case.
-            tokenize_chinese_chars: whether every Han character is a word of its own.
-            strip_accents: whether to drop combining marks. None: where ``do_lower_case`` does.
-            **kwargs: what `BertTokenizer` takes.
-        """
+        """Build the tokenizer from a vocabulary with every piece of `SPECIAL_TOKENS`; users call `load_tokenizer`."""
         # Set before the base class runs, which may already ask for attributes.
         self._text_encoder: TextEncoder | None = None
         self._searches: dict[tuple[bool, ...], AddedTokens | None] = {}
@@ -249,24 +212,13 @@ class OriginalBertTokenizer(BertTokenizer):
         cast(WordPiece, backend.model).max_input_chars_per_word = MAX_WORD_CHARACTERS
 
     def normalize(self, text: str) -> str:
-        """Apply `normalize_text` with this tokenizer's settings; added tokens in the text stay whole.
-
-        Args:
-            text: any string.
-
-        Returns:
-            The string whose ``.split()`` are the words.
-        """
+        """The string whose ``.split()`` are the words; added tokens in the text stay whole."""
         return self._normalize_around(text, self._added_tokens())
 
     def encode_ids(self, text: str) -> list[int]:
-        """Cut a text into pieces and return their ids: the fast way, for bulk work.
+        """Return the ids of any text, without [CLS] and [SEP], not truncated: the fast way, for bulk work.
 
-        Args:
-            text: any string. Added tokens in it are recognised; nothing is taken for a special one.
-
-        Returns:
-            The ids, without [CLS] and [SEP], not truncated.
+        Added tokens in it are recognised; nothing is taken for a special one.
 
         Example:
             >>> tokenizer.convert_ids_to_tokens(tokenizer.encode_ids("unwanted"))
@@ -346,7 +298,7 @@ class OriginalBertTokenizer(BertTokenizer):
         return BatchEncoding(data, cast(Any, encodings), tensor_type=return_tensors)
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """As stock; what was remembered about the tokens before is out of date."""
+        # What was remembered about the tokens before is out of date.
         self._text_encoder = None
         self._searches.clear()
         return super()._add_tokens(new_tokens, special_tokens=special_tokens)
@@ -388,28 +340,12 @@ class OriginalBertTokenizer(BertTokenizer):
         return stock
 
     def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> tuple[str, ...]:
-        """Write a stock folder: tokenizer.json, tokenizer_config.json (class BertTokenizer) and vocab.txt.
-
-        Args:
-            save_directory: folder, made if missing.
-            **kwargs: what `BertTokenizer.save_pretrained` takes.
-
-        Returns:
-            The paths of the files.
-        """
+        """Write a stock folder: tokenizer.json, tokenizer_config.json (class BertTokenizer) and vocab.txt."""
         files = self.stock_tokenizer().save_pretrained(save_directory, **kwargs)
         return files + self.save_vocabulary(str(save_directory), kwargs.get("filename_prefix"))
 
     def save_vocabulary(self, save_directory: str, filename_prefix: str | None = None) -> tuple[str]:
-        """Write vocab.txt in the original's form: one piece a line in the order of the ids.
-
-        Args:
-            save_directory: an existing folder.
-            filename_prefix: put before the file's name with a dash.
-
-        Returns:
-            The path of the file, as a tuple.
-        """
+        """Write vocab.txt in the original's form: one piece per line in the order of the ids."""
         path = Path(save_directory) / f"{filename_prefix + '-' if filename_prefix else ''}vocab.txt"
         vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=False)
         pieces = sorted(vocabulary, key=vocabulary.__getitem__)

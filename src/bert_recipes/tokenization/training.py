@@ -77,47 +77,38 @@ _SHARED_MARK_BLOCKS = (
 )
 
 # A stray foreign word in an English corpus is worth no warning. Ours.
-_WORTH_A_WARNING, _LETTERS_WORTH_A_WARNING = 0.001, 0.005
+_MIN_MARKS, _MIN_LETTERS = 0.001, 0.005
 
 _NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
+
+# Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says how many.
+_MAX_DISTINCT_TOKENS = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerReport:
-    """Figures about a vocabulary, measured on the words of a text.
+    """Measurements of a vocabulary on the words of a text.
 
     A *word* is what normalising and splitting at spaces gives, punctuation marks left out; a *token* is a word or a
     punctuation mark.
     """
 
-    num_texts: int
-    """Texts read: documents, paragraphs or lines, as they were passed."""
+    num_texts: int  # documents, paragraphs or lines, as they were passed
     num_characters: int
-    """Characters read."""
     num_tokens: int
-    """Words and punctuation marks."""
     num_words: int
-    """Words, punctuation marks left out."""
     num_distinct_tokens: int
-    """Different words and punctuation marks."""
-    num_forgotten_tokens: int
-    """Occurrences of rare words that were dropped from the count to bound memory; no other figure includes them."""
+    num_forgotten_tokens: int  # occurrences of rare words dropped to bound memory; in no other number
     vocab_size: int
-    """Entries of the vocabulary, special tokens and [unused] slots included."""
     requested_vocab_size: int
-    """Entries that were asked for."""
-    alphabet_size: int
-    """Characters that the vocabulary holds as pieces."""
-    dropped_alphabet_size: int
-    """Characters that the alphabet limit left out; words with one of them become [UNK]."""
-    fertility: float
-    """Pieces a word. [UNK] counts as one piece."""
-    unk_rate: float
-    """Share of the tokens that become [UNK]."""
-    deleted_marks: float
-    """Share of the characters, spaces left out and counted after decomposition, that normalising drops as marks."""
-    deleted_script_marks: dict[str, float] = field(default_factory=dict)
-    """Script to the share, as above, of marks that belong to that script alone: vowel signs."""
+    alphabet_size: int  # characters that the vocabulary holds as pieces
+    dropped_alphabet_size: int  # characters that the limit left out; words with one of them become [UNK]
+    fertility: float  # pieces per word; [UNK] is one piece
+    unk_rate: float  # fraction of the tokens that become [UNK]
+    deleted_marks: float  # fraction of the characters, spaces left out, decomposed, that normalising drops as marks
+    deleted_script_marks: dict[str, float] = field(
+        default_factory=dict
+    )  # the same for marks of one script: vowel signs
 
     def __str__(self) -> str:
         return (
@@ -130,15 +121,116 @@ class TokenizerReport:
         )
 
 
+@dataclass
+class WordCounts:
+    """What one pass over texts finds."""
+
+    tokens: Counter[str] = field(default_factory=Counter)  # words and punctuation marks, normalised
+    num_texts: int = 0
+    num_characters: int = 0
+    num_forgotten: int = 0  # occurrences of words that were too many and too rare to be kept
+    # Where accents are stripped: the characters of texts that are not ASCII, and the numbers of all others.
+    characters: Counter[str] = field(default_factory=Counter)
+    num_ascii: int = 0
+    num_ascii_letters: int = 0
+
+    def add(self, text: str, *, lowercase: bool, strip_accents: bool, split_cjk: bool) -> None:
+        """Count one text, by the settings of `normalize_text`."""
+        self.num_texts += 1
+        self.num_characters += len(text)
+        normalized = normalize_text(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+        self.tokens.update(normalized.split())
+        if strip_accents and text.isascii():
+            self.num_ascii += sum(map(len, text.split()))
+            self.num_ascii_letters += len(text.encode().translate(None, _NO_LETTERS))
+        elif strip_accents:
+            self.characters.update(unicodedata.normalize("NFC", "".join(text.split())))
+        if len(self.tokens) > _MAX_DISTINCT_TOKENS:
+            self._forget_rarest()
+
+    def _forget_rarest(self) -> None:
+        """Drop the rarest words until half of the room is free."""
+        threshold = 0
+        while len(self.tokens) > _MAX_DISTINCT_TOKENS // 2:
+            threshold += 1
+            rare = [token for token, number in self.tokens.items() if number <= threshold]
+            self.num_forgotten += sum(self.tokens.pop(token) for token in rare)
+        logger.warning(
+            "More than %d different words: those seen up to %d times so far are forgotten (%d occurrences in all).",
+            _MAX_DISTINCT_TOKENS,
+            threshold,
+            self.num_forgotten,
+        )
+
+    def deleted_marks(self) -> tuple[float, dict[str, float]]:
+        """Fraction of all characters but spaces that are marks; and by script, of the marks that belong to one script."""
+        decomposed: Counter[str] = Counter()
+        for character, number in self.characters.items():
+            for part in unicodedata.normalize("NFD", character):
+                decomposed[part] += number
+        total = max(1, self.num_ascii + decomposed.total())
+        marks = {mark: n for mark, n in sorted(decomposed.items()) if unicodedata.category(mark) == "Mn"}
+        scripts: Counter[str] = Counter()
+        for mark, number in marks.items():
+            if not _is_shared(mark):
+                # The first word of its name; the kana's voicing marks are named differently.
+                script = (
+                    "Kana" if mark in "\u3099\u309a" else unicodedata.name(mark, "Unnamed").split()[0].capitalize()
+                )
+                scripts[script] += number
+        return sum(marks.values()) / total, {script: number / total for script, number in scripts.items()}
+
+    def changed_letters(self) -> dict[str, float]:
+        """Small letter -> fraction of all letters, of those that lose an accent, the most frequent first."""
+        letters = {character: n for character, n in self.characters.items() if character.isalpha()}
+        total = max(1, self.num_ascii_letters + sum(letters.values()))
+        changed: Counter[str] = Counter()
+        for character, number in letters.items():
+            if any(map(_is_shared, unicodedata.normalize("NFD", character)[1:])):
+                changed[character.lower()] += number
+        return {letter: number / total for letter, number in changed.most_common()}
+
+
+def _is_shared(mark: str) -> bool:
+    return any(first <= ord(mark) <= last for first, last in _SHARED_MARK_BLOCKS)
+
+
+def _warn_about_accents(scripts: Mapping[str, float], letters: Mapping[str, float]) -> None:
+    """Warn if stripping accents drops vowel signs, or changes letters of the text's own alphabet."""
+    advice = "train with strip_accents=False (--strip_accents false) to keep them."
+    listed = ", ".join(f"{script} {fraction:.1%}" for script, fraction in scripts.items() if fraction >= _MIN_MARKS)
+    if listed:
+        logger.warning(
+            "Stripping accents deletes vowel signs and other marks that make words: %s of all characters; %s",
+            listed,
+            advice,
+        )
+    changed = sum(letters.values())
+    if changed >= _MIN_LETTERS:
+        first = ", ".join(f"{letter} to {unicodedata.normalize('NFD', letter)[0]}" for letter in list(letters)[:4])
+        logger.warning(
+            "Stripping accents changes %.1f%% of the letters (%s). Where these are letters of their own, %s",
+            100 * changed,
+            first,
+            advice,
+        )
+
+
+def count_words(
+    texts: Iterable[str], *, lowercase: bool, strip_accents: bool, split_cjk: bool, show_progress: bool = True
+) -> WordCounts:
+    """Count the words of texts in one pass; the settings are those of `normalize_text`."""
+    counts = WordCounts()
+    for text in tqdm(texts, desc="Counting words", unit=" texts", unit_scale=True, disable=not show_progress):
+        counts.add(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+    return counts
+
+
 def measure_vocabulary(tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int]) -> tuple[float, float]:
-    """Measure fertility and [UNK] rate, exactly, over counted words.
+    """Return fertility and [UNK] rate, as `TokenizerReport` defines them; 0.0 where there is no word.
 
     Args:
-        tokenizer: whose pieces are counted.
-        token_counts: words and punctuation marks, as normalised by this tokenizer, with how often they occur.
-
-    Returns:
-        Fertility (pieces a word) and [UNK] rate, as `TokenizerReport` defines them. 0.0 where there is no word.
+        token_counts: Words and punctuation marks, as normalised by this tokenizer, with how often they occur.
     """
     unknown = (tokenizer.unk_token_id,)
     num_words = num_pieces = num_tokens = num_unknown = 0
@@ -150,147 +242,6 @@ def measure_vocabulary(tokenizer: OriginalBertTokenizer, token_counts: Mapping[s
             num_words += count
             num_pieces += count * len(ids)
     return num_pieces / max(num_words, 1), num_unknown / max(num_tokens, 1)
-
-
-class MarkCounter:
-    """Counts the characters of a text and the combining marks among them that stripping accents would drop."""
-
-    def __init__(self) -> None:
-        self._num_ascii = self._num_ascii_letters = 0
-        self._characters: Counter[str] = Counter()
-
-    def add(self, text: str) -> None:
-        """Count one text, as it is before normalisation."""
-        if text.isascii():
-            self._num_ascii += sum(map(len, text.split()))
-            self._num_ascii_letters += len(text.encode().translate(None, _NO_LETTERS))
-        else:
-            self._characters.update(unicodedata.normalize("NFC", "".join(text.split())))
-
-    def shares(self) -> tuple[float, dict[str, float]]:
-        """Share of all marks, and by script of those that belong to one script, among all characters but spaces."""
-        decomposed: Counter[str] = Counter()
-        for character, number in self._characters.items():
-            for part in unicodedata.normalize("NFD", character):
-                decomposed[part] += number
-        total = max(1, self._num_ascii + decomposed.total())
-        marks = {mark: n for mark, n in decomposed.items() if unicodedata.category(mark) == "Mn"}
-        scripts: Counter[str] = Counter()
-        for mark, number in sorted(marks.items()):
-            if not _is_shared(mark):
-                scripts[_script(mark)] += number
-        return sum(marks.values()) / total, {script: number / total for script, number in scripts.items()}
-
-    def changed_letters(self) -> dict[str, float]:
-        """Small letter -> share of all letters, of those that lose an accent, the most frequent first."""
-        changed: Counter[str] = Counter()
-        letters = self._num_ascii_letters
-        for character, number in self._characters.items():
-            letters += number * character.isalpha()
-            if character.isalpha() and any(map(_is_shared, unicodedata.normalize("NFD", character)[1:])):
-                changed[character.lower()] += number
-        return {letter: number / max(1, letters) for letter, number in changed.most_common()}
-
-
-def warn_about_deleted_marks(scripts: Mapping[str, float]) -> None:
-    """Warn if normalising drops vowel signs.
-
-    Args:
-        scripts: script to the share of all characters that are marks of this script.
-    """
-    worth = {script: share for script, share in scripts.items() if share >= _WORTH_A_WARNING}
-    if worth:
-        logger.warning(
-            "Stripping accents deletes vowel signs and other marks that make words: %s of all characters. Train with strip_accents=False (--strip_accents false) to keep them.",
-            _listed(worth.items()),
-        )
-
-
-def warn_about_changed_letters(letters: Mapping[str, float]) -> None:
-    """Warn if stripping accents changes letters of the text's own alphabet (`MarkCounter.changed_letters`)."""
-    if sum(letters.values()) >= _LETTERS_WORTH_A_WARNING:
-        first = ", ".join(f"{letter} to {unicodedata.normalize('NFD', letter)[0]}" for letter in list(letters)[:4])
-        logger.warning(
-            "Stripping accents changes %.1f%% of the letters (%s). Where these are letters of their own, train with strip_accents=False (--strip_accents false) to keep them.",
-            *(100 * sum(letters.values()), first),
-        )
-
-
-def _is_shared(mark: str) -> bool:
-    return any(first <= ord(mark) <= last for first, last in _SHARED_MARK_BLOCKS)
-
-
-def _listed(shares: Iterable[tuple[str, float]]) -> str:
-    return ", ".join(f"{script} {share:.1%}" for script, share in shares)
-
-
-def _script(mark: str) -> str:
-    """Name of a mark's script: the first word of its name; the kana's voicing marks are named differently."""
-    if mark in "\u3099\u309a":
-        return "Kana"
-    return unicodedata.name(mark, "Unnamed").split()[0].capitalize()
-
-
-# Different words kept in memory, some 1.5 GB. Beyond, the rarest are forgotten and the report says how many.
-_MAX_DISTINCT_TOKENS = 10_000_000
-
-
-@dataclass
-class WordCounts:
-    """What one pass over texts finds.
-
-    Attributes:
-        tokens: Words and punctuation marks, normalised, with how often they stand there.
-        marks: Combining marks, where they are dropped.
-        num_texts, num_characters: Of the texts.
-        num_forgotten: Occurrences of words that were too many and too rare to be kept.
-    """
-
-    tokens: Counter[str] = field(default_factory=Counter)
-    marks: MarkCounter = field(default_factory=MarkCounter)
-    num_texts: int = 0
-    num_characters: int = 0
-    num_forgotten: int = 0
-
-
-def count_words(
-    texts: Iterable[str], *, lowercase: bool, strip_accents: bool, split_cjk: bool, show_progress: bool = True
-) -> WordCounts:
-    """Count the words of texts, in one pass.
-
-    Args:
-        texts: In pieces of any size; spaces and line ends part words.
-        lowercase: See `normalize_text`.
-        strip_accents: As well.
-        split_cjk: As well.
-        show_progress: Whether to draw a progress bar on stderr.
-    """
-    counts = WordCounts()
-    for text in tqdm(texts, desc="Counting words", unit=" texts", unit_scale=True, disable=not show_progress):
-        counts.num_texts += 1
-        counts.num_characters += len(text)
-        normalized = normalize_text(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
-        counts.tokens.update(normalized.split())
-        if strip_accents:
-            counts.marks.add(text)
-        if len(counts.tokens) > _MAX_DISTINCT_TOKENS:
-            _forget_rarest(counts)
-    return counts
-
-
-def _forget_rarest(counts: WordCounts) -> None:
-    """Drop the rarest words until half of the room is free."""
-    threshold = 0
-    while len(counts.tokens) > _MAX_DISTINCT_TOKENS // 2:
-        threshold += 1
-        rare = [token for token, number in counts.tokens.items() if number <= threshold]
-        counts.num_forgotten += sum(counts.tokens.pop(token) for token in rare)
-    logger.warning(
-        "More than %d different words: those seen up to %d times so far are forgotten (%d occurrences in all).",
-        _MAX_DISTINCT_TOKENS,
-        threshold,
-        counts.num_forgotten,
-    )
 
 
 # Id of [UNK] in Google's vocabularies: [PAD], 99 [unused] slots, then [UNK], [CLS], [SEP], [MASK].
@@ -322,16 +273,16 @@ def train_wordpiece(
     0, 100, 101, 102, 103; fewer slots move the four down.
 
     Args:
-        texts: the training text in pieces of any size, read once. Spaces and line ends part words, nothing else matters.
-        vocab_size: entries wanted, everything included. Google's: 30522 uncased, 28996 cased.
-        lowercase: whether to lower-case.
-        strip_accents: whether to drop combining marks. None: where ``lowercase`` does, as in the original.
-        split_cjk: whether every Han character is a word of its own. The original always does it.
-        min_frequency: a pair of pieces must occur this often to become a piece.
-        limit_alphabet: keep this many characters, the most frequent ones (ties: by code point). Words with another
+        texts: The training text in pieces of any size, read once. Spaces and line ends part words, nothing else matters.
+        vocab_size: Entries wanted, everything included. Google's: 30522 uncased, 28996 cased.
+        lowercase: Whether to lower-case.
+        strip_accents: Whether to drop combining marks. None: where ``lowercase`` does, as in the original.
+        split_cjk: Whether every Han character is a word of its own. The original always does it.
+        min_frequency: A pair of pieces must occur this often to become a piece.
+        limit_alphabet: Keep this many characters, the most frequent ones (ties: by code point). Words with another
             character become [UNK].
         num_unused: [unusedN] slots to be given a meaning later.
-        show_progress: whether to draw progress bars on stderr.
+        show_progress: Whether to draw progress bars on stderr.
 
     Returns:
         The tokenizer; its ``training_report`` is a `TokenizerReport` on the texts.
@@ -340,23 +291,33 @@ def train_wordpiece(
         >>> tokenizer = train_wordpiece(open("corpus.txt"), vocab_size=8000)
         >>> tokenizer.save_pretrained("my_tokenizer")
     """
-    _check_settings(
-        vocab_size=vocab_size, min_frequency=min_frequency, limit_alphabet=limit_alphabet, num_unused=num_unused
-    )
+    for name, value, lowest in (
+        ("vocab_size", vocab_size, 6),
+        ("min_frequency", min_frequency, 1),
+        ("limit_alphabet", limit_alphabet, 1),
+        ("num_unused", num_unused, 0),
+    ):
+        if not lowest <= value <= _LARGEST_SETTING:
+            raise InputError(f"{name}: {value} was given, allowed are {lowest} to {_LARGEST_SETTING}")
     drop_marks = lowercase if strip_accents is None else strip_accents
     counts = count_words(
         texts, lowercase=lowercase, strip_accents=drop_marks, split_cjk=split_cjk, show_progress=show_progress
     )
     if not counts.tokens:
         raise InputError(f"no word in the {counts.num_texts} texts to train on; a vocabulary needs text")
-    alphabet, num_dropped = _alphabet(counts.tokens, limit_alphabet)
-    words = _trainable(counts.tokens, alphabet)
-    characters = sorted(alphabet)
+    characters, num_dropped = _alphabet(counts.tokens, limit_alphabet)
+    # Without the words that become [UNK] whatever the pieces are, and in a fixed order.
+    words = {
+        word: counts.tokens[word]
+        for word in sorted(counts.tokens)
+        if len(word) <= MAX_WORD_CHARACTERS and characters.issuperset(word)
+    }
     inner = sorted({character for word in words for character in word[1:]})
-    fixed = [*_special_and_unused(num_unused), *characters, *(CONTINUATION + character for character in inner)]
+    special = _special_and_unused(num_unused)
+    fixed = [*special, *sorted(characters), *(CONTINUATION + character for character in inner)]
     if len(fixed) > vocab_size:
         raise InputError(
-            f"vocab_size {vocab_size} is too small: {5 + num_unused} special and [unused] tokens and {len(fixed) - 5 - num_unused} single characters "
+            f"vocab_size {vocab_size} is too small: {len(special)} special and [unused] tokens and {len(fixed) - len(special)} single characters "
             f"need {len(fixed)}; raise vocab_size or lower limit_alphabet ({limit_alphabet}) or num_unused ({num_unused})"
         )
     vocabulary = _train(words, fixed, vocab_size, min_frequency, show_progress)
@@ -370,20 +331,29 @@ def train_wordpiece(
     tokenizer = OriginalBertTokenizer(
         vocab=vocabulary, do_lower_case=lowercase, strip_accents=strip_accents, tokenize_chinese_chars=split_cjk
     )
-    tokenizer.training_report = _report(tokenizer, counts, len(alphabet), num_dropped, vocab_size)
+    deleted, scripts = counts.deleted_marks()
+    _warn_about_accents(scripts, counts.changed_letters())
+    fertility, unk_rate = measure_vocabulary(tokenizer, counts.tokens)
+    tokenizer.training_report = TokenizerReport(
+        num_texts=counts.num_texts,
+        num_characters=counts.num_characters,
+        num_tokens=counts.tokens.total(),
+        num_words=sum(number for token, number in counts.tokens.items() if not is_punctuation(token[0])),
+        num_distinct_tokens=len(counts.tokens),
+        num_forgotten_tokens=counts.num_forgotten,
+        vocab_size=len(tokenizer),
+        requested_vocab_size=vocab_size,
+        alphabet_size=len(characters),
+        dropped_alphabet_size=num_dropped,
+        fertility=fertility,
+        unk_rate=unk_rate,
+        deleted_marks=deleted,
+        deleted_script_marks=scripts,
+    )
     return tokenizer
 
 
-def _check_settings(**settings: int) -> None:
-    lowest = {"vocab_size": 6, "min_frequency": 1, "limit_alphabet": 1, "num_unused": 0}
-    for name, value in settings.items():
-        if value < lowest[name]:
-            raise InputError(f"{name}: {value} was given, but it must be {lowest[name]} or more")
-        if value > _LARGEST_SETTING:
-            raise InputError(f"{name}: {value} was given, but it must be {_LARGEST_SETTING} or less")
-
-
-def _alphabet(tokens: Counter[str], limit: int) -> tuple[set[str], int]:
+def _alphabet(tokens: Mapping[str, int], limit: int) -> tuple[set[str], int]:
     """Choose the characters to keep; returns them and the number of those left out."""
     frequency: Counter[str] = Counter()
     for token, number in tokens.items():
@@ -393,13 +363,6 @@ def _alphabet(tokens: Counter[str], limit: int) -> tuple[set[str], int]:
     # Half a surrogate pair, which broken JSON can hold, is no character and cannot be written to a file.
     kept = [character for character in ranked if not "\ud800" <= character <= "\udfff"][:limit]
     return set(kept), len(ranked) - len(kept)
-
-
-def _trainable(tokens: Counter[str], alphabet: set[str]) -> dict[str, int]:
-    """Leave out the words that become [UNK] whatever the pieces are, and put the rest in a fixed order."""
-    return {
-        word: tokens[word] for word in sorted(tokens) if len(word) <= MAX_WORD_CHARACTERS and alphabet.issuperset(word)
-    }
 
 
 def _special_and_unused(num_unused: int) -> list[str]:
@@ -445,29 +408,3 @@ def _repeated(words: dict[str, int]) -> Iterator[str]:
                 yield "".join(chunk)
                 chunk, room = [], _CHUNK_CHARACTERS
     yield "".join(chunk)
-
-
-def _report(
-    tokenizer: OriginalBertTokenizer, counts: WordCounts, alphabet_size: int, num_dropped: int, vocab_size: int
-) -> TokenizerReport:
-    fertility, unk_rate = measure_vocabulary(tokenizer, counts.tokens)
-    num_words = sum(number for token, number in counts.tokens.items() if not is_punctuation(token[0]))
-    deleted, scripts = counts.marks.shares()
-    warn_about_deleted_marks(scripts)
-    warn_about_changed_letters(counts.marks.changed_letters())
-    return TokenizerReport(
-        num_texts=counts.num_texts,
-        num_characters=counts.num_characters,
-        num_tokens=counts.tokens.total(),
-        num_words=num_words,
-        num_distinct_tokens=len(counts.tokens),
-        num_forgotten_tokens=counts.num_forgotten,
-        vocab_size=len(tokenizer),
-        requested_vocab_size=vocab_size,
-        alphabet_size=alphabet_size,
-        dropped_alphabet_size=num_dropped,
-        fertility=fertility,
-        unk_rate=unk_rate,
-        deleted_marks=deleted,
-        deleted_script_marks=scripts,
-    )

@@ -25,12 +25,6 @@ class WordCache(dict[str, tuple[int, ...]]):
     """
 
     def __init__(self, vocabulary: Mapping[str, int], *, unk_token: str) -> None:
-        """Start empty.
-
-        Args:
-            vocabulary: piece to id.
-            unk_token: the piece that stands for a word that cannot be cut; it is in ``vocabulary``.
-        """
         super().__init__()
         prefix = len(CONTINUATION)
         self._first = dict(vocabulary)
@@ -66,22 +60,17 @@ class WordCache(dict[str, tuple[int, ...]]):
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """What decides about the ids of a text, and nothing else; can be sent to another process.
+    """What decides about the ids of a text, and nothing else; can be sent to another process."""
 
-    Attributes:
-        vocabulary: Piece to id.
-        unk_token: The piece that stands for a word that cannot be cut.
-        lowercase, strip_accents, split_cjk: See `normalize_text`.
-        added: Finds the tokens that were added beside the vocabulary; None, and no work, in the usual case that there are none.
-        words: Word to piece ids, filled on first use. A word is what splitting a normalised text gives.
-    """
-
-    vocabulary: dict[str, int]
-    unk_token: str
-    lowercase: bool
+    vocabulary: dict[str, int]  # piece to id
+    unk_token: str  # the piece that stands for a word that cannot be cut
+    lowercase: bool  # this and the next two: see `normalize_text`
     strip_accents: bool
     split_cjk: bool
-    added: Any = None  # tokenizer.AddedTokens, which needs the library
+    # Finds the tokens that were added beside the vocabulary: tokenizer.AddedTokens, which needs the library. None, and no work,
+    # in the usual case that there are none.
+    added: Any = None
+    # Word to piece ids, filled on first use. A word is what splitting a normalised text gives.
     words: WordCache = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

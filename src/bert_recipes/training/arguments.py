@@ -43,14 +43,14 @@ def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
         )
     if wanted != "auto":
         return Precision(wanted, "as asked")
-    if use_cpu:
-        units = [name for name, present in cpu_bf16_units().items() if present]
-        if units:
-            return Precision("bf16", f"this CPU multiplies bfloat16 in hardware ({', '.join(units)})")
-        return Precision("fp32", "this CPU has neither AMX nor AVX512_BF16")
-    return (
-        Precision("bf16", "this GPU has bfloat16 units") if native else Precision("fp16", "this GPU is older than 8.0")
-    )
+    if not use_cpu and native:
+        return Precision("bf16", "this GPU has bfloat16 units")
+    if not use_cpu:
+        return Precision("fp16", "this GPU is older than 8.0")
+    units = [name for name, present in cpu_bf16_units().items() if present]
+    if units:
+        return Precision("bf16", f"this CPU multiplies bfloat16 in hardware ({', '.join(units)})")
+    return Precision("fp32", "this CPU has neither AMX nor AVX512_BF16")
 
 
 def cpu_bf16_units() -> dict[str, bool]:
@@ -72,7 +72,7 @@ class RunArguments(TrainingArguments):
 
     # What belongs to one launch or follows from the machine: never saved, so that run.yaml can be run elsewhere.
     LAUNCH_FIELDS: ClassVar[frozenset[str]] = frozenset(
-        {
+        (
             "allow_changes",
             "bf16",
             "fp16",
@@ -81,14 +81,16 @@ class RunArguments(TrainingArguments):
             "resume",
             "resume_from_checkpoint",
             "use_cpu",
-        }
+        )
     )
     # Settings of the Trainer under which a run would not be what it seems to be -> why.
     REFUSED: ClassVar[Mapping[str, str]] = {
         "auto_find_batch_size": "the global batch would change with the memory at hand",
         "ignore_data_skip": "a resumed run continues where it stopped",
-        "save_only_model": "no run could be resumed from such checkpoints; the finished run's folder is a model alone",
+        "logging_nan_inf_filter": "it would hide what is wrong in the log",
+        "remove_unused_columns": "the batches hold what the recipe needs",
         "resume_from_checkpoint": "give --resume last, or --resume FOLDER",
+        "save_only_model": "no run could be resumed from such checkpoints; the finished run's folder is a model alone",
     }
     # Settings of the Trainer that nothing reads here: they are named in a warning.
     WITHOUT_EFFECT: ClassVar[Collection[str]] = ()
@@ -145,7 +147,7 @@ class RunArguments(TrainingArguments):
         launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
         self.cpu_is_chosen = self.use_cpu or launched_on_cpu
         self.use_cpu = self.cpu_is_chosen or not torch.cuda.is_available()
-        chosen = choose_precision(self._wanted_precision(), use_cpu=self.use_cpu)
+        chosen = choose_precision(self.precision, use_cpu=self.use_cpu)
         self.bf16, self.fp16, self.precision_reason = chosen.name == "bf16", chosen.name == "fp16", chosen.reason
         self._split_global_batch()
         # What a launcher or an Accelerate configuration says about precision must not overrule the run's choice.
@@ -172,12 +174,12 @@ class RunArguments(TrainingArguments):
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is '{getattr(self, name)}'; allowed: {', '.join(allowed)}")
-        at_least = dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), 1)
-        at_least |= dict.fromkeys(("gradient_accumulation_steps", "max_skipped_steps"), 1)
-        at_least |= dict.fromkeys(("learning_rate", "adam_epsilon", "weight_decay", "max_grad_norm"), 0)
-        at_least |= dict.fromkeys(("warmup_steps", "seed", "dataloader_num_workers"), 0)
+        positive = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+        not_negative = ("learning_rate", "adam_epsilon", "weight_decay", "max_grad_norm", "warmup_steps", "seed")
+        least = dict.fromkeys((*positive, "max_skipped_steps"), 1)
+        least |= dict.fromkeys((*not_negative, "dataloader_num_workers"), 0)
         rules = [
-            *((name, low <= getattr(self, name) < math.inf, f"{low} or more") for name, low in at_least.items()),
+            *((name, low <= getattr(self, name) < math.inf, f"{low} or more") for name, low in least.items()),
             *((name, 0 <= getattr(self, name) < 1, "0 or more and below 1") for name in ("adam_beta1", "adam_beta2")),
             *((name, getattr(self, name) > 0, "above 0") for name in ("num_train_epochs", "schedule_power")),
             ("max_steps", self.max_steps == -1 or self.max_steps >= 1, "1 or more, or -1 for num_train_epochs"),
@@ -186,16 +188,16 @@ class RunArguments(TrainingArguments):
         for name, holds, words in rules:
             if not holds:
                 raise InputError(f"{name} is {getattr(self, name)}; allowed: {words}")
-        if self.dataloader_persistent_workers and self.dataloader_num_workers == 0:
-            raise InputError("dataloader_persistent_workers needs dataloader_num_workers of 1 or more")
-        defaults = {item.name: item.default for item in fields(TrainingArguments)}
+        defaults = {item.name: item.default for item in fields(self)}
         for name, reason in self.REFUSED.items():
             if getattr(self, name) != defaults[name]:
-                raise InputError(f"{name} has no effect here: {reason}")
-        if self.remove_unused_columns:
-            raise InputError("remove_unused_columns is true; the batches hold what the recipe needs: leave it false")
-        if self.logging_nan_inf_filter:
-            raise InputError("logging_nan_inf_filter is true; it would hide what is wrong in the log: leave it false")
+                raise InputError(f"{name} is {getattr(self, name)}; leave it out: {reason}")
+        flags = [name for name in ("bf16", "fp16") if getattr(self, name)]
+        if len(flags) > 1 or (flags and self.precision not in ("auto", flags[0])):
+            raise InputError(f"precision is '{self.precision}' and {' and '.join(flags)} true; give one of them")
+        self.precision = flags[0] if flags else self.precision
+        if self.dataloader_persistent_workers and self.dataloader_num_workers == 0:
+            raise InputError("dataloader_persistent_workers needs dataloader_num_workers of 1 or more")
         if self.overwrite_run and self.resume not in ("auto", "no"):
             raise InputError(f"resume is '{self.resume}' and overwrite_run true; give one of them")
         if self.hub_token is not None:
@@ -204,26 +206,12 @@ class RunArguments(TrainingArguments):
                 "would be kept; log in with `hf auth login`, or set HF_TOKEN in the environment"
             )
         unread = {*self.WITHOUT_EFFECT, "save_on_each_node"}
-        for own, stock in (
-            ("optimizer", ("optim", "optim_args")),
-            ("schedule", ("lr_scheduler_type", "lr_scheduler_kwargs")),
-        ):
-            if getattr(self, own) != "trainer":
-                unread |= set(stock)
+        # --optimizer trainer and --schedule trainer let stock's settings decide.
+        unread |= set() if self.optimizer == "trainer" else {"optim", "optim_args"}
+        unread |= set() if self.schedule == "trainer" else {"lr_scheduler_type", "lr_scheduler_kwargs"}
         given = [f"{name} {getattr(self, name)}" for name in sorted(unread) if getattr(self, name) != defaults[name]]
         if given:
-            # --optimizer trainer and --schedule trainer let stock's settings decide.
             warn_early("without effect here: %s", ", ".join(given))
-
-    def _wanted_precision(self) -> str:
-        """`precision`, or what the Trainer's own flags bf16 and fp16 say."""
-        flags = [name for name in ("bf16", "fp16") if getattr(self, name)]
-        if not flags:
-            return self.precision
-        if len(flags) > 1 or self.precision not in ("auto", flags[0]):
-            raise InputError(f"precision is '{self.precision}' and {' and '.join(flags)} true; give one of them")
-        self.precision = flags[0]
-        return self.precision
 
     @property
     def global_batch_size(self) -> int:
@@ -314,12 +302,14 @@ class DataArguments:
             )
         if self.store is not None and self.train_file is not None:
             raise InputError("both --store and --train_file are given; give one of them")
-        if self.max_seq_length < 8:
-            raise InputError(f"max_seq_length is {self.max_seq_length}; allowed: 8 or more")
-        if not 0.0 <= self.short_seq_prob <= 1.0:
-            raise InputError(f"short_seq_prob is {self.short_seq_prob}; allowed: 0 to 1")
-        if self.max_eval_pairs < 1:
-            raise InputError(f"max_eval_pairs is {self.max_eval_pairs}; allowed: 1 or more")
+        for name, low, high in (
+            ("max_seq_length", 8, math.inf),
+            ("max_eval_pairs", 1, math.inf),
+            ("short_seq_prob", 0, 1),
+        ):
+            if not low <= getattr(self, name) <= high:
+                allowed = f"{low} or more" if high == math.inf else f"{low} to {high}"
+                raise InputError(f"{name} is {getattr(self, name)}; allowed: {allowed}")
 
 
 @dataclass
@@ -381,20 +371,15 @@ class PhaseArguments:
 
 @dataclass(frozen=True)
 class Phase:
-    """Some steps of a run, `end_step` excluded.
-
-    Attributes:
-        global_batch: Examples per step.
-        micro_batch: Examples that a process takes at once, at most.
-        own_schedule: (warm-up, peak) of a schedule of its own; None: the run's, over all phases that have none.
-    """
+    """Some steps of a run, `end_step` excluded."""
 
     first_step: int
     end_step: int
-    global_batch: int
-    micro_batch: int
+    global_batch: int  # examples per step
+    micro_batch: int  # examples that a process takes at once, at most
     max_seq_length: int
     max_predictions_per_seq: int | None
+    # (warm-up, peak) of a schedule of its own; None: the run's, over all phases that have none
     own_schedule: tuple[float, float] | None = None
 
 

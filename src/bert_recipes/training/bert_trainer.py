@@ -16,13 +16,13 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from bert_recipes.checkpointing import read_step
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
-from bert_recipes.data.order import EpochedDataset, PreTrainingOrder, epoch_order
+from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTraining, BertForPreTrainingOutput
 from bert_recipes.training.arguments import Phase
 from bert_recipes.training.optimization import Schedule
-from bert_recipes.training.speed import Work, training_flops
-from bert_recipes.training.trainer import RecipeTrainer, real_tokens
+from bert_recipes.training.speed import BatchStats, training_flops
+from bert_recipes.training.trainer import RecipeTrainer
 
 
 # The held-out pairs and masks stay the same whatever the seed of the training, so that runs can be compared.
@@ -63,7 +63,7 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
     """This process's part of the held-out pairs: the first `max_pairs` (None: all) of a fixed shuffled order.
 
     Every process gets the same number of batches, so that collectives inside the model never hang; what is only there
-    to fill up has `is_filler` True and must not be counted.
+    to fill up has `is_padding_batch` True and must not be counted.
     """
 
     def __init__(
@@ -72,14 +72,14 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
         order = epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs]
         self.num_pairs = len(order)
         own = order[rank::world_size].tolist()
-        longest = -(-self.num_pairs // world_size)
-        self.num_batches = -(-longest // batch_size)
         batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
-        self.is_filler = [False] * len(batches) + [True] * (self.num_batches - len(batches))
-        self.batches = batches + [order[:1].tolist()] * (self.num_batches - len(batches))
+        longest = -(-self.num_pairs // world_size)  # pairs of process 0
+        missing = -(-longest // batch_size) - len(batches)
+        self.batches = batches + [order[:1].tolist()] * missing
+        self.is_padding_batch = [False] * len(batches) + [True] * missing
 
     def __len__(self) -> int:
-        return self.num_batches
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:  # type: ignore[override]
         for batch in self.batches:
@@ -95,14 +95,12 @@ def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
 class PreTrainingSums:
     """Sums over held-out batches from which the metrics follow; the sums of several processes may be added.
 
-    Args:
-        device: Where the batches are.
-        unigram: float64 (V,) of `unigram_log_probs`, or None without that baseline.
+    `unigram` is float64 (V,) of `unigram_log_probs`, or None without that baseline.
     """
 
     NAMES = (
         *("mlm_loss", "mlm_correct", "masked", "unigram_loss", "unigram_correct"),
-        *("nsp_loss", "nsp_correct", "pairs", "random", "tokens"),
+        *("nsp_loss", "nsp_correct", "pairs", "random"),
     )
 
     def __init__(self, device: torch.device, unigram: torch.Tensor | None = None) -> None:
@@ -114,25 +112,23 @@ class PreTrainingSums:
         assert output.mlm_loss is not None
         assert output.prediction_logits is not None
         targets = batch["labels"][batch["labels"] != IGNORE_INDEX]
-        masked, pairs = targets.numel(), len(batch["input_ids"])
-        zero = torch.zeros((), device=targets.device)
-        parts = [
-            output.mlm_loss.double() * masked,
-            (output.prediction_logits.argmax(-1) == targets).sum(),
-            torch.tensor(masked),
-            zero if self.unigram is None else -self.unigram[targets].sum(),
-            zero if self.unigram is None else (targets == self.unigram.argmax()).sum(),
-        ]
+        sums: dict[str, Any] = {
+            "mlm_loss": output.mlm_loss.double() * targets.numel(),
+            "mlm_correct": (output.prediction_logits.argmax(-1) == targets).sum(),
+            "masked": targets.numel(),
+        }
+        if self.unigram is not None:
+            sums["unigram_loss"] = -self.unigram[targets].sum()
+            sums["unigram_correct"] = (targets == self.unigram.argmax()).sum()
         if "next_sentence_label" in batch:
             assert output.nsp_loss is not None
             assert output.seq_relationship_logits is not None
             labels = batch["next_sentence_label"]
-            correct = (output.seq_relationship_logits.argmax(-1) == labels).sum()
-            parts += [output.nsp_loss.double() * pairs, correct, torch.tensor(pairs), labels.sum()]
-        else:
-            parts += [zero, zero, zero, zero]
-        parts.append(real_tokens(batch).sum())
-        self.values += torch.stack([part.to(self.values) for part in parts])
+            sums["nsp_loss"] = output.nsp_loss.double() * len(labels)
+            sums["nsp_correct"] = (output.seq_relationship_logits.argmax(-1) == labels).sum()
+            sums["pairs"], sums["random"] = len(labels), labels.sum()
+        for position, name in enumerate(self.NAMES):
+            self.values[position] += sums.get(name, 0)
 
     def metrics(self, prefix: str = "eval") -> dict[str, float]:
         """Means in nats and fractions in 0..1, with the baselines beside them.
@@ -143,23 +139,21 @@ class PreTrainingSums:
             `_pairs`; what has no data is left out.
         """
         sums = dict(zip(self.NAMES, self.values.tolist(), strict=True))
+        masked, pairs = sums["masked"], sums["pairs"]
         result: dict[str, float] = {}
-        losses = []
-        if sums["masked"]:
-            losses.append(sums["mlm_loss"] / sums["masked"])
-            result["mlm_loss"] = losses[-1]
-            result["mlm_accuracy"] = sums["mlm_correct"] / sums["masked"]
-            result["perplexity"] = math.exp(min(losses[-1], 700.0))  # exp overflows above 709
+        if masked:
+            result["mlm_loss"] = sums["mlm_loss"] / masked
+            result["mlm_accuracy"] = sums["mlm_correct"] / masked
+            result["perplexity"] = math.exp(min(result["mlm_loss"], 700.0))  # exp overflows above 709
             if self.unigram is not None:
-                result["unigram_loss"] = sums["unigram_loss"] / sums["masked"]
-                result["unigram_accuracy"] = sums["unigram_correct"] / sums["masked"]
-        if sums["pairs"]:
-            losses.append(sums["nsp_loss"] / sums["pairs"])
-            result["nsp_loss"] = losses[-1]
-            result["nsp_accuracy"] = sums["nsp_correct"] / sums["pairs"]
-            result["majority_accuracy"] = max(sums["random"], sums["pairs"] - sums["random"]) / sums["pairs"]
-        result["loss"] = sum(losses)
-        result["masked_tokens"], result["pairs"] = sums["masked"], sums["pairs"]
+                result["unigram_loss"] = sums["unigram_loss"] / masked
+                result["unigram_accuracy"] = sums["unigram_correct"] / masked
+        if pairs:
+            result["nsp_loss"] = sums["nsp_loss"] / pairs
+            result["nsp_accuracy"] = sums["nsp_correct"] / pairs
+            result["majority_accuracy"] = max(sums["random"], pairs - sums["random"]) / pairs
+        result["loss"] = result.get("mlm_loss", 0.0) + result.get("nsp_loss", 0.0)
+        result["masked_tokens"], result["pairs"] = masked, pairs
         return {f"{prefix}_{name}": value for name, value in result.items()}
 
 
@@ -176,9 +170,8 @@ class TrainingPhase:
 class BertTrainer(RecipeTrainer):
     """`Trainer` for `BertForPreTraining`.
 
-    The MLM loss is the mean over all predicted tokens and the NSP loss the mean over all pairs of the *global* batch, all
-    micro-batches of all processes (stock BERT heads scale with both). Both losses and the rate of real tokens are logged;
-    evaluation is exact over held-out pairs.
+    The MLM loss is the mean over all predicted tokens and the NSP loss the mean over all pairs of the *global* batch. Both
+    losses and the rate of real tokens are logged; evaluation is exact over held-out pairs.
 
     Args:
         args: `PreTrainingArguments`, or stock `TrainingArguments`.
@@ -226,9 +219,8 @@ class BertTrainer(RecipeTrainer):
                 self._enter(part)
                 super().train(resume_from_checkpoint=resumed, **kwargs)
                 resumed = self._checkpoint_folder()
-                if (
-                    self.deepspeed is not None
-                ):  # its engine is one phase's: the Trainer makes a new one of the bare model only
+                if self.deepspeed is not None:
+                    # Its engine is one phase's: the Trainer makes a new one of the bare model only.
                     self.deepspeed.destroy()
                     self.deepspeed, self.model_wrapped = None, self.model
         self._enter(last)
@@ -250,7 +242,7 @@ class BertTrainer(RecipeTrainer):
         self._train_batch_size = self.args.train_batch_size
 
     def _check_batches(self) -> None:
-        """DeepSpeed takes one number of micro-batches: see before the first phase that all have the same."""
+        """See before the first phase that all can be split, for DeepSpeed into the same number of micro-batches."""
         if len(self.phases) == 1:
             return
         splits = [self.args.split_batch(part.phase.global_batch, part.phase.micro_batch) for part in self.phases]
@@ -285,7 +277,7 @@ class BertTrainer(RecipeTrainer):
     # Data
 
     def get_train_dataloader(self) -> DataLoader:
-        """The micro-batches of the phase, as one pass over its `PreTrainingOrder`."""
+        """The micro-batches of the phase, as one pass over its `EpochShuffle`."""
         args, phase, dataset = self.args, self._part.phase, epoched(self.train_dataset)
         if isinstance(dataset, PreTrainingDataset):
             known = self._loaded.get("pairs_of_epochs", {}).get(str(phase.first_step), {})
@@ -302,15 +294,16 @@ class BertTrainer(RecipeTrainer):
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
         steps = args.max_steps - phase.first_step
-        self._order = PreTrainingOrder(dataset, steps * self.global_batch_size, args.seed)
+        self._order = EpochShuffle(dataset, steps * self.global_batch_size, args.seed)
         return self.train_loader(self._order, first_step=phase.first_step, dataset=dataset)
 
     def state_dict(self) -> dict[str, Any]:
         """With the number of pairs of each epoch up to now, which a run resumed elsewhere would have to count again."""
         dataset: Any = self._order.dataset
-        counts = [dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)]
-        index = dataset.index_name if isinstance(dataset, PreTrainingDataset) else None
-        known = {"index": index, "counts": counts}
+        known = {
+            "index": dataset.index_name if isinstance(dataset, PreTrainingDataset) else None,
+            "counts": [dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)],
+        }
         return {**super().state_dict(), "pairs_of_epochs": {str(self._part.phase.first_step): known}}
 
     def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:
@@ -353,11 +346,7 @@ class BertTrainer(RecipeTrainer):
     ) -> Any:
         """Loss of one micro-batch; those of a step add up to the loss of the global batch.
 
-        Args:
-            model: The wrapped model.
-            inputs: The collator's batch.
-            return_outputs: Also return the model's output.
-            num_items_in_batch: float64 (2,) of `get_batch_samples`; None outside training.
+        `num_items_in_batch` is float64 (2,) of `get_batch_samples`; None outside training.
         """
         if num_items_in_batch is None:
             output = model(**inputs)
@@ -384,7 +373,7 @@ class BertTrainer(RecipeTrainer):
             self.state.epoch = self._epochs_before + steps * self.global_batch_size / pairs
         super().log(logs, start_time)
 
-    def flops_of(self, work: Work) -> int:
+    def flops_of(self, work: BatchStats) -> int:
         """With both heads."""
         return training_flops(self.model.config, work)
 
@@ -409,17 +398,17 @@ class BertTrainer(RecipeTrainer):
         was_training = model.training
         model.eval()
         sums = PreTrainingSums(self.args.device, self.unigram)
-        batches = zip(dataloader, sampler.is_filler, strict=True)
+        batches = zip(dataloader, sampler.is_padding_batch, strict=True)
         is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
         with self.stoppable():
-            for batch, is_filler in tqdm(
+            for batch, is_padding_batch in tqdm(
                 batches, total=len(dataloader), desc=description, leave=False, disable=is_quiet
             ):
                 self.check_stop()
                 batch = self._prepare_inputs(batch)
                 with self.accelerator.autocast():
                     output = model(**batch, return_full_logits=False)
-                if not is_filler:
+                if not is_padding_batch:
                     sums.add(output, batch)
         model.train(was_training)
         if self.args.world_size > 1:

@@ -1,9 +1,4 @@
-"""Callbacks of both Trainers: an end in good order at a signal, warnings about the loss, and what a run costs.
-
-Energy and CO2 are estimates: the power draw that the user gives times the time, or what codecarbon (an extra) reads off or
-models on each machine; times the carbon intensity that is given, or codecarbon's for a country. Nothing here reaches the
-network, and nothing that goes wrong while it is measured ends a run.
-"""
+"""Callbacks of both Trainers: an end in good order at a signal, and warnings about the loss."""
 
 import logging
 import math
@@ -11,169 +6,18 @@ import os
 import signal
 import statistics
 import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl
 
 from bert_recipes.errors import Interrupted
-from bert_recipes.training.emissions import EnergySettings
 
 
 logger = logging.getLogger(__name__)
-
-_SECONDS_PER_HOUR, _WATTS_PER_KILOWATT, _GRAMS_PER_KILOGRAM = 3600.0, 1000.0, 1000.0
-# How often codecarbon reads the power; its own default.
-_MEASURE_SECONDS = 15
-
-
-class CostMeter:
-    """Hours, energy and CO2 of a run: those of its parts before, as the checkpoint says, and of this one, the `with` block.
-
-    What a process computed after its last checkpoint and before it was killed is in no sum: that work is lost.
-    """
-
-    def __init__(self, args: Any) -> None:
-        self.settings: EnergySettings = args.energy
-        self._num_processes = args.world_size
-        self._is_given = args.process_index == 0 and self.settings.power_watts is not None
-        wants_tracker = self.settings.power_watts is None and self.settings.country_iso_code is not None
-        self._has_tracker = args.local_process_index == 0 and wants_tracker
-        self._tracker: Any = None
-        # codecarbon's newest totals.
-        self._last: Any = None
-        self._before: Mapping[str, Any] = {}
-        self._since: float | None = None
-        self._seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._before, self._seconds, self._last = {}, 0.0, None
-        self._since = time.perf_counter()
-        if self._has_tracker:
-            self._tracker = self._make_tracker()
-            self._tracker.start()
-
-    def __exit__(self, *error: object) -> None:
-        if self._since is not None:
-            self._seconds, self._since = time.perf_counter() - self._since, None
-        if self._tracker is not None:
-            self._tracker.stop()
-            self._tracker = None
-
-    def resume(self, before: Mapping[str, Any] | None) -> None:
-        """Add what `so_far` said in a checkpoint; None for one that says nothing: then the sums are not complete."""
-        self._before = {"is_whole": False} if before is None else dict(before)
-
-    def so_far(self) -> dict[str, Any]:
-        """The sums over all parts, processes and machines, JSON; every process must call it.
-
-        Returns:
-            `seconds`; `is_whole`: whether they are known from the run's first step on; with an estimate of the energy also
-            `energy_seconds` (for which it is known), `energy_kwh`, `methods`, and with a carbon intensity `co2_kg`.
-        """
-        seconds = self._seconds if self._since is None else time.perf_counter() - self._since
-        own: dict[str, Any] = {"kwh": self._kilowatt_hours(seconds), "method": self._method}
-        everyone = gather_object([own]) if self._num_processes > 1 else [own]
-        before = self._before
-        total: dict[str, Any] = {
-            "seconds": before.get("seconds", 0.0) + seconds,
-            "is_whole": before.get("is_whole", True),
-        }
-        readings = [each for each in everyone if each["kwh"] is not None]
-        if not readings and "energy_kwh" not in before:
-            return total
-        kwh = sum(each["kwh"] for each in readings)
-        total["energy_seconds"] = before.get("energy_seconds", 0.0) + (seconds if readings else 0.0)
-        total["energy_kwh"] = before.get("energy_kwh", 0.0) + kwh
-        # The ways of measuring of all parts, the newest values of each.
-        now = [each["method"] for each in readings if each["method"] is not None]
-        kinds = {method.split(";")[0] for method in now}
-        old = [method for method in before.get("methods", ()) if method.split(";")[0] not in kinds]
-        total["methods"] = list(dict.fromkeys([*old, *now]))
-        intensity = self.settings.grams_per_kilowatt_hour
-        # A sum of which a part is not known is not known.
-        if (intensity is not None or not readings) and ("energy_kwh" not in before or "co2_kg" in before):
-            total["co2_kg"] = before.get("co2_kg", 0.0) + kwh * (intensity or 0.0) / _GRAMS_PER_KILOGRAM
-        return total
-
-    def _kilowatt_hours(self, seconds: float) -> float | None:
-        """Energy of this part; None where this process measures nothing, or codecarbon could not."""
-        if self._is_given and self.settings.power_watts is not None:
-            return self.settings.power_watts / _WATTS_PER_KILOWATT * seconds / _SECONDS_PER_HOUR
-        if self._tracker is not None:
-            self._tracker.flush()
-        if self._last is None or not math.isfinite(self._last.energy_consumed):
-            return None
-        return float(self._last.energy_consumed)
-
-    @property
-    def _method(self) -> str | None:
-        if self._is_given:
-            return f"a given power draw of {self.settings.power_watts:g} W times the hours"
-        if self._last is None:
-            return None
-        powers = [(part, getattr(self._last, f"{part.lower()}_power")) for part in ("CPU", "GPU", "RAM")]
-        means = " + ".join(f"{part} {watts:.1f} W" for part, watts in powers if watts)
-        version, mode = self._last.codecarbon_version, self._last.tracking_mode
-        return f"codecarbon {version}, tracking mode {mode}; on average {means or 'no power'}"
-
-    def _make_tracker(self) -> Any:
-        """A tracker of codecarbon that writes no file and asks nobody; its methods log what goes wrong and raise nothing."""
-        logging.getLogger("codecarbon").setLevel(logging.CRITICAL)  # it also speaks before it knows its own level
-        from codecarbon import OfflineEmissionsTracker
-
-        return OfflineEmissionsTracker(
-            country_iso_code=self.settings.country_iso_code,
-            # Whatever the user's own configuration of codecarbon says: no file, no service, no lock.
-            output_methods=[],
-            output_handlers=[self],
-            emissions_endpoint=None,
-            electricitymaps_api_token=None,
-            force_carbon_intensity_g_co2e_kwh=self.settings.grams_per_kilowatt_hour,
-            allow_multiple_runs=True,
-            measure_power_secs=_MEASURE_SECONDS,
-            api_call_interval=-1,
-            tracking_mode="machine",
-            log_level="critical",
-        )
-
-    # What codecarbon calls when it is flushed or stopped (its BaseOutput).
-
-    def out(self, total: Any, delta: Any) -> None:
-        """Keep codecarbon's totals."""
-        self._last = total
-
-    live_out = out
-
-    def task_out(self, data: Any, experiment_name: str) -> None:
-        """Nothing: there are no tasks."""
-
-    def exit(self) -> None:
-        """Nothing: no file is open."""
-
-
-def cost_facts(cost: Mapping[str, Any], settings: EnergySettings) -> dict[str, Any]:
-    """What all_results.json says of `CostMeter.so_far` after training.
-
-    Returns:
-        `train_seconds`, over all parts of the run; `train_seconds_is_whole`, false where the first ones are not known;
-        `energy`, an estimate, where there is one.
-    """
-    facts: dict[str, Any] = {"train_seconds": round(cost["seconds"], 1), "train_seconds_is_whole": cost["is_whole"]}
-    if "energy_kwh" in cost:
-        energy: dict[str, Any] = {"kwh": cost["energy_kwh"], "seconds": round(cost["energy_seconds"], 1)}
-        if "co2_kg" in cost:
-            energy["co2_kg"] = cost["co2_kg"]
-        facts["energy"] = energy | {"estimated_by": "; ".join(cost["methods"])} | settings.describe()
-    elif settings != EnergySettings():
-        logger.warning("codecarbon could not measure the energy of this run; all_results.json says nothing of it")
-    return facts
-
 
 # Our choices: how near to the baseline counts as stuck, and after which fraction of the steps past warm-up a warning comes.
 STUCK_MARGIN_NATS = 0.1
@@ -230,7 +74,7 @@ def describe_progress(metrics: dict[str, float], step: int, max_steps: int, warm
 class LossWatch(TrainerCallback):
     """Logs `describe_progress` after an evaluation, and `describe_spike` after a line of the training log."""
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Warn when the loss jumps."""
         if "loss" not in (kwargs.get("logs") or {}) or not state.is_world_process_zero:
             return
@@ -239,10 +83,8 @@ class LossWatch(TrainerCallback):
         if message:
             logger.warning(message)
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Warn when the loss is no better than the unigram loss."""
+    def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Warn when the held-out loss is no better than the unigram loss."""
         warmup = args.get_warmup_steps(state.max_steps)
         message = describe_progress(kwargs.get("metrics") or {}, state.global_step, state.max_steps, warmup)
         if message and state.is_world_process_zero:
@@ -261,15 +103,14 @@ class StopOnSignal(TrainerCallback):
     """
 
     def __init__(self) -> None:
-        #: Number of the signal that asked this process to stop.
-        self.signal: int | None = None
+        self.signal: int | None = None  # the one that asked this process to stop
         self._leaves_block = False
         self.begin()
 
     def begin(self) -> None:
         """A training begins."""
         self.is_stopped = False
-        #: float (), on the device: by step, how many processes have been asked; to be added by who sums up a step's counts.
+        # float (), on the device: by step, how many processes have been asked; `RecipeTrainer` adds it with the step's counts.
         self.flags: list[torch.Tensor] = []
 
     def stop(self, control: TrainerControl) -> None:
@@ -277,9 +118,7 @@ class StopOnSignal(TrainerCallback):
         self.is_stopped = control.should_training_stop = True
         control.is_interrupted = True
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Stop where all processes know that one was asked to."""
         if args.world_size == 1:
             is_asked = self.signal is not None

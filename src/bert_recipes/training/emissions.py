@@ -1,15 +1,25 @@
-"""Energy of a run: its settings, read where nothing heavy is imported."""
+"""What a run costs: hours, and estimates of energy and CO2.
 
+Energy is the power draw that the user gives times the time, or what codecarbon (an extra) reads off or models on each machine;
+CO2 is that times the carbon intensity that is given, or codecarbon's for a country. Nothing here reaches the network, and
+nothing that goes wrong while it is measured ends a run.
+"""
+
+import logging
 import math
 import re
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 from bert_recipes.errors import InputError
 
 
-_EXTRA = "pip install 'bert-recipes[emissions]'"
+logger = logging.getLogger(__name__)
+
 _COUNTRIES = "allowed: three letters of ISO 3166-1, for example DEU, USA, FRA"
 
 
@@ -23,18 +33,17 @@ class EnergySettings:
 
     def check(self, *, has_energy: bool = False) -> None:
         """See that the settings can be followed; `has_energy`: the energy is known already."""
-        for name, holds, allowed in (
-            ("power_watts", self.power_watts is None or 0 < self.power_watts < math.inf, "above 0"),
-            ("carbon_intensity", self.carbon_intensity is None or 0 <= self.carbon_intensity < math.inf, "0 or more"),
-        ):
-            if not holds:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: {allowed}")
-        has_energy = has_energy or self.power_watts is not None
-        if self.country_iso_code is not None and not (has_energy and self.carbon_intensity is not None):
-            intensity_of_country(self.country_iso_code)
-        elif self.country_iso_code is not None and not re.fullmatch("[A-Z]{3}", self.country_iso_code):
-            raise InputError(f"country_iso_code is '{self.country_iso_code}'; {_COUNTRIES}")
-        elif self.carbon_intensity is not None and not has_energy:
+        power, code, intensity = self.power_watts, self.country_iso_code, self.carbon_intensity
+        if power is not None and not 0 < power < math.inf:
+            raise InputError(f"power_watts is {power}; allowed: above 0")
+        if intensity is not None and not 0 <= intensity < math.inf:
+            raise InputError(f"carbon_intensity is {intensity}; allowed: 0 or more")
+        has_energy = has_energy or power is not None
+        if code is not None and not (has_energy and intensity is not None):
+            intensity_of_country(code)
+        elif code is not None and not re.fullmatch("[A-Z]{3}", code):
+            raise InputError(f"country_iso_code is '{code}'; {_COUNTRIES}")
+        elif intensity is not None and not has_energy:
             raise InputError(
                 "carbon_intensity makes CO2 of energy, but nothing says how much energy: give --power_watts too, or "
                 "--country_iso_code, with which codecarbon measures it"
@@ -48,12 +57,8 @@ class EnergySettings:
         return intensity_of_country(self.country_iso_code)
 
     def describe(self) -> dict[str, Any]:
-        """The settings and what they come to, for all_results.json; what is not known is left out."""
-        facts = {
-            "power_watts": self.power_watts,
-            "country_iso_code": self.country_iso_code,
-            "carbon_intensity": self.grams_per_kilowatt_hour,
-        }
+        """The settings and the carbon intensity that follows, for all_results.json; what is not known is left out."""
+        facts = asdict(self) | {"carbon_intensity": self.grams_per_kilowatt_hour}
         return {name: value for name, value in facts.items() if value is not None}
 
 
@@ -61,7 +66,8 @@ def intensity_of_country(code: str) -> float:
     """Carbon intensity of a country's electricity as codecarbon has it on the disk, g CO2e/kWh."""
     if find_spec("codecarbon") is None:
         raise InputError(
-            f"country_iso_code: codecarbon is not installed; {_EXTRA}, or give --power_watts and --carbon_intensity"
+            "country_iso_code: codecarbon is not installed; pip install 'bert-recipes[emissions]', or give --power_watts and "
+            "--carbon_intensity"
         )
     from codecarbon.input import DataSource
 
@@ -70,3 +76,129 @@ def intensity_of_country(code: str) -> float:
         hint = f"did you mean {code.upper()}?" if code.upper() in countries else _COUNTRIES
         raise InputError(f"country_iso_code is '{code}'; {hint}")
     return float(countries[code]["carbon_intensity"])
+
+
+class CostMeter:
+    """Hours, energy and CO2 of a run: those of its parts before, as the checkpoint says, and of this one, the `with` block.
+
+    What a process computed after its last checkpoint and before it was killed is in no sum: that work is lost.
+    """
+
+    def __init__(self, args: Any) -> None:
+        self.settings: EnergySettings = args.energy
+        self._num_processes = args.world_size
+        # A given power is that of all processes: the main one counts it. codecarbon measures a machine.
+        self._watts = self.settings.power_watts if args.process_index == 0 else None
+        wants_tracker = self.settings.power_watts is None and self.settings.country_iso_code is not None
+        self._has_tracker = args.local_process_index == 0 and wants_tracker
+        self._tracker: Any = None
+        self._last: Any = None  # codecarbon's newest totals
+        self._before: Mapping[str, Any] = {}
+        self._since: float | None = None
+        self._seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._before, self._seconds, self._last = {}, 0.0, None
+        self._since = time.perf_counter()
+        if self._has_tracker:
+            self._tracker = self._make_tracker()
+            self._tracker.start()
+
+    def __exit__(self, *error: object) -> None:
+        if self._since is not None:
+            self._seconds, self._since = time.perf_counter() - self._since, None
+        if self._tracker is not None:
+            self._tracker.stop()
+            self._tracker = None
+
+    def resume(self, before: Mapping[str, Any] | None) -> None:
+        """Add what `so_far` said in a checkpoint; None for one that says nothing: then the sums are not complete."""
+        self._before = {"is_whole": False} if before is None else dict(before)
+
+    def so_far(self) -> dict[str, Any]:
+        """The sums over all parts, processes and machines, JSON; every process must call it.
+
+        Returns:
+            `seconds`; `is_whole`: whether they are known from the run's first step on; with an estimate of the energy also
+            `energy_seconds` (for which it is known), `energy_kwh`, `methods`, and with a carbon intensity `co2_kg`.
+        """
+        from accelerate.utils import gather_object
+
+        seconds = self._seconds if self._since is None else time.perf_counter() - self._since
+        everyone = [self._measure(seconds)]
+        if self._num_processes > 1:
+            everyone = gather_object(everyone)
+        before, readings = self._before, [each for each in everyone if each is not None]
+        total = {"seconds": before.get("seconds", 0.0) + seconds, "is_whole": before.get("is_whole", True)}
+        if not readings and "energy_kwh" not in before:
+            return total
+        kwh = sum(each[0] for each in readings)
+        total["energy_seconds"] = before.get("energy_seconds", 0.0) + (seconds if readings else 0.0)
+        total["energy_kwh"] = before.get("energy_kwh", 0.0) + kwh
+        # The ways of measuring of all parts, the newest values of each.
+        now = [method for _, method in readings]
+        kinds = {method.split(";")[0] for method in now}
+        old = [method for method in before.get("methods", ()) if method.split(";")[0] not in kinds]
+        total["methods"] = list(dict.fromkeys([*old, *now]))
+        intensity = self.settings.grams_per_kilowatt_hour
+        # A sum of which a part is not known is not known.
+        if (intensity is not None or not readings) and ("energy_kwh" not in before or "co2_kg" in before):
+            total["co2_kg"] = before.get("co2_kg", 0.0) + kwh * (intensity or 0.0) / 1000
+        return total
+
+    def _measure(self, seconds: float) -> tuple[float, str] | None:
+        """KWh of this part and how they are known; None where this process measures nothing, or codecarbon could not."""
+        if self._watts is not None:
+            return self._watts / 1000 * seconds / 3600, f"a given power draw of {self._watts:g} W times the hours"
+        if self._tracker is not None:
+            self._tracker.flush()
+        last = self._last
+        if last is None or not math.isfinite(last.energy_consumed):
+            return None
+        powers = [(part, getattr(last, f"{part.lower()}_power")) for part in ("CPU", "GPU", "RAM")]
+        means = " + ".join(f"{part} {watts:.1f} W" for part, watts in powers if watts) or "no power"
+        method = f"codecarbon {last.codecarbon_version}, tracking mode {last.tracking_mode}; on average {means}"
+        return float(last.energy_consumed), method
+
+    def _make_tracker(self) -> Any:
+        """A tracker of codecarbon that writes no file and asks nobody; its methods log what goes wrong and raise nothing."""
+        logging.getLogger("codecarbon").setLevel(logging.CRITICAL)  # it also speaks before it knows its own level
+        from codecarbon import OfflineEmissionsTracker
+
+        def keep(total: Any, delta: Any) -> None:
+            self._last = total
+
+        # What it calls of a BaseOutput when it is flushed or stopped.
+        output = SimpleNamespace(out=keep, live_out=keep, task_out=lambda *_: None, exit=lambda: None)
+        return OfflineEmissionsTracker(
+            country_iso_code=self.settings.country_iso_code,
+            # Whatever the user's own configuration of codecarbon says: no file, no service, no lock.
+            output_methods=[],
+            output_handlers=[output],
+            emissions_endpoint=None,
+            electricitymaps_api_token=None,
+            force_carbon_intensity_g_co2e_kwh=self.settings.grams_per_kilowatt_hour,
+            allow_multiple_runs=True,
+            measure_power_secs=15,
+            api_call_interval=-1,
+            tracking_mode="machine",
+            log_level="critical",
+        )
+
+
+def cost_facts(cost: Mapping[str, Any], settings: EnergySettings) -> dict[str, Any]:
+    """What all_results.json says of `CostMeter.so_far` after training.
+
+    Returns:
+        `train_seconds`, over all parts of the run; `train_seconds_is_whole`, false where the first ones are not known;
+        `energy`, an estimate, where there is one.
+    """
+    facts: dict[str, Any] = {"train_seconds": round(cost["seconds"], 1), "train_seconds_is_whole": cost["is_whole"]}
+    if "energy_kwh" in cost:
+        energy: dict[str, Any] = {"kwh": cost["energy_kwh"], "seconds": round(cost["energy_seconds"], 1)}
+        if "co2_kg" in cost:
+            energy["co2_kg"] = cost["co2_kg"]
+        facts["energy"] = energy | {"estimated_by": "; ".join(cost["methods"])} | settings.describe()
+    elif settings != EnergySettings():
+        logger.warning("codecarbon could not measure the energy of this run; all_results.json says nothing of it")
+    return facts

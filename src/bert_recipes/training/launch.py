@@ -1,14 +1,18 @@
-"""Launches that this machine can run, how they end, and what the main process finds out for all."""
+"""Launches that this machine can run and how they end; engines (DeepSpeed, FSDP2); what the main process finds out for all."""
 
 import logging
 import os
 import subprocess
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar
 
 import torch
+from accelerate import DistributedType, FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import broadcast_object_list, is_deepspeed_available
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError, describe_os_error
@@ -18,6 +22,11 @@ logger = logging.getLogger(__name__)
 
 # What torch's launcher gives a process that it has told to stop is 30; a step and a checkpoint may take longer.
 SHUTDOWN_VARIABLE, SHUTDOWN_SECONDS = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 600
+# What `accelerate launch` raises where the run that it has started has not ended well.
+LAUNCHER_ERRORS = (SignalException, ChildFailedError, subprocess.CalledProcessError)
+
+
+# The launcher
 
 
 def checked(start: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -30,20 +39,18 @@ def check_machine(args: Any, gpus: int) -> bool:
 
     Without any GPU, what one machine alone would train is made one process on the CPU, with a warning, and False is returned.
     """
+    where = args.config_file or ("--use_deepspeed" if args.use_deepspeed else "the launch")
     if args.use_deepspeed and not is_deepspeed_available():
-        raise InputError(
-            f'{args.config_file or "--use_deepspeed"} needs DeepSpeed, which is not installed: pip install -e ".[deepspeed]"'
-        )
-    of_the_run = " ".join(getattr(args, "training_script_args", None) or [])
-    on_purpose = args.cpu or getattr(args, "use_cpu", False) or "--use_cpu true" in of_the_run.lower()
-    if args.use_deepspeed:
-        on_purpose = on_purpose or os.environ.get("DS_ACCELERATOR") == "cpu"  # DeepSpeed's own way to ask for CPUs
-    asks = args.config_file is not None or args.multi_gpu or args.use_fsdp or args.use_deepspeed
-    if on_purpose or not asks:
+        raise InputError(f'{where} needs DeepSpeed, which is not installed: pip install -e ".[deepspeed]"')
+    asks_for_gpus = args.config_file is not None or args.multi_gpu or args.use_fsdp or args.use_deepspeed
+    is_on_cpu = args.cpu or getattr(args, "use_cpu", False)
+    is_on_cpu = is_on_cpu or "--use_cpu true" in " ".join(getattr(args, "training_script_args", None) or []).lower()
+    is_on_cpu = is_on_cpu or (args.use_deepspeed and os.environ.get("DS_ACCELERATOR") == "cpu")  # DeepSpeed's own way
+    if is_on_cpu or not asks_for_gpus:
         return True
-    processes = max((args.num_processes or 1) // (args.num_machines or 1), 1)
-    where = args.config_file or "the launch"
-    if gpus == 0 and (args.num_machines or 1) == 1 and not (args.use_fsdp or args.use_deepspeed):
+    machines = args.num_machines or 1
+    processes = max((args.num_processes or 1) // machines, 1)
+    if gpus == 0 and machines == 1 and not (args.use_fsdp or args.use_deepspeed):
         logger.warning("%s: no GPU that torch can use: one process trains on the CPU", where)
         args.cpu = args.use_cpu = True
         args.num_processes, args.gpu_ids, args.num_cpu_threads_per_process = 1, None, torch.get_num_threads()
@@ -54,11 +61,10 @@ def check_machine(args: Any, gpus: int) -> bool:
             "torch can use; on CPUs: LAUNCH=cpu, or LAUNCH=ddp_cpu (accelerate_configs/ddp_cpu.yaml) for several processes"
         )
     if processes > gpus:
-        machines = f" for {args.num_machines} machines" if (args.num_machines or 1) > 1 else ""
         raise InputError(
-            f"{where}: num_processes is {args.num_processes}{machines}, which makes {processes} on this one, and it has {gpus} "
-            f"GPU{'s' if gpus > 1 else ''}; allowed: one process a GPU: set num_processes there, or give the launcher "
-            f"--num_processes {gpus * (args.num_machines or 1)}"
+            f"{where}: num_processes is {args.num_processes}{f' for {machines} machines' if machines > 1 else ''}, which makes "
+            f"{processes} on this one, and it has {gpus} GPU{'s' if gpus > 1 else ''}; allowed: one process a GPU: set "
+            f"num_processes there, or give the launcher --num_processes {gpus * machines}"
         )
     return True
 
@@ -69,28 +75,68 @@ def become(args: Any) -> NoReturn:
     os.execvpe(command[0], command, environment)
 
 
-def launcher_errors() -> tuple[type[Exception], ...]:
-    """What `accelerate launch` raises where the run that it has started has not ended well."""
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
-    return SignalException, ChildFailedError, subprocess.CalledProcessError
-
-
 def exit_code_of(error: Exception) -> int:
-    """The code with which the run has ended, by one of `launcher_errors`."""
-    from torch.distributed.elastic.multiprocessing import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
+    """The code with which the run has ended, by one of `LAUNCHER_ERRORS`."""
     if isinstance(error, SignalException):
         return 128 + int(error.sigval)
     if isinstance(error, ChildFailedError):
         # The one that failed first says why; those that the agent ended afterwards say nothing.
         code = min(error.failures.values(), key=lambda failure: failure.timestamp).exitcode
     else:
-        code = cast(subprocess.CalledProcessError, error).returncode
+        assert isinstance(error, subprocess.CalledProcessError)
+        code = error.returncode
     return code if code > 0 else 128 - code
 
+
+# Engines: what makes training under them the same as without. In bfloat16 the forward pass is computed under autocast;
+# weights that learn, gradients summed over micro-batches, and what processes add up stay in float32.
+
+
+def asks_for_fsdp(args: TrainingArguments) -> bool:
+    """Whether the launcher or a setting asks for FSDP."""
+    by_launcher = os.environ.get("ACCELERATE_USE_FSDP", "false").lower() in ("1", "true")
+    return by_launcher or args.fsdp_plugin_args is not None
+
+
+def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str, Any]:
+    """Set what engines leave to their user, in the arguments that the Trainer has built for Accelerate."""
+    deepspeed, is_fsdp = built["deepspeed_plugin"], asks_for_fsdp(args)
+    if args.fp16 and (deepspeed is not None or is_fsdp):
+        raise InputError("precision is 'fp16'; allowed under DeepSpeed and FSDP: bf16, fp32")
+    if deepspeed is not None:
+        built["mixed_precision"] = "no"
+        _complete_deepspeed(deepspeed.deepspeed_config)
+    elif is_fsdp:
+        plugin = built["fsdp_plugin"] = built["fsdp_plugin"] or FullyShardedDataParallelPlugin()
+        if plugin.fsdp_version != 2:
+            raise InputError(f"fsdp_version is {plugin.fsdp_version}; allowed: 2, as in accelerate_configs/fsdp.yaml")
+        if args.bf16:
+            # Inputs and outputs of the model are counts and losses: they are not rounded, nor are the sums of gradients.
+            plugin.mixed_precision_policy = MixedPrecisionPolicy(
+                param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+            )
+        if args.device.type == "cpu":
+            # Of processes on CPUs Accelerate makes DDP and does not say so, though torch's FSDP2 runs there.
+            PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    return built
+
+
+def _complete_deepspeed(config: dict[str, Any]) -> None:
+    """Leave optimiser, schedule and precision to the run.
+
+    In DeepSpeed's own bf16 mode the model's weights, the sums of micro-batches and what processes add up would be bfloat16; for
+    an offloaded optimiser Accelerate would take an Adam of DeepSpeed's.
+    """
+    for name in ("optimizer", "scheduler"):
+        if name in config:
+            raise InputError(
+                f"the configuration of DeepSpeed has a section '{name}'; take it out: --optimizer and --schedule decide"
+            )
+    # A section "bf16" that is missing would be filled in, one that says false would be held against the run's precision.
+    config |= {"bf16": {}, "fp16": {"enabled": False}, "zero_force_ds_cpu_optimizer": False}
+
+
+# The main process
 
 Answer = TypeVar("Answer")
 

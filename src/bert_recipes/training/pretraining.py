@@ -1,6 +1,8 @@
 """The parts of a pre-training run: data of a store or of instance files, a model, and the trainer of both."""
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -17,13 +19,13 @@ from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.instances import InstanceDataset
 from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
-from bert_recipes.data.store import Split, Store, open_store
+from bert_recipes.data.store import Split, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
 from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tasks.rows import list_tasks
-from bert_recipes.tokenization.loading import find_tokenizer, load_tokenizer
+from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.arguments import DataArguments, ModelArguments, Phase, PreTrainingArguments
 from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
@@ -32,56 +34,40 @@ from bert_recipes.training.callbacks import LossWatch
 
 logger = logging.getLogger(__name__)
 
-
-def load_pretrained(name: str, *, needs_head: bool = False) -> BertForPreTraining:
-    """Open a checkpoint, ours or stock; heads that it lacks start from scratch, with a warning.
-
-    `needs_head`: it is to be measured as it is, and without a masked-LM head there is nothing to measure.
-    """
-    cached_only = check_checkpoint(name)
-    with opening(name):
-        network, new_heads = open_checkpoint(name, cached_only=cached_only)
-    lost = [key for key in new_heads if key.startswith("cls.predictions.")]
-    if needs_head and lost:
-        built = (network.config.architectures or ["an unnamed class"])[0]
-        raise InputError(
-            f"{name} is {built}, without a masked-LM head (no weights for {lost[0]}), so that of pre-training there is nothing "
-            f"to measure; {_how_to_measure(Path(name))}"
-        )
-    if new_heads:
-        warn_once("%s has no weights for %s; they start from scratch", name, ", ".join(new_heads))
-    return network
-
-
-def _how_to_measure(folder: Path) -> str:
-    """What measures a checkpoint with another head; a fine-tuned one says for which task it is."""
-    file = folder / "task.yaml"
-    if not file.is_file():
-        return "a fine-tuned checkpoint is measured with --task NAME or --task_file FILE.yaml"
-    task = str(read_tree(file)[0].get("name", ""))
-    return (
-        f"it is fine-tuned: give --task {task}"
-        if task in list_tasks()
-        else f"it is fine-tuned: give --task_file {file}"
-    )
-
-
-# Settings that only a new model has, and those that instance files were made with.
+# Settings that only a new model has, those that instance files were made with, and those of masks (of `make_collator`).
 NEW_MODEL_FIELDS = ("size", "hidden_act", "weight_init", "initializer_range", "dropout", "max_position_embeddings")
-INSTANCE_FIELDS: tuple[str, ...] = ("max_seq_length", "short_seq_prob", "mlm_probability", "max_predictions_per_seq")
-INSTANCE_FIELDS += ("mask_rate", "keep_rate", "random_rate", "whole_word", "selection")
+MASK_FIELDS = ("mask_rate", "keep_rate", "random_rate", "whole_word", "selection")
+INSTANCE_FIELDS = ("max_seq_length", "short_seq_prob", "mlm_probability", "max_predictions_per_seq", *MASK_FIELDS)
 # Enough for token frequencies: more than six million tokens at 128 a pair.
 MAX_COUNTED_INSTANCES = 50_000
+# The quickstart's data, in the current folder: what a script leaves when it is done; the script; its configuration.
+QUICKSTART = Path("data/quickstart")
+QUICKSTART_STEPS = (
+    ("corpus.json", "recipes/collect_docstrings.py", None),
+    ("tokenizer/vocab.txt", "tokenizer/train.py", "tokenizer/configs/quickstart.yaml"),
+    ("store/store.json", "recipes/prepare_corpus.py", "recipes/configs/corpus/quickstart.yaml"),
+)
+
+
+# Data
+
+
+def build_quickstart(store: str | None, repository: Path) -> None:
+    """Make the quickstart's data, from the first part that is missing on, where a run is to train on its store."""
+    missing = [not (QUICKSTART / made).is_file() for made, *_ in QUICKSTART_STEPS]
+    if store is None or Path(store) != QUICKSTART / "store" or not missing[-1]:
+        return
+    for _, script, config in QUICKSTART_STEPS[missing.index(True) :]:
+        logger.info("%s is missing, %s makes it", store, script)
+        flags = [] if config is None else ["--config", str(repository / config)]
+        code = subprocess.run([sys.executable, str(repository / script), *flags], check=False).returncode
+        if code:
+            raise InputError(f"{store} is missing and could not be made: {script} ended with exit code {code}")
 
 
 @dataclass(frozen=True)
 class PreTrainingData:
-    """What a run trains on and is measured with.
-
-    Attributes:
-        count_tokens: Gives int64 (V,), how often each token stands in the training data.
-        identity: Name -> fingerprint, of what must be the same where a run is resumed.
-    """
+    """What a run trains on and is measured with; `identity` must be the same where it is resumed."""
 
     tokenizer: OriginalBertTokenizer
     train: PreTrainingDataset | InstanceDataset
@@ -101,6 +87,14 @@ class PreTrainingData:
         return self.count_tokens()
 
 
+def load_phases(data: DataArguments, seed: int, phases: Sequence[Phase]) -> list[PreTrainingData]:
+    """The data of each phase, of the same store."""
+    if len(phases) > 1 and data.store is None:
+        raise InputError("phase2_steps: instance files have one length; two phases need a --store")
+    own = ("max_seq_length", "max_predictions_per_seq")
+    return [load_data(replace(data, **{name: getattr(phase, name) for name in own}), seed) for phase in phases]
+
+
 def load_data(data: DataArguments, seed: int) -> PreTrainingData:
     """Open the store or the instance files; `seed` is that of training, the held-out pairs and masks do not depend on it."""
     if data.store is None:
@@ -110,25 +104,27 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
     store = open_store(data.store)
     tokenizer = load_tokenizer(data.tokenizer or store.tokenizer_path)
     store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
-    train = _pairs(store, store.train, data, seed)
-    validation = None if store.validation is None else _pairs(store, store.validation, data, EVALUATION_SEED)
-    collator = make_collator(data, tokenizer, seed)
-    identity = {"store": store.fingerprint, "tokenizer": tokenizer.fingerprint}
-    return PreTrainingData(tokenizer, train, validation, collator, lambda: store.train.unigram_counts, identity)
 
+    def pairs(split: Split, seed: int) -> PreTrainingDataset:
+        return PreTrainingDataset(
+            split,
+            cls_id=store.metadata["special_ids"]["cls"],
+            sep_id=store.metadata["special_ids"]["sep"],
+            store_fingerprint=store.fingerprint,
+            max_seq_length=data.max_seq_length,
+            short_seq_prob=data.short_seq_prob,
+            seed=seed,
+            cache_dir=None if data.data_cache_dir is None else Path(data.data_cache_dir),
+            num_workers=data.data_num_processes,
+        )
 
-def _pairs(store: Store, split: Split, data: DataArguments, seed: int) -> PreTrainingDataset:
-    ids = store.metadata["special_ids"]
-    return PreTrainingDataset(
-        split,
-        cls_id=ids["cls"],
-        sep_id=ids["sep"],
-        store_fingerprint=store.fingerprint,
-        max_seq_length=data.max_seq_length,
-        short_seq_prob=data.short_seq_prob,
-        seed=seed,
-        cache_dir=None if data.data_cache_dir is None else Path(data.data_cache_dir),
-        num_workers=data.data_num_processes,
+    return PreTrainingData(
+        tokenizer,
+        train=pairs(store.train, seed),
+        validation=None if store.validation is None else pairs(store.validation, EVALUATION_SEED),
+        collator=make_collator(data, tokenizer, seed),
+        count_tokens=lambda: store.train.unigram_counts,
+        identity={"store": store.fingerprint, "tokenizer": tokenizer.fingerprint},
     )
 
 
@@ -136,18 +132,23 @@ def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
     if data.tokenizer is None or data.train_file is None:
         raise InputError("--train_file needs --tokenizer: the folder or vocab.txt with which the file was made")
     tokenizer = load_tokenizer(data.tokenizer)
-    size = len(tokenizer)
-    train = InstanceDataset(data.train_file, cache_dir=data.data_cache_dir, vocab_size=size)
-    validation = None
-    if data.validation_file is not None:
-        validation = InstanceDataset(data.validation_file, cache_dir=data.data_cache_dir, vocab_size=size)
+    train, validation = (
+        None if files is None else InstanceDataset(files, cache_dir=data.data_cache_dir, vocab_size=len(tokenizer))
+        for files in (data.train_file, data.validation_file)
+    )
+    assert train is not None
     _warn_of_ignored(data, INSTANCE_FIELDS, "the instance files were made with their own pairs and masks")
-    collator = make_collator(data, tokenizer, seed)
-    identity = {"instances": fingerprint_files(train.paths), "tokenizer": tokenizer.fingerprint}
-    return PreTrainingData(tokenizer, train, validation, collator, lambda: count_tokens(train, size), identity)
+    return PreTrainingData(
+        tokenizer,
+        train=train,
+        validation=validation,
+        collator=make_collator(data, tokenizer, seed),
+        count_tokens=lambda: _count_tokens(train, len(tokenizer)),
+        identity={"instances": fingerprint_files(train.paths), "tokenizer": tokenizer.fingerprint},
+    )
 
 
-def count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
+def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
     """int64 (V,): tokens of instances as they were before masking, of at most `MAX_COUNTED_INSTANCES` at equal distances."""
     chosen = np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_COUNTED_INSTANCES)).round().astype(np.int64)
     logger.info("token frequencies are counted in %d of %d instances", len(chosen), len(dataset))
@@ -175,13 +176,12 @@ def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: i
         tokenizer,
         mlm_probability=data.mlm_probability,
         max_predictions_per_seq=limit,
-        mask_rate=data.mask_rate,
-        keep_rate=data.keep_rate,
-        random_rate=data.random_rate,
-        whole_word=data.whole_word,
-        selection=data.selection,
         seed=seed,
+        **{name: getattr(data, name) for name in MASK_FIELDS},
     )
+
+
+# Model
 
 
 def load_model(
@@ -192,30 +192,22 @@ def load_model(
     *,
     needs_head: bool = False,
 ) -> BertForPreTraining:
-    """A new model of the named size, or a checkpoint (ours or stock).
+    """A new model of the named size, or a checkpoint, ours or stock; heads that it lacks start from scratch, with a warning.
 
-    Args:
-        model: Settings.
-        tokenizer: Gives the vocabulary.
-        max_seq_length: Longest input of the run, in training and evaluation.
-        seed: Of new weights.
-        needs_head: A checkpoint is to be measured as it is: one without a masked-LM head is an error.
+    `max_seq_length` is the longest input of the run. `needs_head`: a checkpoint is to be measured as it is, and without a
+    masked-LM head there is nothing to measure.
     """
     set_seed(seed)
     if model.model_name_or_path is None:
         config = pretraining_config(
             model.size,
             vocab_size=len(tokenizer),
-            max_position_embeddings=model.max_position_embeddings,
-            dropout=model.dropout,
-            hidden_act=model.hidden_act,
-            weight_init=model.weight_init,
-            initializer_range=model.initializer_range,
             pad_token_id=tokenizer.pad_token_id,
+            **{name: getattr(model, name) for name in NEW_MODEL_FIELDS if name != "size"},
         )
         network = BertForPreTraining(config)
     else:
-        network = load_pretrained(model.model_name_or_path, needs_head=needs_head)
+        network = _load_checkpoint(model.model_name_or_path, needs_head=needs_head)
         _warn_of_ignored(model, NEW_MODEL_FIELDS, f"{model.model_name_or_path} has its own")
         _check_tokenizer(model.model_name_or_path, network.config.vocab_size, tokenizer)
     if network.config.max_position_embeddings < max_seq_length:
@@ -226,20 +218,41 @@ def load_model(
     return network
 
 
+def _load_checkpoint(name: str, *, needs_head: bool) -> BertForPreTraining:
+    cached_only = check_checkpoint(name)
+    with opening(name):
+        network, new_heads = open_checkpoint(name, cached_only=cached_only)
+    lost = [key for key in new_heads if key.startswith("cls.predictions.")]
+    if needs_head and lost:
+        advice, file = (
+            "a fine-tuned checkpoint is measured with --task NAME or --task_file FILE.yaml",
+            Path(name, "task.yaml"),
+        )
+        if file.is_file():
+            task = str(read_tree(file)[0].get("name", ""))
+            advice = f"it is fine-tuned: give {f'--task {task}' if task in list_tasks() else f'--task_file {file}'}"
+        raise InputError(
+            f"{name} is {(network.config.architectures or ['an unnamed class'])[0]}, without a masked-LM head (no weights for "
+            f"{lost[0]}), so that of pre-training there is nothing to measure; {advice}"
+        )
+    if new_heads:
+        warn_once("%s has no weights for %s; they start from scratch", name, ", ".join(new_heads))
+    return network
+
+
 def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
     """Refuse data that was not made with the checkpoint's tokenizer: its ids would mean other pieces."""
     advice = "both belong together: give the checkpoint's own tokenizer and data made with it, or another checkpoint"
-    size = len(tokenizer)
-    folder = find_tokenizer(name)
+    size, folder = len(tokenizer), find_tokenizer(name)
     if folder is not None and load_tokenizer(folder).fingerprint != tokenizer.fingerprint:
         raise InputError(f"{name} has another tokenizer than the data ({size:,} pieces); {advice}")
-    is_padded = vocab_size in {-(-size // multiple) * multiple for multiple in (8, 16, 32, 64)}
-    if vocab_size < size or (folder is None and vocab_size != size and not is_padded):
-        raise InputError(f"{name} has a vocabulary of {vocab_size:,}, the data's tokenizer {size:,} pieces; {advice}")
+    check_vocabulary(name, vocab_size, tokenizer)
     if folder is None and vocab_size != size:
-        warn_once(
-            "%s: a vocabulary of %d for %d pieces, taken for padding as it has no tokenizer", name, vocab_size, size
-        )
+        message = "%s: a vocabulary of %d for %d pieces, taken for padding as it has no tokenizer"
+        warn_once(message, name, vocab_size, size)
+
+
+# Trainer
 
 
 def make_trainer(
@@ -257,6 +270,12 @@ def make_trainer(
             f"eval_strategy is '{args.eval_strategy.value}' but the data has no held-out part; make the store with "
             "--validation_files or --validation_fraction, or give --eval_strategy no"
         )
+    planned = None
+    if phases is not None:
+        planned = [
+            TrainingPhase(phase, part.train, part.validation, part.collator)
+            for phase, part in zip(phases, parts, strict=True)
+        ]
     trainer = BertTrainer(
         model,
         args,
@@ -267,25 +286,8 @@ def make_trainer(
         resume_fingerprint=first.identity,
         unigram_counts=None if first.validation is None else first.unigram_counts,
         max_eval_pairs=max_eval_pairs,
-        phases=None
-        if phases is None
-        else [
-            TrainingPhase(phase, each.train, each.validation, each.collator)
-            for phase, each in zip(phases, parts, strict=True)
-        ],
+        phases=planned,
         callbacks=[LossWatch()],
     )
-    name = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
-    logger.info("precision %s: %s", name, args.precision_reason)
+    logger.info("precision %s: %s", trainer.precision, args.precision_reason)
     return trainer
-
-
-def load_phases(data: DataArguments, seed: int, phases: Sequence[Phase]) -> list[PreTrainingData]:
-    """The data of each phase, of the same store."""
-    if len(phases) > 1 and data.store is None:
-        raise InputError("phase2_steps: instance files have one length; two phases need a --store")
-    settings = [
-        replace(data, max_seq_length=phase.max_seq_length, max_predictions_per_seq=phase.max_predictions_per_seq)
-        for phase in phases
-    ]
-    return [load_data(each, seed) for each in settings]

@@ -9,10 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import torch
 import transformers
 import yaml
 
@@ -22,7 +20,7 @@ from bert_recipes.checkpointing import (
     is_generated_card,
     last_complete,
     remove_leftovers,
-    set_aside_later,
+    retire_later_checkpoints,
     why_incomplete,
 )
 from bert_recipes.config import resolved_values
@@ -79,19 +77,16 @@ def check_output_dir(args: Any) -> None:
 
 
 def prepare_output_dir(
-    args: Any, configs: Sequence[Any], *, sources: Mapping[str, str | None] = MappingProxyType({})
+    args: Any, configs: Sequence[Any], *, sources: Mapping[str, str | None] | None = None
 ) -> str | None:
-    """Make the output folder this run's own.
+    """Make the output folder this run's own; returns the checkpoint folder to resume from, or None.
 
     Args:
         args: Its output_dir, resume, overwrite_run and allow_changes decide.
         configs: The dataclasses of the run: a run is resumed with the settings that it was begun with.
         sources: Setting -> file or folder that the run reads, which is not deleted with an old run.
-
-    Returns:
-        The checkpoint folder to resume from, or None.
     """
-    resume_from = run_on_main_process(args, lambda: _lock_and_prepare(args, configs, sources))
+    resume_from = run_on_main_process(args, lambda: _lock_and_prepare(args, configs, sources or {}))
     return None if resume_from is None else str(resume_from)
 
 
@@ -105,16 +100,20 @@ def _lock_and_prepare(args: Any, configs: Sequence[Any], sources: Mapping[str, s
         _check_same_settings(resume_from / CONFIG_FILE, configs, allow=args.allow_changes)
     if not is_own:
         _check_free(folder, args)
-        _check_sources(folder, sources)
+        for name, path in sources.items():
+            # A Hub name is no path that is there.
+            if path is not None and Path(path).exists() and Path(path).resolve().is_relative_to(folder.resolve()):
+                raise InputError(
+                    f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would delete; give another --output_dir"
+                )
     if folder.is_dir() and args.overwrite_run:
         shutil.rmtree(folder)
     elif folder.is_dir():
         remove_leftovers(folder)
     if is_own and resume_from is not None:
-        for path in set_aside_later(folder, resume_from):
-            logger.warning(
-                "%s: later than %s, from which the run is resumed; it counts no more", path, resume_from.name
-            )
+        for retired in retire_later_checkpoints(folder, resume_from):
+            message = "%s: later than %s, from which the run is resumed; it counts no more"
+            logger.warning(message, retired, resume_from.name)
         # The run is unfinished again.
         (folder / RESULTS_FILE).unlink(missing_ok=True)
     return resume_from
@@ -126,7 +125,7 @@ def is_run_file(path: Path) -> bool:
     return any(name.match(pattern) for pattern in RUN_FILES)
 
 
-def name_of_run(folder: Path) -> str:
+def run_name(folder: Path) -> str:
     """What a run is called: as its folder; that of a seed says nothing without the folder around it."""
     folder = folder.resolve()
     return f"{folder.parent.name}-{folder.name}" if folder.name.startswith("seed-") else folder.name
@@ -143,22 +142,21 @@ def _find_checkpoint(wanted: str, folder: Path) -> Path | None:
     if wanted == "no" or (wanted == "auto" and not is_unfinished(folder)):
         return None
     if wanted not in ("auto", "last"):
-        reason = why_incomplete(Path(wanted))
-        if reason is not None:
+        if (reason := why_incomplete(Path(wanted))) is not None:
             raise InputError(f"resume: {wanted} is no complete checkpoint: {reason}")
         return Path(wanted)
-    found, passed = last_complete(folder)
-    for each in passed:
-        logger.warning("%s is passed over: %s", each.path, each.reason)
+    found, incomplete = last_complete(folder)
+    for path, reason in incomplete:
+        logger.warning("%s is passed over: %s", path, reason)
     if found is not None:
         logger.info("the run in %s is resumed from %s", folder, found.name)
-        return found
-    if wanted == "last" or passed or (folder / RESULTS_FILE).is_file():
+    elif wanted == "last" or incomplete or (folder / RESULTS_FILE).is_file():
         raise InputError(
             f"{folder} holds no complete checkpoint to resume from; start from scratch with --overwrite_run true"
         )
-    logger.info("the run in %s has no checkpoint yet: it starts from scratch", folder)
-    return None
+    else:
+        logger.info("the run in %s has no checkpoint yet: it starts from scratch", folder)
+    return found
 
 
 def _check_free(folder: Path, args: Any) -> None:
@@ -170,9 +168,8 @@ def _check_free(folder: Path, args: Any) -> None:
     if not args.overwrite_run:
         if args.resume == "auto" and is_unfinished(folder):
             return
-        found, _ = last_complete(folder)
         what = "a finished run" if (folder / RESULTS_FILE).is_file() else "another run"
-        resume = " without a checkpoint;" if found is None else "; continue it with --resume last,"
+        resume = " without a checkpoint;" if last_complete(folder)[0] is None else "; continue it with --resume last,"
         raise InputError(
             f"output_dir {folder} holds {what}{resume} replace it with --overwrite_run true, or give another --output_dir"
         )
@@ -197,31 +194,24 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
         was, new = before.get(name), now.get(name)
         if was == new or name in _FREE | free or name.startswith(_FREE_PREFIXES):
             continue
-        message = f"{name} is {_format(new)}, but in {file} {_format(was)}"
-        if not allow:
-            mend = f"leave --{name} out" if was is None else f"give --{name} {_format(was)}"
-            raise InputError(
-                f"resume: {message}; a run is resumed with its own settings: {mend}, start from scratch with --overwrite_run true, "
-                "or resume with --allow_changes true"
-            )
-        logger.warning("%s; the run is resumed with it, as allow_changes is true", message)
+        mend = f"leave --{name} out" if was is None else f"give --{name} {_format(was)}"
+        _refuse_change(
+            f"resume: {name} is {_format(new)}, but in {file} {_format(was)}",
+            f"a run is resumed with its own settings: {mend}, start from scratch with --overwrite_run true,",
+            allow=allow,
+        )
+
+
+def _refuse_change(message: str, mend: str, *, allow: bool) -> None:
+    if not allow:
+        raise InputError(f"{message}; {mend} or resume with --allow_changes true")
+    logger.warning("%s; the run is resumed with it, as allow_changes is true", message)
 
 
 def _format(value: Any) -> str:
     if value is None:
         return "not given"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _check_sources(folder: Path, sources: Mapping[str, str | None]) -> None:
-    """Refuse to replace a folder out of which the run reads."""
-    for name, path in sources.items():
-        # A Hub name is no path that is there.
-        if path is not None and Path(path).exists() and Path(path).resolve().is_relative_to(folder.resolve()):
-            raise InputError(
-                f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would delete; give another "
-                "--output_dir"
-            )
 
 
 # The state of a trainer
@@ -235,35 +225,30 @@ def write_trainer_state(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_trainer_state(
-    checkpoint: Path, *, fingerprint: Mapping[str, Any], engine: str, processes: int, allow_changes: bool
+    checkpoint: Path, fingerprint: Mapping[str, Any], engine: str, processes: int, *, allow_changes: bool
 ) -> dict[str, Any]:
     """What a complete checkpoint keeps; refused where it is another run's, or its optimiser cannot be opened under this engine."""
     state: dict[str, Any] = json.loads((checkpoint / PROGRESS_FILE).read_text(encoding="utf-8"))
     before, parts = state["engine"], len(state["processes"])
     # DeepSpeed opens parts of its own stage from as many processes only; nobody else opens them.
     if before != engine or (parts != processes and engine.startswith("DeepSpeed")):
+        was, now = (
+            f"{number} process{'es' if number > 1 else ''} {'without DeepSpeed or FSDP' if name == NO_ENGINE else f'under {name}'}"
+            for number, name in ((parts, before), (processes, engine))
+        )
         raise InputError(
-            f"{checkpoint} was written by {_launch(parts, before)}, this run has {_launch(processes, engine)} and cannot take its "
-            "optimiser up; launch it as before, or start a new run from its weights with --model_name_or_path (of DeepSpeed's "
-            "checkpoints recipes/consolidate_checkpoint.py makes a model)"
+            f"{checkpoint} was written by {was}, this run has {now} and cannot take its optimiser up; launch it as before, or start "
+            "a new run from its weights with --model_name_or_path (of DeepSpeed's checkpoints recipes/consolidate_checkpoint.py "
+            "makes a model)"
         )
     for name, value in fingerprint.items():
-        was = state["identity"].get(name)
-        if was == value:
-            continue
-        message = f"{name} is {value}, {checkpoint} was made with {was}"
-        if not allow_changes:
-            raise InputError(f"{message}; restore it, start from scratch, or resume with --allow_changes true")
-        logger.warning("%s; the run is resumed with it, as allow_changes is true", message)
+        if (was := state["identity"].get(name)) != value:
+            message = f"{name} is {value}, {checkpoint} was made with {was}"
+            _refuse_change(message, "restore it, start from scratch,", allow=allow_changes)
     return state
 
 
-def _launch(processes: int, engine: str) -> str:
-    under = "without DeepSpeed or FSDP" if engine == NO_ENGINE else f"under {engine}"
-    return f"{processes} process{'es' if processes > 1 else ''} {under}"
-
-
-def part_of_process(everyone: Sequence[dict[str, Any]], index: int, processes: int) -> dict[str, Any]:
+def own_state(everyone: Sequence[dict[str, Any]], index: int, processes: int) -> dict[str, Any]:
     """What one process takes up of what all of them kept; where there were more or fewer, each gets an equal part of the sum."""
     if len(everyone) == processes:
         return everyone[index]
@@ -271,18 +256,13 @@ def part_of_process(everyone: Sequence[dict[str, Any]], index: int, processes: i
 
 
 def _mean(values: list[Any]) -> Any:
-    """Of numbers, or of lists of them element by element; of truths, whether any holds."""
-    if isinstance(values[0], bool):
-        return any(values)
+    """Of numbers, or of lists of them element by element."""
     if isinstance(values[0], list):
         return [_mean(list(column)) for column in zip(*values, strict=True)]
     return sum(values) / len(values)
 
 
 # DeepSpeed's checkpoints
-
-# DeepSpeed's own file: the name of the folder with the parts of all processes.
-LATEST_FILE = "latest"
 
 
 def check_zero_checkpoint(checkpoint: Path) -> None:
@@ -291,10 +271,9 @@ def check_zero_checkpoint(checkpoint: Path) -> None:
     The parts are pickles, as DeepSpeed writes them: opening one from elsewhere may run code. The manifest says that they are
     what was written, not who wrote them.
     """
-    reason = why_incomplete(checkpoint)
-    if reason is not None:
+    if (reason := why_incomplete(checkpoint)) is not None:
         raise InputError(f"checkpoint: {checkpoint} is no complete checkpoint: {reason}")
-    if not (checkpoint / LATEST_FILE).is_file():
+    if not (checkpoint / "latest").is_file():  # DeepSpeed's name of the folder with the parts of all processes
         raise InputError(
             f"checkpoint: {checkpoint} is not DeepSpeed's: it is in Hub form already, and opens with from_pretrained"
         )
@@ -302,13 +281,17 @@ def check_zero_checkpoint(checkpoint: Path) -> None:
 
 def consolidate_zero_checkpoint(checkpoint: Path) -> "transformers.PreTrainedModel":
     """The model of a checkpoint that passed `check_zero_checkpoint`, in float32, with stock's class and names."""
+    try:
+        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+    except ImportError as error:
+        raise InputError("DeepSpeed is missing; install it: pip install 'bert-recipes[deepspeed]'") from error
     config: Any = transformers.AutoConfig.from_pretrained(checkpoint, local_files_only=True)
-    (name,) = config.architectures or ("none",)
-    kind = getattr(transformers, name, None)
-    if kind is None:
-        raise InputError(f"{checkpoint / 'config.json'}: no class of transformers is called {name!r}")
-    model: transformers.PreTrainedModel = kind(config)
-    found = model.load_state_dict(_read_zero_weights(checkpoint), strict=False)
+    model: transformers.PreTrainedModel = getattr(transformers, config.architectures[0])(config)
+    # It tells what it does on stdout, which is ours.
+    with contextlib.redirect_stdout(sys.stderr):
+        weights = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint))
+    # Shared weights come as one tensor under two names, which safetensors does not write.
+    found = model.load_state_dict({name: weight.clone() for name, weight in weights.items()}, strict=False)
     model.tie_weights()
     # A shared weight may be there under one of its names only.
     missing = [key for key in found.missing_keys if key not in (model.all_tied_weights_keys or {})]
@@ -316,18 +299,3 @@ def consolidate_zero_checkpoint(checkpoint: Path) -> "transformers.PreTrainedMod
         wrong = ", ".join([*missing, *found.unexpected_keys][:3])
         raise InputError(f"checkpoint: {checkpoint} and its config.json do not belong together ({wrong})")
     return model
-
-
-def _read_zero_weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    try:
-        from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
-    except ImportError as error:
-        raise InputError("DeepSpeed is missing; install it: pip install 'bert-recipes[deepspeed]'") from error
-    try:
-        # It tells what it does on stdout, which is ours.
-        with contextlib.redirect_stdout(sys.stderr):
-            weights: dict[str, torch.Tensor] = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InputError(f"checkpoint: DeepSpeed does not open {checkpoint}: {error}") from error
-    # Shared weights come as one tensor under two names, which safetensors does not write.
-    return {name: weight.clone() for name, weight in weights.items()}

@@ -4,7 +4,6 @@ import ctypes
 import hashlib
 import json
 import logging
-import math
 import os
 import shutil
 import signal
@@ -14,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,16 +25,21 @@ from bert_recipes.config import save_config
 from bert_recipes.data.instances import InstanceDataset
 from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
 from bert_recipes.errors import InputError, PushError, saving
-from bert_recipes.files import fingerprint_files, hash_of, written_aside
+from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict
 from bert_recipes.tasks.rows import Example
-from bert_recipes.training.callbacks import cost_facts
-from bert_recipes.training.engines import asks_for_fsdp
+from bert_recipes.training.emissions import cost_facts
+from bert_recipes.training.launch import asks_for_fsdp
 from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, UNFINISHED_FILE
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
 from bert_recipes.training.trainer import RecipeTrainer
 
 
+logger = logging.getLogger(__name__)
+
 WEIGHTS_FILE = "model.safetensors"
+
+
+# What it was made from
 
 
 def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
@@ -47,19 +50,18 @@ def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
     """
     if settings.store is not None:
         return describe_store(settings.store)
-    parts = {"train": data.train, "validation": data.validation}
-    files = {split: _instance_files(part) for split, part in parts.items() if isinstance(part, InstanceDataset)}
-    return {"tokenizer_fingerprint": data.tokenizer.fingerprint, "instance_files": files}
-
-
-def _instance_files(dataset: InstanceDataset) -> dict[str, Any]:
-    return {
-        "files": len(dataset.paths),
-        "bytes": sum(path.stat().st_size for path in dataset.paths),
-        "names": [path.name for path in dataset.paths[:MAX_NAMED_SOURCES]],
-        "instances": len(dataset),
-        "fingerprint": fingerprint_files(dataset.paths),
+    files = {
+        split: {
+            "files": len(part.paths),
+            "bytes": sum(path.stat().st_size for path in part.paths),
+            "names": [path.name for path in part.paths[:MAX_NAMED_SOURCES]],
+            "instances": len(part),
+            "fingerprint": fingerprint_files(part.paths),
+        }
+        for split, part in (("train", data.train), ("validation", data.validation))
+        if isinstance(part, InstanceDataset)
     }
+    return {"tokenizer_fingerprint": data.tokenizer.fingerprint, "instance_files": files}
 
 
 def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
@@ -92,8 +94,7 @@ def name_of_source(source: str) -> str:
     return source if source.startswith("Hub data set ") else Path(source).name
 
 
-logger = logging.getLogger(__name__)
-
+# Launch and log
 
 # How many tasks of this program a scheduler has started, as its environment says.
 _TASK_COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -114,36 +115,40 @@ def check_launch(args: TrainingArguments) -> None:
             f"{tasks} tasks were started (srun, mpirun) and each would train alone, in the same output_dir; start one launcher a "
             "machine, as recipes/cluster/pretrain.slurm does, or one task"
         )
-    if asks_for_fsdp(args) and args.device.type == "cpu" and torch.accelerator.is_available():
-        raise InputError(
-            "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu is for that"
-        )
-    # ddp_cpu.yaml has no GPU to see (-1); DS_ACCELERATOR is DeepSpeed's own way to ask for CPUs.
-    sees_none = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1")
-    engine = "DeepSpeed" if "ACCELERATE_USE_DEEPSPEED" in os.environ else "FSDP" if asks_for_fsdp(args) else None
-    is_chosen = getattr(args, "cpu_is_chosen", args.use_cpu) or sees_none
-    is_chosen = is_chosen or (engine == "DeepSpeed" and os.environ.get("DS_ACCELERATOR") == "cpu")
-    if args.device.type == "cpu" and not is_chosen:
-        if engine is not None:
-            raise InputError(
-                f"{engine} is for GPUs, and torch can use none here; on CPUs: LAUNCH=ddp_cpu, or give --use_cpu true"
-            )
-        if args.process_index == 0:
-            message = (
-                "no GPU that torch can use: %d process(es) train on the CPU, in %d thread(s) each (OMP_NUM_THREADS)"
-            )
-            logger.warning(message, started, torch.get_num_threads())
-            cores = (os.cpu_count() or 1) // started
-            if torch.get_num_threads() < cores:
-                logger.warning("OMP_NUM_THREADS=%d lets each process use %d cores", cores, cores)
     if args.n_gpu > 1:
         raise InputError(
             f"one process sees {args.n_gpu} GPUs; use LAUNCH=ddp (accelerate_configs/ddp.yaml) for one process a GPU, or "
             "CUDA_VISIBLE_DEVICES=0 for one GPU"
         )
+    if args.device.type == "cpu":
+        _check_cpu(args, started)
     if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
         # A launcher that is killed can pass nothing on: the system sends SIGTERM then (PR_SET_PDEATHSIG).
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def _check_cpu(args: TrainingArguments, started: int) -> None:
+    """Engines are for GPUs; a run that is on CPUs for want of a GPU says so."""
+    if asks_for_fsdp(args) and torch.accelerator.is_available():
+        raise InputError(
+            "FSDP takes the GPUs of this machine, --use_cpu true asks for the CPU: LAUNCH=ddp_cpu is for that"
+        )
+    engine = "DeepSpeed" if "ACCELERATE_USE_DEEPSPEED" in os.environ else "FSDP" if asks_for_fsdp(args) else None
+    # ddp_cpu.yaml has no GPU to see (-1); DS_ACCELERATOR is DeepSpeed's own way to ask for CPUs.
+    sees_none = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1")
+    is_deepspeed_on_cpu = engine == "DeepSpeed" and os.environ.get("DS_ACCELERATOR") == "cpu"
+    if getattr(args, "cpu_is_chosen", args.use_cpu) or sees_none or is_deepspeed_on_cpu:
+        return
+    if engine is not None:
+        raise InputError(
+            f"{engine} is for GPUs, and torch can use none here; on CPUs: LAUNCH=ddp_cpu, or give --use_cpu true"
+        )
+    if args.process_index == 0:
+        threads, cores = torch.get_num_threads(), (os.cpu_count() or 1) // started
+        message = "no GPU that torch can use: %d process(es) train on the CPU, in %d thread(s) each (OMP_NUM_THREADS)"
+        logger.warning(message, started, threads)
+        if threads < cores:
+            logger.warning("OMP_NUM_THREADS=%d lets each process use %d cores", cores, cores)
 
 
 def start_logging(args: TrainingArguments) -> None:
@@ -154,14 +159,17 @@ def start_logging(args: TrainingArguments) -> None:
         logging.getLogger(library).setLevel(logging.WARNING)
 
 
+# The run
+
+
 def run_training(
     trainer: RecipeTrainer,
     configs: Sequence[Any],
     resume_from: str | None = None,
-    facts: Mapping[str, Any] = MappingProxyType({}),
+    facts: Mapping[str, Any] | None = None,
     finish: Callable[[dict[str, Any]], object] | None = None,
 ) -> dict[str, Any]:
-    """Train, evaluate, save; the same for every recipe.
+    """Train, evaluate, save; the same for every recipe. Returns the results that all_results.json holds.
 
     Leaves in output_dir: the model in Hub form (safetensors), the tokenizer, run.yaml (the resolved configuration),
     all_results.json, trainer_state.json (with the logged history). The training ends with a checkpoint: ended anywhere after
@@ -173,26 +181,22 @@ def run_training(
         resume_from: Checkpoint folder of `prepare_output_dir`.
         facts: What else all_results.json is to say, for example about the data.
         finish: Called with the results in all processes: predictions, report, card, trackers' end, push.
-
-    Returns:
-        The results that all_results.json holds.
     """
     args = trainer.args
     folder = Path(args.output_dir)
     if trainer.is_world_process_zero():
         folder.mkdir(parents=True, exist_ok=True)
         save_config(folder / CONFIG_FILE, *configs)
-    trainer.accelerator.wait_for_everyone()
-    if trainer.is_world_process_zero():
         # As it was given: training fills in what follows from it, for example the number of steps.
         text = (folder / CONFIG_FILE).read_text(encoding="utf-8")
         trainer.checkpoint_files[CONFIG_FILE] = lambda path: path.write_text(text, encoding="utf-8")
         run_id = keep_run_id(folder, None if resume_from is None else Path(resume_from))
         trainer.checkpoint_files[IDENTITY_FILE] = partial(write_run_id, run_id=run_id)
+    trainer.accelerator.wait_for_everyone()
     is_own = resume_from is not None and Path(resume_from).parent.resolve() == folder.resolve()
     trainer.ends_with_checkpoint = True
-    with trainer.trackers.recording(configs, goes_on=is_own), trainer.stoppable():
-        results = {**facts, **_train_and_measure(trainer, resume_from)}
+    with trainer.trackers.recording(configs, resumes=is_own), trainer.stoppable():
+        results = {**(facts or {}), **_train_and_measure(trainer, resume_from)}
         save_run(trainer, results)
     failure = None
     try:
@@ -226,7 +230,7 @@ def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[
             results[name] = round(statistics.median(values), digits)
     results["peak_memory_mb"] = round(peak_memory_mb(), 1)
     results["processes"] = trainer.args.world_size
-    results["precision"] = trainer.resume_fingerprint["precision"]
+    results["precision"] = trainer.precision
     results["machine"] = describe_machine()
     results["date"] = time.strftime("%Y-%m-%d")
     return results
@@ -234,11 +238,7 @@ def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[
 
 def results_text(results: Mapping[str, Any]) -> str:
     """Results as JSON, which has no NaN and no infinity: a value that is not defined is null."""
-    defined = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in results.items()
-    }
-    return json.dumps(defined, indent=2, allow_nan=False) + "\n"
+    return json.dumps(strict(results), indent=2) + "\n"
 
 
 def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
@@ -252,6 +252,6 @@ def save_run(trainer: Trainer, results: dict[str, Any]) -> None:
             (folder / "training_args.bin").unlink(missing_ok=True)
             # Its being there, and the other's not, says that the run has come to its end.
             (folder / UNFINISHED_FILE).touch()
-            with written_aside(folder / RESULTS_FILE) as aside:
+            with atomic_write(folder / RESULTS_FILE) as aside:
                 aside.write_text(results_text(results), encoding="utf-8")
     trainer.accelerator.wait_for_everyone()

@@ -34,7 +34,7 @@ DENSE_PEAK_TFLOPS = {
 
 
 @dataclass(frozen=True)
-class Work:
+class BatchStats:
     """What some steps have computed: T real tokens, the sum of l^2 over the sequences, B sequences, M predicted tokens."""
 
     tokens: int
@@ -43,17 +43,14 @@ class Work:
     masked: int = 0
 
 
-def forward_flops(config: Any, work: Work, *, nsp: bool = True, pooler: bool = True) -> int:
+def forward_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bool = True) -> int:
     """FLOPs of the matrix products of a forward pass; a product (a, b) x (b, c) has 2abc.
 
     Each layer has, for a token, the projections to query, key, value and output, 4 x 2 H^2, and two feed-forward
     products, 2 x 2 H I: together 8 H^2 + 4 H I. A sequence of l tokens adds Q K^T and P V over all heads, 2 x 2 l^2 H.
     The masked-LM head is counted for the M predicted tokens alone: the transform 2 H^2 and the vocabulary 2 H V. The
-    pooler has 2 H^2 a sequence, the next-sentence head 4 H. Embeddings, LayerNorm, GELU, softmax, dropout, the loss and
-    the optimiser are no matrix products and are not counted.
-
-    Models of tokens have no pooler. A task's own head, 2 H per label and token or sequence, is less than a thousandth of the total
-    and is not counted.
+    pooler has 2 H^2 a sequence (models of tokens have none), the next-sentence head 4 H. A task's own head, 2 H per label and
+    token or sequence, is less than a thousandth of the total and is not counted.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     layer = work.tokens * (8 * hidden**2 + 4 * hidden * inner) + 4 * hidden * work.squares
@@ -62,7 +59,7 @@ def forward_flops(config: Any, work: Work, *, nsp: bool = True, pooler: bool = T
     return config.num_hidden_layers * layer + head + pooled
 
 
-def training_flops(config: Any, work: Work, *, nsp: bool = True, pooler: bool = True) -> int:
+def training_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bool = True) -> int:
     """Three times the forward pass: each product has two more in the backward pass, for its input and its weight."""
     return 3 * forward_flops(config, work, nsp=nsp, pooler=pooler)
 
@@ -84,9 +81,11 @@ def describe_machine() -> dict[str, Any]:
     the system does not say.
     """
     facts = _cpu_facts()
-    numbers = [f"{shown} {facts[key]}" for key, shown in _NUMBERS.items() if key in facts]
     flags = (facts.get("flags") or facts.get("Features") or "").split()
-    known = {"processor_model": ", ".join(numbers), "instructions": [name for name in _INSTRUCTIONS if name in flags]}
+    known: dict[str, Any] = {
+        "processor_model": ", ".join(f"{name} {facts[key]}" for key, name in _NUMBERS.items() if key in facts),
+        "instructions": [name for name in _INSTRUCTIONS if name in flags],
+    }
     return {
         "processor": facts.get("model name") or platform.processor() or platform.machine(),
         **{key: value for key, value in known.items() if value},
@@ -101,26 +100,22 @@ def describe_machine() -> dict[str, Any]:
 
 def _cpu_facts(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     """The lines of the first processor; empty where the system has no such file."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        logger.debug("no %s: the processor's name is %s", path, platform.processor())
+    if not path.is_file():
         return {}
+    text = path.read_text(encoding="utf-8", errors="replace")
     lines = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
     return {key.strip(): value.strip() for key, _, value in lines}
 
 
-REPETITIONS = 20
 # One product that takes longer than this is repeated less often.
-SLOW_SECONDS, SLOW_REPETITIONS = 0.5, 5
-SQUARE = 4096
+REPETITIONS, SLOW_SECONDS, SLOW_REPETITIONS = 20, 0.5, 5
 
 
 def model_shapes(tokens: int, masked: int, config: Any) -> dict[str, tuple[int, int, int]]:
     """Name -> (a, b, c) of the products (a, b) x (b, c) of a step with that many tokens, `masked` of them predicted."""
     hidden, inner = config.hidden_size, config.intermediate_size
     shapes = {
-        "square": (SQUARE, SQUARE, SQUARE),
+        "square": (4096, 4096, 4096),
         "projection": (tokens, hidden, hidden),
         "feed_forward_in": (tokens, hidden, inner),
         "feed_forward_out": (tokens, inner, hidden),
@@ -137,7 +132,8 @@ def measure_rates(
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     rates = {}
     generator = torch.Generator(device).manual_seed(0)  # a run's own numbers stay as they are
-    for name, (rows, inner, columns) in shapes.items():
+    for name, shape in shapes.items():
+        rows, inner, columns = shape
         left = torch.randn(rows, inner, device=device, generator=generator).to(dtype)
         right = torch.randn(inner, columns, device=device, generator=generator).to(dtype)
         _time(left, right)  # the first one allocates and chooses
@@ -145,8 +141,7 @@ def measure_rates(
         repetitions = SLOW_REPETITIONS if times[0] > SLOW_SECONDS else REPETITIONS
         times += [_time(left, right) for _ in range(repetitions - 1)]
         gflops = 2 * rows * inner * columns / statistics.median(times) / 1e9
-        shape = [rows, inner, columns]
-        rates[name] = {"shape": shape, "gflops": round(gflops, 2), "repetitions": repetitions}
+        rates[name] = {"shape": list(shape), "gflops": round(gflops, 2), "repetitions": repetitions}
     return rates
 
 
@@ -160,8 +155,7 @@ def best_rate(config: Any, tokens: int, precision: str, device: torch.device) ->
         return known * 1e12
     shapes = model_shapes(tokens, 0, config)
     del shapes["square"]  # takes seconds on a CPU
-    rates = measure_rates(shapes, precision, device)
-    return max(rate["gflops"] for rate in rates.values()) * 1e9
+    return max(rate["gflops"] for rate in measure_rates(shapes, precision, device).values()) * 1e9
 
 
 def _time(left: torch.Tensor, right: torch.Tensor) -> float:
@@ -215,17 +209,16 @@ class ThroughputMeter:
 
     def __init__(self, device: torch.device) -> None:
         self._losses = torch.zeros(2, dtype=torch.float64, device=device)
-        # Tokens, squares of lengths, sequences, predicted tokens: the fields of `Work`.
-        self._work = torch.zeros(4, dtype=torch.float64, device=device)
+        self._work = torch.zeros(4, dtype=torch.float64, device=device)  # the fields of `BatchStats`
         self._has_loss = [False, False]
         self._steps = self._timed_steps = 0
         self._waited = 0.0
         self._since: float | None = None
-        #: What the steps since the reading before have computed, their seconds and number; None where nothing was timed.
-        self.interval: tuple[Work, float, int] | None = None
+        # What the steps since the reading before have computed, their seconds and number; None where nothing was timed.
+        self.interval: tuple[BatchStats, float, int] | None = None
 
     def count_step(self, work: torch.Tensor) -> None:
-        """Count one optimiser step; work is float64 (4,), the fields of `Work` over all processes."""
+        """Count one optimiser step; work is float64 (4,), the fields of `BatchStats` over all processes."""
         self._steps += 1
         self._timed_steps += 1
         self._work += work
@@ -254,10 +247,7 @@ class ThroughputMeter:
     def start_clock(self) -> None:
         """Start measuring, once: after the first step, which is slow everywhere."""
         if self._since is None:
-            self._since = time.perf_counter()
-            self._waited = 0.0
-            self._work.zero_()
-            self._timed_steps = 0
+            self._start_interval(time.perf_counter())
 
     def leave_out(self, start: float) -> None:
         """Do not count the time since `start` (of `time.perf_counter`): it was no training."""
@@ -274,18 +264,19 @@ class ThroughputMeter:
             which the model waited for its data.
         """
         losses = accelerator.reduce(self._losses.clone(), reduction="mean") / max(self._steps, 1)
-        result = {
-            name: loss
-            for name, loss, known in zip(("mlm_loss", "nsp_loss"), losses.tolist(), self._has_loss, strict=True)
-            if known
-        }
-        now, work = time.perf_counter(), Work(*(round(value) for value in self._work.tolist()))
+        named = zip(("mlm_loss", "nsp_loss"), losses.tolist(), self._has_loss, strict=True)
+        result = {name: loss for name, loss, is_known in named if is_known}
+        now, work = time.perf_counter(), BatchStats(*(round(value) for value in self._work.tolist()))
         self.interval = None
         if work.tokens and self._since is not None:
-            self.interval = work, now - self._since, self._timed_steps
-            result["tokens_per_second"] = work.tokens / (now - self._since)
-            result["data_wait_share"] = self._waited / (now - self._since)
+            seconds = now - self._since
+            self.interval = work, seconds, self._timed_steps
+            result |= {"tokens_per_second": work.tokens / seconds, "data_wait_share": self._waited / seconds}
         self._losses.zero_()
-        self._work.zero_()
-        self._steps, self._timed_steps, self._waited, self._since = 0, 0, 0.0, now
+        self._steps = 0
+        self._start_interval(now)
         return result
+
+    def _start_interval(self, now: float) -> None:
+        self._since, self._waited, self._timed_steps = now, 0.0, 0
+        self._work.zero_()

@@ -29,7 +29,7 @@ from bert_recipes.config import resolved_values
 from bert_recipes.errors import InputError
 from bert_recipes.files import write_json
 from bert_recipes.hub_access import can_connect, why_unreachable
-from bert_recipes.training.resume import name_of_run
+from bert_recipes.training.resume import run_name
 
 
 logger = logging.getLogger(__name__)
@@ -39,17 +39,13 @@ NOTES_FILE = "trackers.json"
 
 @dataclass
 class TrackedRun:
-    """A run as its trackers see it.
-
-    Attributes:
-        args: Its settings.
-        config: Every resolved setting of all its dataclasses, by name; no secrets. Empty where nothing is trained.
-        goes_on: Whether it goes on from a checkpoint in its own folder.
-    """
+    """A run as its trackers see it."""
 
     args: TrainingArguments
+    # Every resolved setting by name, without secrets; empty where nothing is trained.
     config: Mapping[str, Any] = field(default_factory=dict)
-    goes_on: bool = False
+    # It resumes from a checkpoint in its own folder.
+    resumes: bool = False
 
     @property
     def folder(self) -> Path:
@@ -59,20 +55,16 @@ class TrackedRun:
     @property
     def name(self) -> str:
         """run_name, or that of the folder."""
-        return self.args.run_name or name_of_run(self.folder)
+        return self.args.run_name or run_name(self.folder)
 
     def notes(self, tracker: str) -> dict[str, str]:
         """What a tracker noted when this run was begun; nothing for a run that begins."""
-        return self._read_notes().get(tracker, {}) if self.goes_on else {}
+        return self._read_notes().get(tracker, {}) if self.resumes else {}
 
     def note(self, tracker: str, values: dict[str, str]) -> None:
         """Keep, in the run's folder, how a tracker finds its own run again."""
         if self.config:
             write_json(self.folder / NOTES_FILE, self._read_notes() | {tracker: values})
-
-    def forget_notes(self) -> None:
-        """Those of another run that was begun in the folder."""
-        (self.folder / NOTES_FILE).unlink(missing_ok=True)
 
     def _read_notes(self) -> dict[str, dict[str, str]]:
         try:
@@ -85,24 +77,15 @@ class TrackedRun:
 
 
 class Tracker:
-    """A callback of transformers, which logs, and what it lacks: a start that cannot fail for want of a key, the run's files.
-
-    Args:
-        name: As `report_to` names it.
-        callback: Of transformers.
-    """
+    """A callback of transformers, which logs, and what it lacks: a start that cannot fail for want of a key, the run's files."""
 
     def __init__(self, name: str, callback: TrainerCallback) -> None:
         self.name, self.callback = name, callback
 
     def open(self, run: TrackedRun, state: TrainerState, control: TrainerControl, model: Any = None) -> None:
-        """Begin the tracker's run, or go on with it; called once, before the callback gets its first event.
+        """Begin the tracker's run, or resume it; called once, before the callback gets its first event.
 
-        Args:
-            run: What there is to say of it.
-            state: Of the Trainer; its log is that of the steps before, where the run goes on.
-            control: Of the Trainer.
-            model: What is trained.
+        `state` has the log of the steps before, where the run resumes.
         """
         # Some begin there.
         self.callback.on_init_end(run.args, state, control, model=model)
@@ -111,21 +94,13 @@ class Tracker:
         """Keep files of the finished run with the tracker's run: report, plots, configuration, results."""
 
     def close(self, *, failed: bool) -> None:
-        """End what `on_train_end` of the callback does not end.
-
-        Args:
-            failed: The run ends with an error.
-        """
-
-
-FOLDER = "runs"
+        """End what `on_train_end` of the callback does not end."""
 
 
 class TensorBoardTracker(Tracker):
-    """`TensorBoardCallback`, always in the same folder, so that a run that goes on is one run."""
+    """`TensorBoardCallback`, always in the same folder, so that a run that resumes is one run."""
 
     def __init__(self) -> None:
-        """Make the callback; it gets its writer later."""
         super().__init__("tensorboard", TensorBoardCallback())
 
     def open(self, run: TrackedRun, state: TrainerState, control: TrainerControl, model: Any = None) -> None:
@@ -133,14 +108,14 @@ class TensorBoardTracker(Tracker):
 
         Steps that an interrupted run had made after its last checkpoint are made again: their first figures count no more.
         """
-        own = run.folder / FOLDER
-        place = Path(os.environ.get("TENSORBOARD_LOGGING_DIR", own)).expanduser()
-        first_step = state.global_step + 1 if run.goes_on else 0 if place == own and own.is_dir() else None
+        own = run.folder / "runs"
+        folder = Path(os.environ.get("TENSORBOARD_LOGGING_DIR", own)).expanduser()
+        first_step = state.global_step + 1 if run.resumes else 0 if folder == own and own.is_dir() else None
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(log_dir=str(place), purge_step=first_step)
+        self.writer = SummaryWriter(log_dir=str(folder), purge_step=first_step)
         # A later phase of a run opens another writer in this folder.
-        self.callback.tb_writer, self.callback.logging_dir = self.writer, str(place)
+        self.callback.tb_writer, self.callback.logging_dir = self.writer, str(folder)
         if run.config:
             rows = [f"| {name} | {value} |" for name, value in run.config.items()]
             self._add_text("run.yaml", "\n".join(["| setting | value |", "| --- | --- |", *rows]))
@@ -168,7 +143,6 @@ class _TrackioCallback(TrackioCallback):
     """Begun by `TrackioTracker`."""
 
     def setup(self, args: Any, state: Any, model: Any, **kwargs: Any) -> None:
-        """Take the run that is open."""
         self._space_id = self._trackio.context_vars.current_space_id.get()
         self._initialized = True
 
@@ -187,7 +161,7 @@ class TrackioTracker(Tracker):
         super().__init__("trackio", _TrackioCallback())
 
     def open(self, run: TrackedRun, state: TrainerState, control: TrainerControl, model: Any = None) -> None:
-        """Start a run of trackio, or go on with the one that this run has begun."""
+        """Start a run of trackio, or resume the one that this run has begun."""
         args = run.args
         space = args.trackio_space_id or os.environ.get("TRACKIO_SPACE_ID")
         reason = why_unreachable() if space else None
@@ -260,19 +234,16 @@ def _on_stderr() -> contextlib.redirect_stdout[Any]:
 
 # Ours: how long a run waits for the server before it starts, and at its end. wandb itself waits 90 seconds and for ever.
 _SECONDS = {"init_timeout": 30.0, "finish_timeout": 120.0}
-_IMAGES = (".png",)
 
 
 class _WandbCallback(WandbCallback):
     """Its copies of what WANDB_LOG_MODEL names lie in the run's folder, too."""
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
-        """As stock."""
         with _copies_in_run():
             super().setup(*args, **kwargs)
 
     def on_save(self, *args: Any, **kwargs: Any) -> None:
-        """As stock."""
         with _copies_in_run():
             super().on_save(*args, **kwargs)
 
@@ -301,7 +272,7 @@ class WandbTracker(Tracker):
         self.callback.setup(run.args, state, model)
         wandb.config.update(dict(run.config), allow_val_change=True)
         run.note(self.name, {"id": wandb.run.id})
-        if run.goes_on and self._is_ours and (wandb.run.offline or not wandb.run.resumed):
+        if run.resumes and self._is_ours and (wandb.run.offline or not wandb.run.resumed):
             for line in state.log_history:
                 past = copy.copy(state)
                 past.global_step = line["step"]
@@ -323,11 +294,10 @@ class WandbTracker(Tracker):
             except (wandb.Error, OSError) as error:
                 reason = " ".join(str(error).split())
         self._start("offline")
-        place = Path(wandb.run.dir).parent
         logger.warning(
             "wandb: %s; the run is recorded offline. To put it online later: wandb login, then wandb sync %s; "
             "WANDB_MODE=offline says that this is meant",
-            *(reason, place),
+            *(reason, Path(wandb.run.dir).parent),
         )
 
     def _start(self, mode: str) -> None:
@@ -356,7 +326,7 @@ class WandbTracker(Tracker):
 
         if wandb.run.disabled:
             return
-        images = {f"report/{file.stem}": wandb.Image(str(file)) for file in files if file.suffix in _IMAGES}
+        images = {f"report/{file.stem}": wandb.Image(str(file)) for file in files if file.suffix == ".png"}
         if images:
             wandb.log(images)
         self._log_artifact("report", "report", files)
@@ -424,120 +394,48 @@ TRACKERS: dict[str, Callable[[], Tracker]] = {
 _FILES = ("README.md", "report.md", "report.html", "*.png", "run.yaml", "task.yaml", "all_results.json")
 
 
-class GuardedTracker:
-    """Passes the Trainer's events on to a tracker until the tracker fails.
-
-    Args:
-        tracker: What may fail.
-        run: What it is told.
-    """
-
-    def __init__(self, tracker: Tracker, run: TrackedRun) -> None:
-        """Open nothing yet: whether there will be anything to log is not known."""
-        self.tracker: Tracker | None = tracker
-        self.run = run
-        self._is_open = False
-        self._last: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-
-    def end(self, files: Sequence[Path], *, failed: bool) -> None:
-        """End the tracker's run, where it has begun.
-
-        Args:
-            files: To be kept with it.
-            failed: The run ends with an error.
-        """
-        if self._is_open and files:
-            self._attempt("keeping files", lambda tracker: tracker.add_files(files))
-        if self._is_open:
-            args, kwargs = self._last
-            self._attempt("its end", lambda tracker: tracker.callback.on_train_end(*args, **kwargs))
-            self._attempt("its end", lambda tracker: tracker.close(failed=failed))
-        self.tracker = None
-
-    def pass_on(
-        self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Give the tracker's callback an event; before its first one the tracker is opened."""
-        self._last = (args, state, control), {name: value for name, value in kwargs.items() if name != "logs"}
-
-        def call(tracker: Tracker) -> None:
-            getattr(tracker.callback, event)(args, state, control, **kwargs)
-
-        if self._is_open:
-            self._attempt(event, call)
-            return
-        self._attempt("its start", lambda tracker: tracker.open(self.run, state, control, kwargs.get("model")))
-        self._is_open = True
-        self._attempt(event, call)
-
-    def _attempt(self, what: str, call: Callable[[Tracker], object]) -> None:
-        if self.tracker is None:
-            return
-        try:
-            call(self.tracker)
-        except Exception as error:  # whatever somebody else's library raises: no log is worth the run
-            name, self.tracker = self.tracker.name, None
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            logger.warning("%s fails at %s (%s); the run goes on without it", name, what, reason)
-            logger.debug("what %s did", name, exc_info=True)
-
-
 class Trackers(TrainerCallback):
-    """What `report_to` names, for one run; in the main process only.
+    """What `report_to` names, for one run; in the main process only. A tracker that fails is dropped with one warning.
 
-    `on_train_end` is not passed on, as a run may have several phases and is measured after the last, and the report is
-    written after that (`finish`); nor is `on_push_begin`, with which Trackio would publish the log in a Space that nobody
-    has asked for.
-
-    Args:
-        args: The run's settings.
+    A tracker is opened before its first event. `on_train_end` waits for `finish`, as a run may have several phases, is measured
+    after the last, and its report is written after that; `on_push_begin`, with which Trackio would publish the log in a Space
+    that nobody has asked for, is not passed on.
     """
 
     def __init__(self, args: TrainingArguments) -> None:
-        """Make the callbacks; nothing is opened before the first figure."""
         self.run = TrackedRun(args)
         names = [name for name in args.report_to or [] if name] if args.process_index == 0 else []
-        self.guards = [GuardedTracker(_make(name), self.run) for name in names]
+        self.trackers = [_make(name) for name in names]
+        self._opened: set[str] = set()
+        self._last: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        """Pass it on."""
-        self._pass_on("on_train_begin", *args, **kwargs)
+    def _pass_on(
+        self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._last = (args, state, control), {name: value for name, value in kwargs.items() if name != "logs"}
+        for tracker in [*self.trackers]:
+            if tracker.name not in self._opened:
+                self._attempt(tracker, "its start", tracker.open, self.run, state, control, kwargs.get("model"))
+                self._opened.add(tracker.name)
+            self._attempt(tracker, event, getattr(tracker.callback, event), args, state, control, **kwargs)
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        """Pass it on."""
-        self._pass_on("on_step_end", *args, **kwargs)
-
-    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """Pass it on."""
-        self._pass_on("on_evaluate", *args, **kwargs)
-
-    def on_log(self, *args: Any, **kwargs: Any) -> None:
-        """Pass it on."""
-        self._pass_on("on_log", *args, **kwargs)
-
-    def on_save(self, *args: Any, **kwargs: Any) -> None:
-        """Pass it on."""
-        self._pass_on("on_save", *args, **kwargs)
-
-    def on_predict(self, *args: Any, **kwargs: Any) -> None:
-        """Pass it on."""
-        self._pass_on("on_predict", *args, **kwargs)
-
-    def _pass_on(self, event: str, *args: Any, **kwargs: Any) -> None:
-        for guard in self.guards:
-            guard.pass_on(event, *args, **kwargs)
+    def _attempt(self, tracker: Tracker, what: str, call: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+        if tracker not in self.trackers:
+            return
+        try:
+            call(*args, **kwargs)
+        except Exception as error:  # whatever somebody else's library raises: no log is worth the run
+            self.trackers.remove(tracker)
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            logger.warning("%s fails at %s (%s); the run goes on without it", tracker.name, what, reason)
+            logger.debug("what %s did", tracker.name, exc_info=True)
 
     @contextmanager
-    def recording(self, configs: Sequence[Any], *, goes_on: bool) -> Iterator[None]:
-        """Around the training of a run: what it is, and an end for the trackers if it fails.
-
-        Args:
-            configs: The dataclasses of the run, resolved.
-            goes_on: Whether it goes on from a checkpoint in its own folder.
-        """
-        self.run.config, self.run.goes_on = resolved_values(*configs), goes_on
-        if self.guards and not goes_on:
-            self.run.forget_notes()
+    def recording(self, configs: Sequence[Any], *, resumes: bool) -> Iterator[None]:
+        """Tell the trackers of the run (its resolved dataclasses), and end them if its training fails."""
+        self.run.config, self.run.resumes = resolved_values(*configs), resumes
+        if self.trackers and not resumes:
+            (self.run.folder / NOTES_FILE).unlink(missing_ok=True)  # of another run that was begun in the folder
         try:
             yield
         except BaseException:
@@ -550,8 +448,21 @@ class Trackers(TrainerCallback):
         self._end(sorted({file for name in _FILES for file in folder.glob(name)}), failed=False)
 
     def _end(self, files: Sequence[Path], *, failed: bool) -> None:
-        for guard in self.guards:
-            guard.end(files, failed=failed)
+        args, kwargs = self._last
+        for tracker in [each for each in self.trackers if each.name in self._opened]:
+            if files:
+                self._attempt(tracker, "keeping files", tracker.add_files, files)
+            self._attempt(tracker, "its end", tracker.callback.on_train_end, *args, **kwargs)
+            self._attempt(tracker, "its end", tracker.close, failed=failed)
+        self.trackers = []
+
+
+def _passing_on(event: str) -> Callable[..., None]:
+    return lambda self, *args, **kwargs: self._pass_on(event, *args, **kwargs)
+
+
+for _event in ("on_train_begin", "on_step_end", "on_evaluate", "on_log", "on_save", "on_predict"):
+    setattr(Trackers, _event, _passing_on(_event))
 
 
 def _make(name: str) -> Tracker:

@@ -1,5 +1,6 @@
-"""What both Trainers share: the loss of the global batch, one order of examples, exact resume, an orderly end at a signal."""
+"""`RecipeTrainer`: the loss of the global batch, one order of examples, exact resume, an orderly end at a signal."""
 
+import itertools
 import logging
 import math
 import shutil
@@ -14,26 +15,27 @@ from typing import Any, NoReturn
 import torch
 from accelerate.utils import convert_outputs_to_fp32, gather_object
 from torch.utils.data import DataLoader
-from transformers import (
-    PreTrainedModel,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
-from bert_recipes.checkpointing import STATE_FILE, aside_of, last_complete, put_in_place, read_step, rotate, seal
-from bert_recipes.data.order import Order, StepBatches
+from bert_recipes.checkpointing import (
+    STATE_FILE,
+    commit,
+    last_complete,
+    read_step,
+    rotate,
+    staging_dir,
+    write_manifest,
+)
+from bert_recipes.data.order import Order, ResumableBatchSampler
 from bert_recipes.errors import InputError, Interrupted, saving
-from bert_recipes.models.bert_model import choose_layers
-from bert_recipes.training.callbacks import CostMeter, StopOnSignal, ignore_signals
-from bert_recipes.training.emissions import EnergySettings
-from bert_recipes.training.engines import asks_for_fsdp, complete_engine
+from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.training.callbacks import StopOnSignal, ignore_signals
+from bert_recipes.training.emissions import CostMeter, EnergySettings
+from bert_recipes.training.launch import asks_for_fsdp, complete_engine
 from bert_recipes.training.optimization import Schedule, create_bert_schedule, create_optimizer, set_peak_rate
-from bert_recipes.training.resume import NO_ENGINE, part_of_process, read_trainer_state, write_trainer_state
-from bert_recipes.training.speed import ThroughputMeter, Work, best_rate, keep_freed_memory
+from bert_recipes.training.resume import NO_ENGINE, own_state, read_trainer_state, write_trainer_state
+from bert_recipes.training.speed import BatchStats, ThroughputMeter, best_rate, keep_freed_memory
 from bert_recipes.training.trackers import Trackers
 
 
@@ -62,12 +64,10 @@ class NonFiniteGradientGuard:
 
     def note(self, norm: float) -> bool:
         """Take a step's gradient norm; whether the step is to be left out."""
-        if math.isfinite(norm):
-            self.in_a_row = 0
-            return False
-        self.total += 1
-        self.in_a_row += 1
-        return True
+        is_finite = math.isfinite(norm)
+        self.total += not is_finite
+        self.in_a_row = 0 if is_finite else self.in_a_row + 1
+        return not is_finite
 
     def check(self, step: int, *, is_deepspeed: bool) -> None:
         """End the run where it is enough; DeepSpeed has updated the weights by the time that it tells the norm."""
@@ -82,7 +82,7 @@ class NonFiniteGradientGuard:
 
 
 @contextmanager
-def _changed(args: TrainingArguments, **settings: Any) -> Iterator[None]:
+def _stock_settings(args: TrainingArguments, **settings: Any) -> Iterator[None]:
     """Settings that stock would follow where it should not, changed inside of the block."""
     before = {name: getattr(args, name) for name in settings}
     vars(args).update(settings)
@@ -130,17 +130,17 @@ class RecipeTrainer(Trainer):
                 setattr(own, name, value)
         if own.use_cpu:
             # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
-            choose_layers(model, "off" if asks_for_fsdp(args) else own.fast_layers)
+            enable_packed_layers(model, "off" if asks_for_fsdp(args) else own.fast_layers)
             if own.keep_freed_memory:
                 keep_freed_memory()
         if own.ddp_find_unused_parameters is None and model.config.model_type == "bert":
             own.ddp_find_unused_parameters = False  # every pass uses all; stock would look for unused ones in each
-        # Ours cannot end a run, so the Trainer makes no callbacks of report_to.
         self.trackers = Trackers(args)
         callbacks = [self.trackers, *(kwargs.pop("callbacks", None) or [])]
-        with _changed(args, report_to=[], push_to_hub=False):
+        # Our trackers cannot end a run, so the Trainer makes none of its own.
+        with _stock_settings(args, report_to=[], push_to_hub=False):
             super().__init__(model=model, args=args, callbacks=callbacks, **kwargs)
-        if own.bf16 and (self.is_deepspeed_enabled or self.is_fsdp_enabled):
+        if own.bf16 and self.engine != NO_ENGINE:
             # Accelerate puts no autocast around a model that an engine has.
             autocast = torch.autocast(own.device.type, torch.bfloat16)
             self.model.forward = convert_outputs_to_fp32(autocast(self.model.forward))
@@ -152,40 +152,35 @@ class RecipeTrainer(Trainer):
         self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
         self.model_accepts_loss_kwargs = True
-        self.meter = ThroughputMeter(self.args.device)
+        self.meter = ThroughputMeter(own.device)
         self.cost = CostMeter(own)
-        self.steps_done = 0  # before this call of train()
         self.skipped = NonFiniteGradientGuard(own.max_skipped_steps)
-        # Written into each checkpoint by name of the file: what a resumed run must find again.
-        self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
+        self.precision = "bf16" if own.bf16 else "fp16" if own.fp16 else "fp32"
         self.resume_fingerprint = {
-            # "auto" may be another one on another machine.
-            "precision": "bf16" if own.bf16 else "fp16" if own.fp16 else "fp32",
+            "precision": self.precision,  # "auto" may be another one on another machine
             "global batch": self.global_batch_size,
             **(resume_fingerprint or {}),
         }
-        # Whether the run ends with a checkpoint whatever save_strategy says: one that is ended while it is measured is resumed from it.
-        self.ends_with_checkpoint = False
         self.stop_request = StopOnSignal()
         self.add_callback(self.stop_request)
         self.add_callback(_Boundaries(self))
+        self.steps_done = 0  # before this call of train()
+        # Name of a file -> what writes it into each checkpoint: what a resumed run must find again.
+        self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
+        # Whether the run ends with a checkpoint whatever save_strategy says: one that is ended while it is measured is resumed from it.
+        self.ends_with_checkpoint = False
         self._save_total_limit = own.save_total_limit
         self._loaded: dict[str, Any] = {}
         # Whether the evaluation of this step comes after its checkpoint, or was stopped: a resumed run begins with it.
         self._evaluation_is_due = False
         self._writes_to: Path | None = None
         self._flops_per_token: int | None = None
-        # FLOP/s of matrix products of a process; found when it is first asked for.
-        self._peak: float | None = None
+        self._peak: float | None = None  # FLOP/s of matrix products of a process; found when it is first asked for
 
     # 1. A run
 
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> TrainOutput:
-        """As stock.
-
-        Raises:
-            Interrupted: A signal asked for the end; everything is saved.
-        """
+        """As stock; raises `Interrupted` where a signal asked for the end, when everything is saved."""
         args, checkpoint = self.args, self._find_checkpoint(resume_from_checkpoint)
         logger.info(
             "batch: %d examples x %d micro-batches x %d processes = %d examples per step",
@@ -197,19 +192,23 @@ class RecipeTrainer(Trainer):
         if args.process_index > 0:
             torch.manual_seed(args.seed + args.process_index)
         with self.cost:
-            self.steps_done = 0 if checkpoint is None else read_step(checkpoint)
-            # Read now, as the data may need it; applied by `_Boundaries`, when everything else is loaded.
-            self._loaded = {} if checkpoint is None else self._read_state(checkpoint)
+            self.steps_done, self._loaded = 0, {}
+            if checkpoint is not None:
+                self.steps_done = read_step(checkpoint)
+                # Read now, as the data may need it; applied by `_Boundaries`, when everything else is loaded.
+                self._loaded = read_trainer_state(
+                    checkpoint, self.resume_fingerprint, self.engine, args.world_size, allow_changes=args.allow_changes
+                )
             self.skipped = NonFiniteGradientGuard(args.max_skipped_steps, self._loaded.get("skipped_steps", 0))
             self._evaluation_is_due = False
             self.stop_request.begin()
-            # At the end stock deletes all checkpoints but the best; `rotate` has done what is to be done. A resumed run has its
-            # first evaluation in its log.
+            # At its end stock deletes all checkpoints but the best; `rotate` has done what is to be done.
             stock = {"push_to_hub": False, "save_total_limit": None}
+            # A resumed run has its first evaluation in its log.
             stock["eval_on_start"] = args.eval_on_start and self.steps_done == 0
-            with self.stop_request.listening(), _changed(args, **stock):
+            with self.stop_request.listening(), _stock_settings(args, **stock):
                 output = super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
-                self._leave_if_asked()
+                self._stop_if_asked()
         return output
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
@@ -234,12 +233,6 @@ class RecipeTrainer(Trainer):
         total = self.accelerator.gather(own).mean().item()
         return total / max(self.state.global_step, 1)
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log; `train_loss` at the end is the mean over all steps, where stock divides the sum of all by the steps since a resume."""
-        if "train_loss" in logs:
-            logs["train_loss"] = self.mean_loss
-        super().log(logs, start_time)
-
     # 2. Stopping
 
     @contextmanager
@@ -252,28 +245,26 @@ class RecipeTrainer(Trainer):
     def check_stop(self) -> None:
         """Raise `Interrupted` between two batches that are measured or predicted; all processes call it together."""
         # At the end of a phase the next one's data would be measured when the run is resumed.
-        number = 0 if self._ends_here() else self._asked_to_stop()
-        if number:
-            self._leave(number, "before all was measured and predicted", "does the rest")
+        if not self._ends_here() and (number := self._signal_of_any()):
+            self._interrupt(number, "before all was measured and predicted", "does the rest")
 
-    def _asked_to_stop(self) -> int:
+    def _stop_if_asked(self) -> None:
+        """Raise where any process was asked to stop, also after the last step."""
+        if not (number := self._signal_of_any()):
+            return
+        is_saved = self.stop_request.is_stopped or self._checkpoint_folder().is_dir()
+        if not is_saved and not self.args.load_best_model_at_end:
+            self._save_checkpoint(self.model_wrapped, None)
+        self._interrupt(number, f"after step {self.state.global_step} of {self.state.max_steps}", "goes on from there")
+
+    def _signal_of_any(self) -> int:
         """The signal by which any process was asked to stop, 0 for none; all call it together."""
         number = self.stop_request.signal or 0
         if self.args.world_size == 1:
             return number
         return int(self.accelerator.gather(torch.tensor([number], device=self.args.device)).max())
 
-    def _leave_if_asked(self) -> None:
-        """Raise where any process was asked to stop, also after the last step."""
-        number = self._asked_to_stop()
-        if not number:
-            return
-        is_saved = self.stop_request.is_stopped or self._checkpoint_folder().is_dir()
-        if not is_saved and not self.args.load_best_model_at_end:
-            self._save_checkpoint(self.model_wrapped, None)
-        self._leave(number, f"after step {self.state.global_step} of {self.state.max_steps}", "goes on from there")
-
-    def _leave(self, number: int, where: str, what: str) -> NoReturn:
+    def _interrupt(self, number: int, where: str, what: str) -> NoReturn:
         command = "the same command" if self.args.resume == "auto" else "the same command with --resume auto"
         mend = f"; {command} {what}" if self.state.max_steps else ""  # what only measures or predicts begins again
         raise Interrupted(f"stopped by {signal.Signals(number).name} {where}{mend}", 128 + number)
@@ -293,7 +284,7 @@ class RecipeTrainer(Trainer):
             dataset: Takes the order's keys; default: train_dataset.
         """
         args = self.args
-        batches = StepBatches(
+        batches = ResumableBatchSampler(
             order,
             batch_size=args.train_batch_size,
             num_processes=args.world_size,
@@ -317,33 +308,30 @@ class RecipeTrainer(Trainer):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
         """As stock; the counts are float64 (K,): `num_items` of the step over all micro-batches and processes, at least 1 each."""
         start = time.perf_counter()
-        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        batches = list(itertools.islice(epoch_iterator, num_batches))
         self.meter.count_wait(time.perf_counter() - start)  # the model waits for data
-        return batches, self._count(batches, device) if batches else None
-
-    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
-        """Nothing: `get_batch_samples` counts, and only for training."""
-
-    def _count(self, batches: list[dict[str, torch.Tensor]], device: torch.device) -> torch.Tensor:
-        parts = [
-            torch.cat([items := self.num_items(batch).to(device), self.count_work(batch, items).to(device)])
-            for batch in batches
-        ]
-        counts = torch.stack(parts).sum(dim=0, dtype=torch.float64)
+        if not batches:
+            return batches, None
+        parts = [torch.cat([items := self.num_items(batch), self.count_work(batch, items)]) for batch in batches]
+        counts = torch.stack([part.to(device) for part in parts]).sum(dim=0, dtype=torch.float64)
         if self.args.world_size > 1:
+            # The request to stop travels with the counts: no collective of its own in each step.
             counts = torch.cat([counts, counts.new_tensor([float(self.stop_request.signal is not None)])])
             counts = self.accelerator.reduce(counts, reduction="sum")
             self.stop_request.flags.append(counts[-1])
             counts = counts[:-1]
         self.meter.count_step(counts[-4:])
-        return counts[:-4].clamp(min=1.0)
+        return batches, counts[:-4].clamp(min=1.0)
+
+    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
+        """Nothing: `get_batch_samples` counts; stock asks in `predict` too, whose loss is of one batch."""
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """int64 (K,): what each part of the loss is a mean over, in this batch."""
         raise NotImplementedError
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
-        """int64 (4,): the fields of `Work` for a batch; `items` are those of `num_items`."""
+        """int64 (4,): the fields of `BatchStats` for a batch; `items` are those of `num_items`."""
         lengths = real_tokens(batch).sum(dim=-1).flatten()
         zero = lengths.new_zeros(())
         return torch.stack([lengths.sum(), (lengths**2).sum(), lengths.new_tensor(len(lengths)), zero])
@@ -352,16 +340,17 @@ class RecipeTrainer(Trainer):
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """Build the optimiser that `args.optimizer` names."""
-        if self.args.optimizer == "trainer":
+        args = self.args
+        if args.optimizer == "trainer":
             return super().create_optimizer(model)
         if self.optimizer is None:
             self.optimizer = create_optimizer(
-                self.args.optimizer,
+                args.optimizer,
                 self.model if model is None else model,
-                learning_rate=self.args.learning_rate,
-                betas=(self.args.adam_beta1, self.args.adam_beta2),
-                epsilon=self.args.adam_epsilon,
-                weight_decay=self.args.weight_decay,
+                learning_rate=args.learning_rate,
+                betas=(args.adam_beta1, args.adam_beta2),
+                epsilon=args.adam_epsilon,
+                weight_decay=args.weight_decay,
             )
         return self.optimizer
 
@@ -388,13 +377,12 @@ class RecipeTrainer(Trainer):
         return Schedule(0, num_training_steps, warmup, args.learning_rate, args.schedule_power)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """As stock; the peak of the learning rate is that of the schedule."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and self.args.schedule != "trainer":
             set_peak_rate(self.lr_scheduler, self.schedule_of(self.state.max_steps).learning_rate)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """As stock; a step whose gradient is not finite loses its gradients, so that the optimiser leaves everything as it is."""
+        """A step whose gradient is not finite loses its gradients, so that the optimiser leaves everything as it is."""
         norm = super()._get_grad_norm(model, grad_norm)
         if norm is None or not self.skipped.note(float(norm)):
             return norm
@@ -425,13 +413,13 @@ class RecipeTrainer(Trainer):
         return complete_engine(self.args, super()._build_accelerator_args(**kwargs))
 
     def _load_best_model(self) -> None:
-        """As stock; torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation."""
         if self.is_fsdp_enabled:
+            # Torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation.
             self.model.reshard()
         super()._load_best_model()
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """As stock; under FSDP Accelerate finds no embeddings: they stay in one group with the heads, which share weight and bias with them."""
+        """Under FSDP Accelerate finds no embeddings: they stay in one group with the heads, which share weight and bias with them."""
         if not self.is_fsdp_enabled:
             return super()._prepare_for_training(*args, **kwargs)
         # In a group of their own they would leave the other name of the decoder's bias, `cls.predictions.bias`, in another.
@@ -447,30 +435,32 @@ class RecipeTrainer(Trainer):
         return Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
 
     def _get_output_dir(self, trial: Any) -> str:
-        """As stock; while a checkpoint is written, the folder beside it."""
         return super()._get_output_dir(trial) if self._writes_to is None else str(self._writes_to)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Write everything aside, seal it, and only then give it its name; rotate when that is done."""
-        folder = Path(self.args.output_dir)
-        aside, target = aside_of(folder), self._checkpoint_folder()
+        """Write everything into a staging folder, seal it, and only then give it its name; rotate when that is done."""
+        target = self._checkpoint_folder()
+        staging = staging_dir(target.parent)
         try:
             with saving(target):
                 if self.args.should_save:
-                    shutil.rmtree(aside, ignore_errors=True)
+                    shutil.rmtree(staging, ignore_errors=True)
                 self.accelerator.wait_for_everyone()
-                self._writes_to = aside
+                self._writes_to = staging
                 super()._save_checkpoint(model, trial)
                 self._name_best(target)
-                self._write_state(aside / target.name)
+                state = self.state_dict()
+                processes = gather_object([state.pop("process")])
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
-                    self._finish_checkpoint(aside / target.name, target)
+                    written = staging / target.name
+                    write_trainer_state(written, {**state, "processes": processes})
+                    self._finish_checkpoint(written, target)
             self.accelerator.wait_for_everyone()
         finally:
             self._writes_to = None
             if self.args.should_save:
-                shutil.rmtree(aside, ignore_errors=True)
+                shutil.rmtree(staging, ignore_errors=True)
 
     def _finish_checkpoint(self, written: Path, target: Path) -> None:
         """In the main process: correct what names folders, seal, rename, rotate."""
@@ -485,13 +475,13 @@ class RecipeTrainer(Trainer):
             )
         for name, write in self.checkpoint_files.items():
             write(written / name)
-        seal(written)
-        put_in_place(written, target)
+        write_manifest(written)
+        commit(written, target)
         self._rotate(target)
 
     def _rotate(self, newest: Path) -> None:
         best = self.state.best_model_checkpoint
-        rotate(newest.parent, self._save_total_limit, keep=(newest,) if best is None else (newest, Path(best)))
+        rotate(newest.parent, self._save_total_limit, keep=[newest] if best is None else [newest, Path(best)])
 
     def _name_best(self, target: Path) -> None:
         """The best checkpoint by its final name; stock looks for it in the folder that is being written to."""
@@ -514,7 +504,7 @@ class RecipeTrainer(Trainer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the sums where the checkpoint left them, and make up for an evaluation; everything else is loaded by now."""
-        own = part_of_process(state["processes"], self.args.process_index, self.args.world_size)
+        own = own_state(state["processes"], self.args.process_index, self.args.world_size)
         self._tr_loss.fill_(own["loss"])
         self.meter.take_sums(own["meter"])
         self._total_loss_scalar = state["total_loss"]
@@ -524,34 +514,20 @@ class RecipeTrainer(Trainer):
             self._determine_best_metric(self._evaluate(None, None), None)
             self._name_best(self._checkpoint_folder())
 
-    def _write_state(self, folder: Path) -> None:
-        state = self.state_dict()
-        own = state.pop("process")
-        everyone = gather_object([own]) if self.args.world_size > 1 else [own]
-        if self.args.should_save:
-            write_trainer_state(folder, {**state, "processes": everyone})
-
-    def _read_state(self, checkpoint: Path) -> dict[str, Any]:
-        return read_trainer_state(
-            checkpoint,
-            fingerprint=self.resume_fingerprint,
-            engine=self.engine,
-            processes=self.args.world_size,
-            allow_changes=self.args.allow_changes,
-        )
-
     # 6. Log
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log; `train_loss` at the end is the mean over all steps, where stock divides the sum of all by the steps since a resume."""
+        if "train_loss" in logs:
+            logs["train_loss"] = self.mean_loss
+        super().log(logs, start_time)
+
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """As stock; the time spent in here is no training time."""
+        """The last step is saved before it is measured; an evaluation that a signal ends is made up for by the resumed run."""
         start = time.perf_counter()
         self.meter.start_clock()
-        is_last = self.state.global_step >= self.state.max_steps
-        self._log_save_evaluate(is_last and self.control.should_evaluate and self.control.should_save, *args, **kwargs)
-        self.meter.leave_out(start)
-
-    def _log_save_evaluate(self, saves_first: bool, *args: Any, **kwargs: Any) -> None:
-        """The last step is saved before it is measured; an evaluation that a signal ends is made up for by the resumed run."""
+        control, is_last = self.control, self.state.global_step >= self.state.max_steps
+        saves_first = is_last and control.should_evaluate and control.should_save
         if saves_first:
             self._evaluation_is_due, self.control.should_evaluate = True, False
             super()._maybe_log_save_evaluate(*args, **kwargs)
@@ -568,8 +544,9 @@ class RecipeTrainer(Trainer):
             if self.args.should_save:
                 self._rotate(self._checkpoint_folder())
             self.accelerator.wait_for_everyone()
+        self.meter.leave_out(start)  # none of this is training
 
-    def flops_of(self, work: Work) -> int | None:
+    def flops_of(self, work: BatchStats) -> int | None:
         """Model FLOPs of training steps (`speed.training_flops`); None where nobody knows them."""
         return None
 
@@ -590,9 +567,8 @@ class RecipeTrainer(Trainer):
         if flops is None:
             return pace
         if self._peak is None:
-            precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
             tokens = round(work.tokens / steps / args.gradient_accumulation_steps / args.world_size)
-            self._peak = best_rate(self.model.config, max(tokens, 1), precision, args.device)
+            self._peak = best_rate(self.model.config, max(tokens, 1), self.precision, args.device)
         return {"mfu": flops / seconds / (self._peak * args.world_size), **pace}
 
 
@@ -602,17 +578,13 @@ class _Boundaries(TrainerCallback):
     def __init__(self, trainer: RecipeTrainer) -> None:
         self.trainer = trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         # How often to log: as this run says, where stock would take the checkpoint's, and before stock's loop reads it.
         state.compute_steps(args, state.max_steps)
         if self.trainer._loaded:
             self.trainer.load_state_dict(self.trainer._loaded)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         if self.trainer._ends_here():
             control.should_training_stop = control.should_save = True
         if self.trainer.ends_with_checkpoint and state.global_step >= state.max_steps:

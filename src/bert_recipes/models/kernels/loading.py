@@ -43,7 +43,7 @@ def load_kernels(name: str, device: torch.device) -> Kernels | None:
         device: Of the model.
 
     Returns:
-        A module with the functions of `bert_recipes.models.kernels.plain`, or None: stock layers are then the best choice.
+        A module with the functions of `kernels.plain`, or None: stock layers are then the best choice.
     """
     if name == "plain":
         return plain

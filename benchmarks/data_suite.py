@@ -1,0 +1,162 @@
+"""How fast text becomes data: each measure by the functions that the recipes call."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from generated import write_text
+from side_by_side import Sample
+
+from bert_recipes.data.collator import DataCollatorForPreTraining
+from bert_recipes.data.corpus import find_files, iter_documents
+from bert_recipes.data.dataset import PreTrainingDataset
+from bert_recipes.data.order import epoch_order
+from bert_recipes.data.original import create_training_instances, read_documents
+from bert_recipes.data.prepare import CorpusArguments, prepare_store
+from bert_recipes.data.store import open_store
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.training import train_wordpiece
+
+
+# Defaults of google-research/bert create_pretraining_data.py, and of ours.
+MAX_LENGTH, SHORT, PREDICTIONS, PROBABILITY = 128, 0.1, 20, 0.15
+BATCH, MAX_PAIRS = 32, 20_000
+# A store is made of so many times the text: processes take a second or two to start, and corpora are large.
+STORE_TIMES = 8
+
+
+def source_files(sample: Sample) -> list[Path]:
+    """Return the user's text, or generated text."""
+    if sample.files:
+        return find_files(list(sample.files))
+    return [write_text(Path(sample.work_dir) / f"text-{sample.megabytes:g}.txt", sample.megabytes)]
+
+
+def tokenizer_of(sample: Sample) -> Any:
+    """Return a tokenizer with a vocabulary of the text, trained once for all measures."""
+    folder = Path(sample.work_dir) / "tokenizer"
+    if not (folder / "vocab.txt").is_file():
+        train_wordpiece(paragraphs(source_files(sample)), vocab_size=sample.vocab_size).save_pretrained(folder)
+    return load_tokenizer(folder)
+
+
+def paragraphs(files: Sequence[Path]) -> Iterator[str]:
+    """Read all paragraphs of the files."""
+    for path in files:
+        for document in iter_documents(path, document_boundary="blank_line"):
+            yield from document
+
+
+def _megabytes(files: Sequence[Path]) -> float:
+    return sum(path.stat().st_size for path in files) / 1e6
+
+
+def _rate(about: str, amount: float, unit: str, seconds: float) -> dict[str, Any]:
+    numbers = {"amount": round(amount, 4), "unit": unit, "seconds": round(seconds, 6)}
+    return {"about": about, **numbers, "per_second": round(amount / seconds, 4)}
+
+
+def _prepare(sample: Sample, processes: int, output: Path | None = None) -> float:
+    """Write a store, which is kept where an output folder is given; return the seconds."""
+    with tempfile.TemporaryDirectory(dir=sample.work_dir) as folder:
+        arguments = CorpusArguments(
+            tokenizer=str(Path(sample.work_dir) / "tokenizer"),
+            output_dir=str(output or Path(folder) / "store"),
+            files=[str(path) for path in source_files(sample)],
+            num_processes=processes,
+            overwrite=True,
+        )
+        start = time.perf_counter()
+        prepare_store(arguments, load_tokenizer(arguments.tokenizer))
+        return time.perf_counter() - start
+
+
+def measure_store(sample: Sample) -> dict[str, Any]:
+    """Text to store, on one or two processes, or as two runs side by side, which share nothing: what two cores can give."""
+    tokenizer_of(sample)
+    sample = replace(sample, megabytes=STORE_TIMES * sample.megabytes)
+    amount = _megabytes(source_files(sample))
+    if sample.what == "apart":
+        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+            seconds = max(pool.map(_prepare, (sample, sample), (1, 1)))
+        return _rate("the same, two runs of 1 process side by side", 2 * amount, "MB", seconds)
+    processes = int(sample.what.rpartition("_")[2])
+    about = f"text -> store, {processes} process{'es' if processes > 1 else ''}"
+    return _rate(about, amount, "MB", _prepare(sample, processes))
+
+
+def measure_pairs(sample: Sample) -> dict[str, Any]:
+    """Pairs of an epoch in shuffled order, or their masks; one process. The table of pairs is built before."""
+    tokenizer, store_path = tokenizer_of(sample), Path(sample.work_dir) / "store"
+    if not (store_path / "store.json").is_file():
+        _prepare(sample, 1, store_path)
+    store = open_store(store_path)
+    ids = store.metadata["special_ids"]
+    dataset = PreTrainingDataset(
+        store.train, cls_id=ids["cls"], sep_id=ids["sep"], store_fingerprint=store.fingerprint
+    )
+    start = time.perf_counter()
+    order = epoch_order(0, 0, dataset.num_pairs(0))[:MAX_PAIRS].tolist()
+    indexed = time.perf_counter()
+    pairs = [dataset[(0, index)] for index in order]
+    drawn = time.perf_counter()
+    if sample.what == "pairs":
+        rate = _rate("pairs drawn, one process", len(pairs), "pairs", drawn - indexed)
+        return rate | {"index_seconds": indexed - start}
+    collator = DataCollatorForPreTraining(tokenizer, max_predictions_per_seq=PREDICTIONS)
+    start = time.perf_counter()
+    for first in range(0, len(pairs), BATCH):
+        collator(pairs[first : first + BATCH])
+    seconds = time.perf_counter() - start
+    tokens = sum(len(pair["input_ids"]) for pair in pairs)
+    return _rate("tokens padded and masked, one process", tokens, "tokens", seconds)
+
+
+def measure_dropin(sample: Sample) -> dict[str, Any]:
+    """The drop-in for create_pretraining_data.py in memory: reading, pairs, masks; nothing is written."""
+    dupe_factor = int(sample.what.rpartition("_")[2])
+    tokenizer, files = tokenizer_of(sample), source_files(sample)
+    start = time.perf_counter()
+    instances = create_training_instances(
+        read_documents(files, tokenizer.encode_ids),
+        tokenizer,
+        max_seq_length=MAX_LENGTH,
+        short_seq_prob=SHORT,
+        dupe_factor=dupe_factor,
+        masked_lm_prob=PROBABILITY,
+        max_predictions_per_seq=PREDICTIONS,
+        whole_word=False,
+        rng=random.Random(12345),
+    )
+    seconds = time.perf_counter() - start
+    about = f"drop-in instances in memory, dupe_factor {dupe_factor}"
+    return _rate(about, _megabytes(files), "MB", seconds) | {"instances": len(instances)}
+
+
+def measure_tokenizer(sample: Sample) -> dict[str, Any]:
+    """Training of a vocabulary."""
+    files, start = source_files(sample), time.perf_counter()
+    train_wordpiece(paragraphs(files), vocab_size=sample.vocab_size)
+    about = f"tokenizer training, {sample.vocab_size:,} entries wanted"
+    return _rate(about, _megabytes(files), "MB", time.perf_counter() - start)
+
+
+MEASURES = {
+    **dict.fromkeys(("store_1", "store_2", "apart"), measure_store),
+    **dict.fromkeys(("pairs", "masks"), measure_pairs),
+    **dict.fromkeys(("dropin_1", "dropin_10"), measure_dropin),
+    "tokenizer": measure_tokenizer,
+}
+
+
+def measure(sample: Sample) -> dict[str, Any]:
+    """Measure what the sample names."""
+    return MEASURES[sample.what](sample)

@@ -1,0 +1,82 @@
+"""How long the tokenised examples of real tasks are: as committed in lengths.yaml, or measured. Only lengths, never text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from bert_recipes.errors import saving
+
+
+LENGTHS_FILE = Path(__file__).resolve().parent / "lengths.yaml"
+
+
+@dataclass(frozen=True)
+class TaskLimit:
+    """How a task is cut, and what the stock example pads to: "max" or, the longest input of the batch, "batch"."""
+
+    config: str  # stem of our file in recipes/configs/finetune
+    max_length: int
+    stock_padding: str
+    num_labels: int
+
+
+# transformers examples/pytorch: text-classification/run_glue.py has max_seq_length 128 and pad_to_max_length True, question-answering/
+# run_qa.py 384, doc_stride 128 and True, token-classification/run_ner.py takes a sentence for an example and has False.
+TASK_LIMITS: Mapping[str, TaskLimit] = {
+    "sst2": TaskLimit("glue", 128, "max", 2),
+    "mnli": TaskLimit("glue", 128, "max", 3),
+    "squad": TaskLimit("squad", 384, "max", 2),
+    "conll2003": TaskLimit("ner", 128, "batch", 9),
+}
+
+
+def read_lengths(path: Path = LENGTHS_FILE) -> dict[str, tuple[int, ...]]:
+    """Task -> number of training features of 0, 1, 2, ... tokens, special tokens included."""
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return {task: tuple(values[task]) for task in TASK_LIMITS}
+
+
+def write_lengths(path: Path, data_dir: str, vocabulary: str) -> str:
+    """Measure all tasks and write the file; return what it says of its source."""
+    found = {task: measure_lengths(task, data_dir, vocabulary) for task in TASK_LIMITS}
+    counts = ", ".join(f"{task} {sum(values):,}" for task, values in found.items())
+    source = f"features of the training splits found locally ({counts}), vocabulary {Path(vocabulary).name}"
+    command = "python benchmarks/benchmark.py --measure_lengths true --data_dir DATA --tokenizer vocab.txt"
+    lines = [f"source: {source}", f"command: {command}", *(f"{task}: {list(v)}" for task, v in found.items())]
+    with saving(path):
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return source
+
+
+def measure_lengths(task_name: str, data_dir: str, vocabulary: str) -> tuple[int, ...]:
+    """Count the training features of 0, 1, 2, ... tokens of a task in data_dir, or in its glue/, squad/ or ner/."""
+    from bert_recipes.finetuning.arguments import TaskArguments
+    from bert_recipes.finetuning.run import KIND_CLASSES
+    from bert_recipes.tasks.rows import TaggedExample, get_task
+    from bert_recipes.tasks.sources import load_split
+    from bert_recipes.tokenization.loading import load_tokenizer
+
+    task, limit = get_task(task_name), TASK_LIMITS[task_name]
+    tokenizer = load_tokenizer(vocabulary)
+    inner = Path(data_dir) / {"squad": "squad", "conll2003": "ner"}.get(task_name, "glue")
+    folder = str(inner) if inner.is_dir() else data_dir
+    split = load_split(task, task.train_split, data_dir=folder, need_labels=True)
+    if task.kind == "token_classification":  # a sentence is an example on both sides
+        sentences = [example.tokens for example in split.examples if isinstance(example, TaggedExample)]
+        lengths = np.array([2 + sum(len(tokenizer.encode_ids(word)) for word in words) for words in sentences])
+        return tuple(np.bincount(np.minimum(lengths, limit.max_length)).tolist())
+    settings = TaskArguments(task=task_name, max_seq_length=limit.max_length)
+    names = {name: number for number, name in enumerate(task.labels)}
+    encoded = KIND_CLASSES[task.kind](task, tokenizer, settings, names).encode(split, for_training=True)
+    return tuple(np.bincount(encoded.lengths).tolist())
+
+
+def draw_lengths(histogram: Sequence[int], count: int, seed: int) -> np.ndarray:
+    """Draw int64 (count,) lengths from a histogram."""
+    weights = np.asarray(histogram, dtype=np.float64)
+    return np.random.default_rng(seed).choice(len(weights), size=count, p=weights / weights.sum())

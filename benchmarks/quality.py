@@ -1,0 +1,204 @@
+"""Time to a quality: from raw text, ours and stock for the same minutes, measured on the same held-out pairs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from data_suite import paragraphs
+from side_by_side import Sample
+from sides import StaticPairs, StockTrainer, command_line, make_stock_trainer, on_cpu, stock_arguments, stock_config
+from transformers import BertTokenizer, TrainerCallback, set_seed
+from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.data.corpus import find_files
+from bert_recipes.data.dataset import PreTrainingDataset
+from bert_recipes.data.prepare import CorpusArguments, prepare_store
+from bert_recipes.data.quickstart_corpus import choose_held_out, find_sources, read_documents, write_corpus
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.tokenization.training import train_wordpiece
+from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
+from bert_recipes.training.bert_trainer import EVALUATION_SEED, EvaluationSampler, PreTrainingSums
+from bert_recipes.training.pretraining import PreTrainingData, load_data, load_model, make_collator, make_trainer
+
+
+# Of the quickstart (tokenizer/configs/quickstart.yaml): enough for the documentation's text.
+VOCAB_SIZE = 8000
+# More steps than any machine makes in an hour: the time ends the run, not the number.
+MAX_STEPS = 10_000_000
+EVAL_PAIRS, EVAL_BATCH = 500, 50
+EVERY_SECONDS = 60.0
+# Of the whole time: the learning rate's warm-up.
+WARMUP_SHARE = 0.05
+
+
+class TimedRun(TrainerCallback):
+    """Measures every minute, ends the run when its time is over, and lets the learning rate follow the clock.
+
+    The rate rises for `WARMUP_SHARE` of the time and then falls linearly to 0 at its end: neither side knows how many
+    steps it will make. The clock starts with the raw text and stands still while held-out pairs are measured.
+    """
+
+    def __init__(self, begin: float, seconds: float, peak: float, evaluate: Any) -> None:
+        self.seconds, self.peak, self.evaluate = seconds, peak, evaluate
+        self.points: list[dict[str, float]] = []
+        self._begin, self._last = begin, 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """Set the learning rate."""
+        share = min((time.perf_counter() - self._begin) / self.seconds, 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = self.peak * min(share / WARMUP_SHARE, 1.0) * (1 - share)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure when a minute is over; stop at the end."""
+        now = time.perf_counter()
+        elapsed = now - self._begin
+        if elapsed >= self.seconds or elapsed - self._last >= min(EVERY_SECONDS, self.seconds / 4):
+            self._last = elapsed
+            self.points.append({"seconds": round(elapsed, 1), "steps": state.global_step, **self.evaluate()})
+            self._begin += time.perf_counter() - now
+        control.should_training_stop = control.should_training_stop or elapsed >= self.seconds
+
+
+def raw_text(sample: Sample) -> tuple[list[Path], list[Path]]:
+    """Return files to train on and to hold out: the user's, one file in twenty held out, or installed documentation."""
+    if sample.files:
+        files = find_files(list(sample.files))
+        held_out = files[::20][: max(1, len(files) // 20)] if len(files) > 1 else []
+        return [path for path in files if path not in held_out], held_out
+    folder = Path(sample.work_dir) / "documentation"
+    train, validation = folder / "train" / "documents.txt", folder / "validation" / "documents.txt"
+    if not train.is_file():
+        counts: Counter[str] = Counter()
+        sources, _ = find_sources(Path(__file__).parents[1] / "pyproject.toml", counts)
+        documents = read_documents(sources, 20, os.cpu_count() or 1, counts)
+        write_corpus(folder, documents, choose_held_out(documents, 0.04), counts)
+    return [train], [validation]
+
+
+def prepare(sample: Sample, tokenizer: Path, train: list[Path], held_out: list[Path]) -> Path:
+    """Make raw text a store."""
+    output = Path(sample.work_dir) / f"quality-store-{sample.side}"
+    arguments = CorpusArguments(
+        tokenizer=str(tokenizer),
+        output_dir=str(output),
+        files=[str(path) for path in train],
+        validation_files=[str(path) for path in held_out] or None,
+        validation_fraction=0.0 if held_out else 0.05,
+        overwrite=True,
+    )
+    prepare_store(arguments, load_tokenizer(tokenizer))
+    return output
+
+
+def quickstart_settings(sample: Sample, store: Path) -> tuple[ModelArguments, DataArguments, PreTrainingArguments]:
+    """Read the quickstart's settings for this store, ended by the clock."""
+    flags = {
+        "store": store,
+        "output_dir": f"{sample.work_dir}/quality-ours",
+        "size": sample.size,
+        "max_steps": MAX_STEPS,
+    }
+    flags |= {
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "disable_tqdm": "true",
+        "use_cpu": str(on_cpu(sample)).lower(),
+    }
+    classes = (ModelArguments, DataArguments, PreTrainingArguments)
+    model, data, args = parse_arguments(*classes, argv=command_line(sample.config, flags))
+    return model, data, args
+
+
+class HeldOut:
+    """The same held-out pairs and masks for any model with stock names."""
+
+    def __init__(self, data: PreTrainingData, settings: DataArguments) -> None:
+        assert data.validation is not None
+        collator = make_collator(settings, data.tokenizer, EVALUATION_SEED)
+        sampler = EvaluationSampler(data.validation, EVAL_PAIRS, EVAL_BATCH, 0, 1)
+        self._batches = [collator([data.validation[key] for key in keys]) for keys in sampler]
+
+    @torch.no_grad()
+    def measure(self, model: Any) -> dict[str, float]:
+        """Return mlm_loss (nats) and nsp_accuracy (0 to 1), in full precision."""
+        device = model.device
+        judge = BertForPreTraining(model.config)
+        judge.load_state_dict(model.state_dict())
+        judge.to(device).eval()
+        sums = PreTrainingSums(device)
+        for batch in self._batches:
+            moved = {name: value.to(device) for name, value in batch.items()}
+            sums.add(judge(**moved, return_full_logits=False), moved)
+        figures = sums.metrics("eval")
+        return {"mlm_loss": figures["eval_mlm_loss"], "nsp_accuracy": figures["eval_nsp_accuracy"]}
+
+
+def measure(sample: Sample) -> dict[str, Any]:
+    """Train one side for its minutes; points of (seconds, steps, held-out figures)."""
+    train, held_out = raw_text(sample)
+    tokenizer, start = Path(sample.work_dir) / "quality-tokenizer", time.perf_counter()
+    if not (tokenizer / "vocab.txt").is_file():  # trained once for both sides; its seconds count for neither
+        size = min(VOCAB_SIZE, sample.vocab_size)
+        train_wordpiece(paragraphs(train), vocab_size=size).save_pretrained(tokenizer)
+    begin = time.perf_counter()
+    tokenizer_seconds = begin - start
+    store = prepare(sample, tokenizer, train, held_out)
+    model_args, data_args, args = quickstart_settings(sample, store)
+    data = load_data(data_args, args.seed)
+    model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed)
+    # Held-out pairs are collated for measuring alone: their time counts for neither side.
+    start = time.perf_counter()
+    judge = HeldOut(data, data_args)
+    begin += time.perf_counter() - start
+    if sample.is_ours:
+        trainer: Any = make_trainer(model, args, data, data_args.max_eval_pairs)
+    else:
+        trainer = stock_run(sample, tokenizer / "vocab.txt", model_args, args, data)
+    prepared = time.perf_counter() - begin
+    clock = TimedRun(begin, sample.minutes * 60, args.learning_rate, lambda: judge.measure(trainer.model))
+    trainer.add_callback(clock)
+    trainer.train()
+    return {
+        "points": clock.points,
+        "prepared_seconds": round(prepared, 2),
+        "tokenizer_seconds": round(tokenizer_seconds, 2),
+        "text_bytes": sum(path.stat().st_size for path in train),
+        "mlm_loss": clock.points[-1]["mlm_loss"],
+        "nsp_accuracy": clock.points[-1]["nsp_accuracy"],
+    }
+
+
+class StockRun(StockTrainer):
+    """Stock for many epochs: its own samplers, which draw another order in each."""
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        return LengthGroupedSampler(self.args.train_batch_size, lengths=self.lengths)
+
+
+def stock_run(
+    sample: Sample, vocabulary: Path, ours: ModelArguments, args: PreTrainingArguments, data: PreTrainingData
+) -> Any:
+    """Make stock on static pairs, with the batch, dropout, deviation of new weights and rates of the same configuration."""
+    assert isinstance(data.train, PreTrainingDataset)
+    tokenizer = BertTokenizer(vocab=str(vocabulary))
+    set_seed(args.seed)
+    config = stock_config(sample.size, len(tokenizer))
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = ours.dropout
+    config.initializer_range = ours.initializer_range
+    more = {"max_steps": MAX_STEPS, "adam_epsilon": args.adam_epsilon, "weight_decay": args.weight_decay}
+    more["train_sampling_strategy"] = sample.switches.get("train_sampling_strategy", "random")
+    stock_args = stock_arguments(sample, args.per_device_train_batch_size, **more)
+    model = transformers.BertForPreTraining(config)
+    pairs = StaticPairs(data.train, args.seed)
+    return make_stock_trainer(sample, StockRun, model, tokenizer, pairs, data.max_seq_length, stock_args)

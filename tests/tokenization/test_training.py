@@ -1,0 +1,232 @@
+"""`train_wordpiece`: layout, determinism, alphabet, warnings, figures."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.tokenization import training
+from bert_recipes.tokenization.normalization import normalize_text
+from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
+from bert_recipes.tokenization.training import train_wordpiece
+
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "text"
+
+
+def read(name: str) -> list[str]:
+    return (FIXTURES / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+
+
+def pieces(tokenizer: OriginalBertTokenizer) -> list[str]:
+    return tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+
+
+def train(texts: list[str], **settings) -> OriginalBertTokenizer:
+    return train_wordpiece(texts, show_progress=False, **settings)
+
+
+@pytest.mark.parametrize(
+    ("num_unused", "after"), [(99, ["!"]), (994, ["[unused99]", "[unused100]"]), (2, ["!"]), (0, ["!"])]
+)
+def test_special_tokens_have_the_ids_of_googles_vocabularies(num_unused: int, after: list[str]) -> None:
+    tokenizer = train(["hello world!"] * 3, vocab_size=num_unused + 25, num_unused=num_unused)
+    slots = [f"[unused{n}]" for n in range(min(num_unused, 99))]
+    expected = ["[PAD]", *slots, "[UNK]", "[CLS]", "[SEP]", "[MASK]", *after]
+    assert pieces(tokenizer)[: len(expected)] == expected
+
+
+def test_layout_of_bert_base_uncased(shared_data: Path) -> None:
+    google = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert training._special_and_unused(994) == google[:999]
+
+
+def test_characters_come_in_order_then_pieces_by_frequency() -> None:
+    tokenizer = train(["ab cab", "ab"], vocab_size=11, num_unused=0)
+    assert pieces(tokenizer)[5:] == ["a", "b", "c", "##a", "##b", "ab"]
+
+
+def test_vocabulary_has_exactly_the_size_asked_for_when_the_text_suffices(caplog) -> None:
+    tokenizer = train(read("turkish") * 2, vocab_size=300, num_unused=99)
+    assert len(tokenizer) == len(set(pieces(tokenizer))) == tokenizer.training_report.vocab_size == 300
+    assert "entries" not in caplog.text
+
+
+def test_too_little_text_is_a_warning_with_the_size_reached(caplog) -> None:
+    tokenizer = train(["ab ab"], vocab_size=500, num_unused=0)
+    assert pieces(tokenizer)[5:] == ["a", "b", "##b", "ab"]
+    assert "The vocabulary has 9 entries, not 500" in caplog.text
+
+
+def test_order_of_the_texts_does_not_matter() -> None:
+    lines = [line for name in ("turkish", "hindi", "chinese") for line in read(name)] * 2
+    assert pieces(train(lines, vocab_size=500)) == pieces(train([" ".join(reversed(lines))], vocab_size=500))
+
+
+def test_same_input_gives_the_same_bytes_in_any_process(tmp_path: Path) -> None:
+    # The library's own trainer fails this: it numbers ##x pieces in the order of a hash map.
+    script = (
+        "import sys; from bert_recipes import train_wordpiece\n"
+        "lines = open(sys.argv[1], encoding='utf-8').read().splitlines()\n"
+        "train_wordpiece(lines * 3, vocab_size=350, show_progress=False).save_pretrained(sys.argv[2])\n"
+    )
+    digests = []
+    for seed, threads in (("0", "1"), ("1", "2"), ("2", "4")):
+        folder = tmp_path / seed
+        environment = {"PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "true"}
+        subprocess.run(
+            [sys.executable, "-c", script, FIXTURES / "turkish.txt", folder],
+            check=True,
+            env={**os.environ, **environment},
+        )
+        digests.append({file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()})
+    assert digests[0] == digests[1] == digests[2]
+    assert set(digests[0]) == {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+
+
+def test_alphabet_limit_keeps_the_most_frequent_characters_ties_by_code_point() -> None:
+    tokenizer = train(["aaab bz yc"] * 2, vocab_size=50, num_unused=0, limit_alphabet=3)
+    assert [piece for piece in pieces(tokenizer) if len(piece) == 1] == ["a", "b", "c"]
+    assert tokenizer.tokenize("ab yc bz") == ["a", "##b", "[UNK]", "[UNK]"]
+    report = tokenizer.training_report
+    assert (report.alphabet_size, report.dropped_alphabet_size) == (3, 2)
+    assert report.unk_rate == pytest.approx(2 / 3)
+
+
+def test_figures_are_exact_counts_over_the_text() -> None:
+    tokenizer = train(["Abab cd, ab!", "x"], vocab_size=21, num_unused=0)
+    report = tokenizer.training_report
+    words = normalize_text("Abab cd, ab! x", lowercase=True).split()
+    assert (report.num_texts, report.num_characters, report.num_tokens, report.num_words) == (2, 13, len(words), 4)
+    by_hand = [len(tokenizer.tokenize(word)) for word in words if word not in ",!"]
+    assert report.fertility == sum(by_hand) / 4
+    assert report.unk_rate == 0.0
+    assert f"{report.fertility:.3f} pieces a word" in str(report)
+
+
+def test_words_over_200_characters_train_nothing_and_count_as_unknown() -> None:
+    tokenizer = train(["q" * 201, "ab ab"], vocab_size=30, num_unused=0)
+    assert not [piece for piece in pieces(tokenizer) if piece.startswith("qq")]
+    assert tokenizer.training_report.unk_rate == pytest.approx(1 / 3)
+
+
+def test_rare_words_are_forgotten_to_bound_memory_and_counted(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(training, "_MAX_DISTINCT_TOKENS", 10)
+    texts = ["often often often again again", " ".join(f"w{n}" for n in range(12)), "often again"]
+    report = train(texts, vocab_size=60, num_unused=0).training_report
+    assert report.num_forgotten_tokens == 12
+    assert report.num_tokens == 7
+    assert "are forgotten (12 occurrences in all)" in caplog.text
+
+
+def test_half_a_surrogate_pair_does_not_reach_the_vocabulary() -> None:
+    tokenizer = train(["ab ab\ud83d"], vocab_size=20, num_unused=0)
+    assert tokenizer.tokenize("ab") == ["ab"] or tokenizer.tokenize("ab") == ["a", "##b"]
+    assert tokenizer.training_report.dropped_alphabet_size == 1
+
+
+# Languages
+
+
+def test_hindi_loses_its_vowel_signs_with_a_warning_unless_accents_are_kept(caplog) -> None:
+    stripped = train(read("hindi"), vocab_size=400)
+    assert "Stripping accents deletes vowel signs" in caplog.text
+    assert "Devanagari 22.8%" in caplog.text
+    assert "--strip_accents false" in caplog.text
+    # U+0939 U+093F U+0902 U+0926 U+0940: the anusvara U+0902 is a mark that is dropped.
+    assert stripped.normalize("\u0939\u093f\u0902\u0926\u0940") == "\u0939\u093f\u0926\u0940"
+    caplog.clear()
+    kept = train(read("hindi"), vocab_size=400, strip_accents=False)
+    assert "vowel signs" not in caplog.text
+    assert kept.normalize("\u0939\u093f\u0902\u0926\u0940") == "\u0939\u093f\u0902\u0926\u0940"
+    assert kept.training_report.deleted_marks == 0.0
+    assert kept.training_report.unk_rate == 0.0
+
+
+def test_japanese_voicing_marks_and_thai_vowels_are_warned_about(caplog) -> None:
+    train(["\u304c\u304e \u0e01\u0e31\u0e19"] * 3, vocab_size=200)
+    assert "Kana" in caplog.text
+    assert "Thai" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["turkish", "chinese"])
+def test_accents_of_latin_script_and_chinese_are_no_cause_for_a_warning(name: str, caplog) -> None:
+    report = train(read(name), vocab_size=150 if name == "turkish" else 250).training_report
+    assert "vowel signs" not in caplog.text
+    assert report.deleted_script_marks == {}
+    assert (report.deleted_marks > 0.05) == (name == "turkish")
+
+
+RUSSIAN = "\u041c\u043e\u0439 \u0447\u0430\u0439 \u0435\u0449\u0451 \u0433\u043e\u0440\u044f\u0447\u0438\u0439."
+GERMAN = "Die \u00c4rzte h\u00f6ren \u00fcber die M\u00e4rkte."
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+@pytest.mark.parametrize(
+    ("text", "share", "first"),
+    [
+        (RUSSIAN, "25.0%", "\u0439 to \u0438, \u0451 to \u0435"),  # 4 of 16 letters
+        (GERMAN, "15.4%", "\u00e4 to a, \u00f6 to o, \u00fc to u"),  # 4 of 26
+    ],
+)
+def test_letters_of_the_alphabet_that_lose_their_accent_are_warned_about_in_one_line(
+    text: str, share: str, first: str, form: str, caplog
+) -> None:
+    train([unicodedata.normalize(form, text)] * 3, vocab_size=200)
+    (said,) = [record.message for record in caplog.records if "changes" in record.message]
+    assert said.startswith(f"Stripping accents changes {share} of the letters ({first})")
+    assert "--strip_accents false" in said
+    assert "\n" not in said
+    caplog.clear()
+    train([unicodedata.normalize(form, text)] * 3, vocab_size=200, strip_accents=False)
+    assert "changes" not in caplog.text
+
+
+def test_a_stray_accent_in_english_is_no_cause_for_a_warning(caplog) -> None:
+    """One letter of some 800; digits and punctuation are no letters."""
+    train(["The caf\u00e9 is open.", *["It is closed on the other days, 1 to 24."] * 30], vocab_size=200)
+    assert "changes" not in caplog.text
+    train(["The caf\u00e9 is open.", *["0123456789" * 9] * 30], vocab_size=200)
+    assert "changes 7.7% of the letters" in caplog.text  # of 13
+
+
+def test_turkish_keeps_its_letters_without_stripping() -> None:
+    tokenizer = train(read("turkish"), vocab_size=400, lowercase=False)
+    assert {"\u0131", "\u0130", "\u015f", "\u011f"} <= set(pieces(tokenizer))
+    assert tokenizer.training_report.unk_rate == 0.0
+
+
+@pytest.mark.parametrize("split_cjk", [True, False])
+def test_chinese_words_are_single_characters_unless_switched_off(split_cjk: bool) -> None:
+    tokenizer = train(read("chinese") * 3, vocab_size=400, split_cjk=split_cjk)
+    longest = max(len(piece.removeprefix("##")) for piece in pieces(tokenizer) if "\u4e00" <= piece[-1] <= "\u9fff")
+    assert (longest == 1) == split_cjk
+    assert tokenizer.tokenize("\u6211\u5011")[0].startswith("\u6211") == split_cjk
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "message"),
+    [
+        ([], {}, "no word in the 0 texts"),
+        (["", " \n"], {}, "no word in the 2 texts"),
+        (["abc"], {"vocab_size": 105}, "vocab_size 105 is too small: 104 special and .* 5 single characters need 109"),
+        (["abc"], {"vocab_size": 5}, "vocab_size: 5 was given, allowed are 6 to 10000000"),
+        (["abc"], {"min_frequency": 0}, "min_frequency: 0"),
+        (["abc"], {"limit_alphabet": 0}, "limit_alphabet: 0"),
+        (["abc"], {"num_unused": -1}, "num_unused: -1"),
+        (["abc"], {"vocab_size": 10**12}, "vocab_size: 1000000000000 was given, allowed are 6 to 10000000"),
+        (["abc"], {"min_frequency": 2**64}, "min_frequency: "),
+    ],
+)
+def test_bad_input_is_one_clear_line(texts: list[str], settings: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        train(texts, **settings)
+    assert "\n" not in str(error.value)
