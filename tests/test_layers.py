@@ -105,3 +105,9 @@ def test_help_loads_no_model_and_that_of_reports_no_torch():
     code = f"LIGHT = {light!r}\n{HELP_OF_ALL}"
     done = subprocess.run([sys.executable, "-c", code, *map(str, scripts)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_there():
+    import bert_recipes
+
+    assert all(getattr(bert_recipes, name) is not None for name in bert_recipes.__all__)

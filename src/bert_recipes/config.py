@@ -285,7 +285,7 @@ def _compose(path: Path, kind: str) -> tuple[_Loader, list[tuple[yaml.Node, yaml
         raise InputError(f"{path}: no such {kind} file{there}") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 ({error})") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if root is None:
         raise InputError(f"{path}: no settings in this file; write `field: value` lines")
