@@ -2,7 +2,7 @@
 
 A checkpoint PREFIX is PREFIX.index, a LevelDB table from names of variables to messages that say where each lies, and the shards
 PREFIX.data-00000-of-00001, which hold nothing but the variables' bytes. A file comes from anywhere: every checksum is compared, and
-whatever does not fit together is one `InputError`.
+whatever does not fit together is one `InputError`, of the index when it is opened and of the data when a variable is read.
 """
 
 from __future__ import annotations
@@ -35,33 +35,12 @@ def masked_crc32c(data: Any) -> int:
 
 # Protocol buffers
 
-VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
-
-
-def iter_fields(data: bytes, only: int | None = None) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (number, wire type, bytes) of a message's fields, those of one number or all; ValueError: cut short, or no message."""
-    at = 0
-    while at < len(data):
-        tag, at = read_varint(data, at)
-        number, wire_type = tag >> 3, tag & 7
-        if wire_type == LENGTH_DELIMITED:
-            size, at = read_varint(data, at)
-            end = at + size
-        elif wire_type == VARINT:
-            end = read_varint(data, at)[1]
-        elif wire_type in (FIXED32, FIXED64):
-            end = at + (4 if wire_type == FIXED32 else 8)
-        else:
-            raise ValueError(f"field of unknown type {wire_type}")
-        if end > len(data):
-            raise ValueError("a field is cut short")
-        if only is None or number == only:
-            yield number, wire_type, data[at:end]
-        at = end
+VARINT, LENGTH_DELIMITED, FIXED32 = 0, 2, 5
+_FIXED_BYTES = {FIXED32: 4, 1: 8}
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at a position, and the position of the next byte; ValueError: cut short, or of more than ten bytes."""
+    """The number at a position, and the position of the next byte."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:
@@ -82,6 +61,47 @@ def encode_varint(value: int) -> bytes:
     return bytes([*parts, value])
 
 
+def iter_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (number, wire type, bytes) of a message's fields; ValueError: cut short, or no message."""
+    at = 0
+    while at < len(data):
+        tag, at = read_varint(data, at)
+        wire_type = tag & 7
+        if wire_type == LENGTH_DELIMITED:
+            size, at = read_varint(data, at)
+            end = at + size
+        elif wire_type == VARINT:
+            end = read_varint(data, at)[1]
+        elif wire_type in _FIXED_BYTES:
+            end = at + _FIXED_BYTES[wire_type]
+        else:
+            raise ValueError(f"field of unknown type {wire_type}")
+        if end > len(data):
+            raise ValueError("a field is cut short")
+        yield tag >> 3, wire_type, data[at:end]
+        at = end
+
+
+def _values(data: bytes, number: int, wire_type: int) -> list[bytes]:
+    """The bytes of all fields of one number, which must be of this type."""
+    found = [(kind, value) for own, kind, value in iter_fields(data) if own == number]
+    if any(kind != wire_type for kind, _ in found):
+        raise ValueError("a field of another type")
+    return [value for _, value in found]
+
+
+def _messages(data: bytes, number: int) -> list[bytes]:
+    return _values(data, number, LENGTH_DELIMITED)
+
+
+def _int(data: bytes, number: int, default: int = 0) -> int:
+    values = _values(data, number, VARINT)
+    if not values:
+        return default
+    value = read_varint(values[-1], 0)[0] & 0xFFFFFFFFFFFFFFFF
+    return value - (1 << 64) if value >> 63 else value
+
+
 # A field of the value 0 is left out: that is what a missing one means.
 
 
@@ -98,19 +118,6 @@ def encode_bytes(number: int, value: bytes) -> bytes:
 def encode_fixed32(number: int, value: int) -> bytes:
     """A fixed32 field."""
     return encode_varint(number << 3 | FIXED32) + value.to_bytes(4, "little") if value else b""
-
-
-def _int(value: bytes, wire_type: int) -> int:
-    if wire_type != VARINT:
-        raise ValueError("a number of another type")
-    number = read_varint(value, 0)[0] & 0xFFFFFFFFFFFFFFFF
-    return number - (1 << 64) if number >> 63 else number
-
-
-def _message(value: bytes, wire_type: int) -> bytes:
-    if wire_type != LENGTH_DELIMITED:
-        raise ValueError("a part of another type")
-    return value
 
 
 # TFRecord
@@ -184,22 +191,21 @@ def encode_example(entries: Iterable[bytes]) -> bytes:
 def decode_example(data: bytes) -> dict[str, np.ndarray]:
     """The features of a serialized `tf.train.Example`: int64 or float32 arrays; lists of bytes are left out. ValueError: no such message."""
     features: dict[str, np.ndarray] = {}
-    for _, _, body in iter_fields(data, 1):
-        for _, _, entry in iter_fields(body, 1):
-            parts = {number: value for number, _, value in iter_fields(entry)}
-            if 1 not in parts or 2 not in parts:
-                raise ValueError("a feature without name or value")
-            for kind, _, values in iter_fields(parts[2]):
-                if kind in (_FLOAT_LIST, _INT64_LIST):
-                    # Packed or one by one: the bytes are the same.
-                    raw = b"".join(value for _, _, value in iter_fields(values, 1))
-                    decoded = np.frombuffer(raw, dtype="<f4") if kind == _FLOAT_LIST else _decode_varints(raw)
-                    features[parts[1].decode("utf-8")] = decoded
+    for entry in (entry for body in _messages(data, 1) for entry in _messages(body, 1)):
+        parts = {number: value for number, _, value in iter_fields(entry)}
+        if 1 not in parts or 2 not in parts:
+            raise ValueError("a feature without name or value")
+        for kind, _, values in iter_fields(parts[2]):
+            if kind in (_FLOAT_LIST, _INT64_LIST):
+                # Packed or one by one: the bytes are the same.
+                raw = b"".join(value for number, _, value in iter_fields(values) if number == 1)
+                decoded = np.frombuffer(raw, dtype="<f4") if kind == _FLOAT_LIST else _decode_varints(raw)
+                features[parts[1].decode("utf-8")] = decoded
     return features
 
 
 def _decode_varints(data: bytes) -> np.ndarray:
-    """int64 values of concatenated varints."""
+    """int64 values of concatenated varints, by numpy: instance files hold thousands a record."""
     octets = np.frombuffer(data, dtype=np.uint8)
     if len(octets) == 0:
         return np.empty(0, dtype=np.int64)
@@ -217,7 +223,7 @@ def _decode_varints(data: bytes) -> np.ndarray:
     return np.bitwise_or.reduceat(parts, starts).astype(np.int64)
 
 
-# LevelDB tables
+# LevelDB tables: blocks of sorted (key, value), an index block of (key after a block's last, place of the block), a footer.
 
 _MAGIC = 0xDB4775248B80FB57
 _TABLE_FOOTER, _TRAILER = 48, 5
@@ -240,41 +246,38 @@ def read_table(path: Path) -> dict[bytes, bytes]:
             f"{path}: no index of a TensorFlow checkpoint, or cut short (its last eight bytes are not those of such a file); "
             "copy it again"
         )
+    table: dict[bytes, bytes] = {}
+    num_bytes = 0
     try:
         footer = data[-_TABLE_FOOTER:]
-        *_, at = _read_handle(footer, 0)  # of the block for metadata, which holds none
-        table: dict[bytes, bytes] = {}
-        num_bytes, last = 0, None
-        for _, handle in _block_entries(_read_block(data, *_read_handle(footer, at)[:2])):
-            for key, value in _block_entries(_read_block(data, *_read_handle(handle, 0)[:2])):
+        at = read_varint(footer, read_varint(footer, 0)[1])[
+            1
+        ]  # behind the place of the block for metadata, which holds none
+        for _, place in _block_entries(_read_block(data, footer[at:])):
+            for key, value in _block_entries(_read_block(data, place)):
                 # Keys share their beginnings, so a few bytes can stand for many.
                 num_bytes += len(key) + len(value) + 64
-                if (last is not None and key <= last) or num_bytes > _MOST_BYTES:
+                if num_bytes > _MOST_BYTES or (table and key <= next(reversed(table))):
                     raise ValueError("keys out of order, or too many")
                 table[key] = value
-                last = key
     except _DAMAGE as error:
         raise InputError(f"{path}: damaged ({error}); copy it again") from error
     return table
 
 
-def _read_handle(data: bytes, at: int) -> tuple[int, int, int]:
-    """Offset and size of a block, and the position of the next byte."""
-    offset, at = read_varint(data, at)
-    size, at = read_varint(data, at)
-    return offset, size, at
-
-
-def _read_block(data: bytes, offset: int, size: int) -> bytes:
-    if offset + size + _TRAILER > len(data) - _TABLE_FOOTER:
-        raise ValueError(f"a block of {size:,} bytes at {offset:,} goes beyond its end")
-    stored, trailer = data[offset : offset + size], data[offset + size : offset + size + _TRAILER]
-    if struct.unpack("<I", trailer[1:])[0] != masked_crc32c(data[offset : offset + size + 1]):
+def _read_block(data: bytes, place: bytes) -> bytes:
+    """The block at a place, which is two varints: offset and size."""
+    offset, at = read_varint(place, 0)
+    end = offset + read_varint(place, at)[0]
+    if end + _TRAILER > len(data) - _TABLE_FOOTER:
+        raise ValueError(f"the block at {offset:,} goes beyond its end")
+    stored, kind = data[offset:end], data[end]
+    if int.from_bytes(data[end + 1 : end + _TRAILER], "little") != masked_crc32c(data[offset : end + 1]):
         raise ValueError(f"wrong checksum of the block at {offset:,}")
-    if trailer[0] == _UNCOMPRESSED:
+    if kind == _UNCOMPRESSED:
         return stored
     length, _ = read_varint(stored, 0)
-    if trailer[0] != _SNAPPY or length > _MOST_BYTES:
+    if kind != _SNAPPY or length > _MOST_BYTES:
         raise ValueError(f"the block at {offset:,} is compressed in an unknown way")
     return bytes(pa.decompress(stored, decompressed_size=length, codec="snappy", asbytes=True))
 
@@ -298,26 +301,18 @@ def _block_entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 def write_table(path: Path, items: Iterable[tuple[bytes, bytes]], *, block_bytes: int = BLOCK_BYTES) -> None:
     """Write a table without compression, byte for byte as TensorFlow does; `items` come in the order of their keys."""
-    blocks, index = _Block(), _Block(restart_interval=1)
-    last: tuple[bytes, bytes] | None = None  # the last key of the block before, and where the block lies
+    index, block = _Block(restart_interval=1), _Block()
     with open(path, "wb") as file:
         for key, value in items:
-            if len(key) + len(value) >= 2 * block_bytes and blocks.buffer:
-                last = (blocks.last_key, _write_block(file, blocks.finish()))
-                blocks = _Block()
-            if last is not None:
-                index.add(_separator(last[0], key), last[1])
-                last = None
-            blocks.add(key, value)
-            if blocks.num_bytes >= block_bytes:
-                last = (key, _write_block(file, blocks.finish()))
-                blocks = _Block()
-        if blocks.buffer:
-            last = (blocks.last_key, _write_block(file, blocks.finish()))
-        metadata = _write_block(file, _Block().finish())
-        if last is not None:
-            index.add(_successor(last[0]), last[1])
-        footer = metadata + _write_block(file, index.finish())
+            if block.buffer and len(block.bytes) >= block_bytes:
+                index.add(_separator(block.last_key, key), _write_block(file, block))
+                block = _Block()
+            block.add(key, value)
+        place = _write_block(file, block) if block.buffer else b""
+        metadata = _write_block(file, _Block())
+        if place:
+            index.add(_successor(block.last_key), place)
+        footer = metadata + _write_block(file, index)
         file.write(footer.ljust(_TABLE_FOOTER - 8, b"\0") + _MAGIC.to_bytes(8, "little"))
 
 
@@ -325,37 +320,30 @@ class _Block:
     """A block that is being filled."""
 
     def __init__(self, restart_interval: int = _RESTART_INTERVAL) -> None:
-        self.buffer = bytearray()
-        self.last_key = b""
-        self._interval, self._restarts, self._since_restart = restart_interval, [0], 0
-
-    @property
-    def num_bytes(self) -> int:
-        return len(self.buffer) + 4 * (len(self._restarts) + 1)
+        self.buffer, self.last_key = bytearray(), b""
+        self._interval, self._restarts, self._num_entries = restart_interval, [0], 0
 
     def add(self, key: bytes, value: bytes) -> None:
-        shared = 0
-        if self._since_restart < self._interval:
-            shared = _num_shared(self.last_key, key)
-        else:
+        is_restart = self._num_entries > 0 and self._num_entries % self._interval == 0
+        if is_restart:
             self._restarts.append(len(self.buffer))
-            self._since_restart = 0
-        for number in (shared, len(key) - shared, len(value)):
-            self.buffer += encode_varint(number)
-        self.buffer += key[shared:] + value
+        shared = 0 if is_restart else _num_shared(self.last_key, key)
+        self.buffer += b"".join(map(encode_varint, (shared, len(key) - shared, len(value)))) + key[shared:] + value
         self.last_key = key
-        self._since_restart += 1
+        self._num_entries += 1
 
-    def finish(self) -> bytes:
+    @property
+    def bytes(self) -> bytes:
         return bytes(self.buffer) + struct.pack(f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts))
 
 
-def _write_block(file: BinaryIO, block: bytes) -> bytes:
-    """Append a block with its trailer; return where it lies."""
-    handle = encode_varint(file.tell()) + encode_varint(len(block))
-    typed = block + bytes([_UNCOMPRESSED])
+def _write_block(file: BinaryIO, block: _Block) -> bytes:
+    """Append a block with its trailer; return its place."""
+    data = block.bytes
+    place = encode_varint(file.tell()) + encode_varint(len(data))
+    typed = data + bytes([_UNCOMPRESSED])
     file.write(typed + struct.pack("<I", masked_crc32c(typed)))
-    return handle
+    return place
 
 
 def _num_shared(first: bytes, second: bytes) -> int:
@@ -373,8 +361,8 @@ def _separator(last: bytes, following: bytes) -> bytes:
 
 def _successor(last: bytes) -> bytes:
     """A short key that is no smaller than `last`."""
-    at = next((at for at, octet in enumerate(last) if octet != 0xFF), None)
-    return last if at is None else last[:at] + bytes([last[at] + 1])
+    at = len(last) - len(last.lstrip(b"\xff"))
+    return last[:at] + bytes([last[at] + 1]) if at < len(last) else last
 
 
 # Checkpoints
@@ -400,7 +388,7 @@ class Entry:
     A partitioned variable has `slices`, the extents of each by dimension, and its own place means nothing.
     """
 
-    dtype: str
+    dtype: str  # "type N" for one that is not read
     shape: tuple[int, ...]
     shard: int = 0
     offset: int = 0
@@ -408,23 +396,15 @@ class Entry:
     crc: int = 0
     slices: tuple[tuple[Extent, ...], ...] = ()
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that the shape takes."""
-        return math.prod(self.shape) * (2 if self.dtype == BFLOAT16 else np.dtype(self.dtype).itemsize)
-
 
 def parse_header(data: bytes) -> tuple[int, bool]:
     """Number of shards, and whether their numbers are big-endian; ValueError: no header, or of a later version of the format."""
-    values = {1: 0, 2: 0}
-    for number, wire_type, value in iter_fields(data):
-        if number in values:
-            values[number] = _int(value, wire_type)
-        elif number == 3 and any(_int(v, kind) > _VERSION for n, kind, v in iter_fields(value) if n == 2):
-            raise ValueError("a later version of the format")
-    if not 1 <= values[1] <= 99_999 or values[2] not in (0, 1):
-        raise ValueError(f"its header names {values[1]} files of data and byte order {values[2]}")
-    return values[1], values[2] == 1
+    if any(_int(version, 2) > _VERSION for version in _messages(data, 3)):
+        raise ValueError("a later version of the format")
+    num_shards, byte_order = _int(data, 1), _int(data, 2)
+    if not 1 <= num_shards <= 99_999 or byte_order not in (0, 1):
+        raise ValueError(f"its header names {num_shards} files of data and byte order {byte_order}")
+    return num_shards, byte_order == 1
 
 
 def serialize_header(num_shards: int, *, is_big_endian: bool = False) -> bytes:
@@ -434,32 +414,14 @@ def serialize_header(num_shards: int, *, is_big_endian: bool = False) -> bytes:
 
 def parse_entry(data: bytes) -> Entry:
     """Read an entry; ValueError: no entry, or with negative numbers."""
-    values = dict.fromkeys((1, 3, 4, 5), 0)
-    shape: list[int] = []
-    slices, crc = [], 0
-    for number, wire_type, value in iter_fields(data):
-        if number in values:
-            values[number] = _int(value, wire_type)
-        elif number == 2:
-            shape = [
-                next((_int(v, kind) for n, kind, v in iter_fields(_message(part, part_kind)) if n == 1), 0)
-                for inner, part_kind, part in iter_fields(_message(value, wire_type))
-                if inner == 2
-            ]
-        elif number == 6 and wire_type == FIXED32:
-            crc = int.from_bytes(value, "little")
-        elif number == 7:
-            slices.append(tuple(_parse_extents(_message(value, wire_type))))
-    if min(*values.values(), *shape, 0) < 0 or len(shape) > 8:
+    shape = tuple(_int(size, 1) for part in _messages(data, 2) for size in _messages(part, 2))
+    shard, offset, size = (_int(data, number) for number in (3, 4, 5))
+    crc = int.from_bytes((_values(data, 6, FIXED32) or [b""])[-1], "little")
+    slices = tuple(tuple((_int(e, 1), _int(e, 2, -1)) for e in _messages(part, 1)) for part in _messages(data, 7))
+    if min(shard, offset, size, *shape) < 0 or len(shape) > 8:
         raise ValueError("a negative place, size or dimension, or too many dimensions")
-    dtype = _DTYPES.get(values[1], f"type {values[1]}")
-    return Entry(dtype, tuple(shape), values[3], values[4], values[5], crc, tuple(slices))
-
-
-def _parse_extents(data: bytes) -> Iterator[Extent]:
-    for _, wire_type, value in iter_fields(data, 1):
-        found = {number: _int(size, kind) for number, kind, size in iter_fields(_message(value, wire_type))}
-        yield found.get(1, 0), found.get(2, -1)
+    number = _int(data, 1)
+    return Entry(_DTYPES.get(number, f"type {number}"), shape, shard, offset, size, crc, slices)
 
 
 def serialize_entry(entry: Entry) -> bytes:
@@ -473,7 +435,7 @@ def serialize_entry(entry: Entry) -> bytes:
 def slice_key(name: bytes, extents: tuple[Extent, ...]) -> bytes:
     """The key under which the entry of a slice stands. Source: tensorflow/core/lib/strings/ordered_code.cc."""
     escaped = b"".join({0: b"\0\xff", 255: b"\xff\0"}.get(octet, bytes([octet])) for octet in name)
-    parts = [_ordered(0), escaped, b"\0\1", _ordered(len(extents))]
+    parts = [_SLICE_PREFIX, escaped, b"\0\1", _ordered(len(extents))]
     return b"".join([*parts, *(_ordered_signed(number) for extent in extents for number in extent)])
 
 
@@ -496,19 +458,8 @@ def shown(name: str) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-@dataclass(frozen=True)
-class Variable:
-    """A variable's name, type ("type N" for one that is not read) and dimensions."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-
 class BundleReader:
     """A checkpoint of TensorFlow, open for reading: `variables` by name, in the order of the names; a partitioned one is one.
-
-    Opening reads the index and sees that each variable's bytes are as many as its shape takes and lie within their file.
 
     Example:
         >>> reader = BundleReader(Path("uncased_L-12_H-768_A-12/bert_model.ckpt"))  # doctest: +SKIP
@@ -523,94 +474,72 @@ class BundleReader:
         try:
             self._num_shards, self._is_big_endian = parse_header(table.pop(HEADER_KEY, b""))
             self._entries = {key: parse_entry(value) for key, value in table.items()}
-            self._names = {key.decode("utf-8"): key for key in table if not key.startswith(_SLICE_PREFIX)}
-            for name in self._names:
-                self._check(name)
+            self.variables = {
+                key.decode("utf-8"): entry for key, entry in self._entries.items() if not key.startswith(_SLICE_PREFIX)
+            }
         except ValueError as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{self._index_file}: damaged ({error}); copy it again") from error
-        self.variables = {
-            name: Variable(name, self._entries[key].dtype, self._entries[key].shape)
-            for name, key in self._names.items()
-        }
+            raise self._damaged(error) from error
+
+    def _damaged(self, what: object) -> InputError:
+        return InputError(f"{self._index_file}: damaged ({what}); copy it again")
 
     def read(self, name: str) -> np.ndarray:
         """Read a variable's values in this machine's byte order; those of bfloat16, which numpy does not have, as float32."""
-        key = self._names[name]
-        entry = self._entries[key]
+        entry = self.variables[name]
         if entry.dtype not in _NUMBERS or not math.prod(entry.shape):
             raise InputError(
                 f"{self._index_file}: {shown(name)} is {entry.dtype} {list(entry.shape)}, which is no weight of a network"
             )
         if not entry.slices:
             return self._read_entry(name, entry)
-        parts = [(extents, self._read_entry(name, self._entries[slice_key(key, extents)])) for extents in entry.slices]
-        values, seen = np.empty(entry.shape, parts[0][1].dtype), np.zeros(entry.shape, dtype=bool)
-        for extents, part in parts:
-            where = tuple(slice(start, start + size) for (start, _), size in zip(extents, part.shape, strict=True))
-            values[where], seen[where] = part, True
+        parts = self._find_slices(name, entry)
+        dtype = np.float32 if entry.dtype == BFLOAT16 else entry.dtype
+        values, seen = np.empty(entry.shape, dtype), np.zeros(entry.shape, dtype=bool)
+        for place, part in parts:
+            values[place], seen[place] = self._read_entry(name, part), True
         if not seen.all():
-            raise InputError(
-                f"{self._index_file}: damaged (the slices of {shown(name)} do not cover it); copy it again"
-            )
+            raise self._damaged(f"the slices of {shown(name)} do not cover it")
         return values
 
+    def _find_slices(self, name: str, entry: Entry) -> list[tuple[tuple[slice, ...], Entry]]:
+        """Where the slices of a variable go: inside it, and as many values as it has, before there is memory for them."""
+        found = []
+        for extents in entry.slices:
+            part = self._entries.get(slice_key(name.encode("utf-8"), extents))
+            sizes = tuple(whole if n == -1 else n for (_, n), whole in zip(extents, entry.shape, strict=False))
+            place = tuple(slice(start, start + size) for (start, _), size in zip(extents, sizes, strict=False))
+            is_inside = all(s.start >= 0 and s.stop <= whole for s, whole in zip(place, entry.shape, strict=False))
+            if part is None or part.dtype != entry.dtype or part.shape != sizes or not is_inside:
+                break
+            found.append((place, part))
+        num_values = sum(math.prod(part.shape) for _, part in found if len(part.shape) == len(entry.shape))
+        if len(found) < len(entry.slices) or num_values != math.prod(entry.shape):
+            raise self._damaged(f"the slices of {shown(name)} are not that variable")
+        return found
+
     def _read_entry(self, name: str, entry: Entry) -> np.ndarray:
-        path = self._shard_file(entry)
-        with open(path, "rb") as file:
-            file.seek(entry.offset)
-            octets = np.fromfile(file, dtype=np.uint8, count=entry.size)
+        kind = np.dtype(np.uint16 if entry.dtype == BFLOAT16 else entry.dtype)
+        if math.prod(entry.shape) * kind.itemsize != entry.size or entry.shard >= self._num_shards:
+            raise self._damaged(
+                f"{shown(name)}, {entry.dtype} {list(entry.shape)}, has {entry.size:,} bytes in file {entry.shard}"
+            )
+        path = shard_file(self.prefix, entry.shard, self._num_shards)
+        if not path.is_file():
+            raise InputError(f"{path}: missing; it belongs to {self._index_file.name}, copy it there")
+        # Before there is memory for what the index speaks of.
+        if entry.offset + entry.size > path.stat().st_size:
+            raise InputError(
+                f"{path}: {path.stat().st_size:,} bytes, but {shown(name)} ends at {entry.offset + entry.size:,}: it is cut "
+                f"short, or belongs to another {self._index_file.name}; copy both again"
+            )
+        octets = np.fromfile(path, dtype=np.uint8, count=entry.size, offset=entry.offset)
         if masked_crc32c(octets) != entry.crc:
             raise InputError(f"{path}: damaged (wrong checksum of {shown(name)}); copy it again")
-        kind = np.dtype(np.uint16 if entry.dtype == BFLOAT16 else entry.dtype)
         values = octets.view(kind.newbyteorder(">" if self._is_big_endian else "<")).astype(kind, copy=False)
         if entry.dtype == BFLOAT16:
             # Its bits are the upper half of a float32's.
             values = (values.astype(np.uint32) << 16).view(np.float32)
         return values.reshape(entry.shape)
-
-    def _check(self, name: str) -> None:
-        """See that a variable's bytes, or those of its slices, are there and are as many as its shape takes."""
-        key = self._names[name]
-        whole = self._entries[key]
-        if whole.dtype not in _NUMBERS:
-            return
-        parts = [whole]
-        if whole.slices:
-            parts = [self._entries.get(slice_key(key, extents), Entry("", ())) for extents in whole.slices]
-            boxes = [self._box(extents, whole.shape) for extents in whole.slices]
-            fits = all(
-                part.dtype == whole.dtype and part.shape == box[1] for part, box in zip(parts, boxes, strict=True)
-            )
-            if not fits or sum(math.prod(box[1]) for box in boxes) != math.prod(whole.shape):
-                raise ValueError(f"the slices of {shown(name)} are not that variable")
-        for part in parts:
-            if part.num_bytes != part.size or part.shard >= self._num_shards:
-                raise ValueError(
-                    f"{shown(name)}, {part.dtype} {list(part.shape)}, has {part.size:,} bytes in file {part.shard}"
-                )
-            path = self._shard_file(part)
-            if not path.is_file():
-                raise InputError(f"{path}: missing; it belongs to {self._index_file.name}, copy it there")
-            if part.offset + part.size > path.stat().st_size:
-                raise InputError(
-                    f"{path}: {path.stat().st_size:,} bytes, but {shown(name)} ends at {part.offset + part.size:,}: it is cut "
-                    f"short, or belongs to another {self._index_file.name}; copy both again"
-                )
-
-    @staticmethod
-    def _box(extents: tuple[Extent, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Where a slice starts, and its sizes."""
-        pairs = zip(extents, shape, strict=True)
-        sizes = tuple(whole - start if length == -1 else length for (start, length), whole in pairs)
-        starts = tuple(start for start, _ in extents)
-        if any(a < 0 or n < 0 or a + n > whole for a, n, whole in zip(starts, sizes, shape, strict=True)):
-            raise ValueError("a slice goes beyond its variable")
-        return starts, sizes
-
-    def _shard_file(self, entry: Entry) -> Path:
-        return shard_file(self.prefix, entry.shard, self._num_shards)
 
 
 def shard_file(prefix: Path, shard: int, num_shards: int) -> Path:

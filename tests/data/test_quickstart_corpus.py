@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_recipes.data.quickstart_corpus import iter_cython_docstrings, iter_docstrings, split_paragraphs
+from bert_recipes.data.quickstart_corpus import Source, iter_docstrings, read_documentation, split_paragraphs
 
 
 SOURCE = b'''
@@ -73,11 +73,9 @@ def test_a_file_of_another_syntax_is_an_error_for_the_caller_to_count():
         list(iter_docstrings(b"print 'Python 2'"))
 
 
-def test_cython_docstrings_are_found_between_triple_quotes():
-    assert list(iter_cython_docstrings('cdef class A:\n    """One."""\n    x = "no"\n    """Two\nlines."""')) == [
-        "One.",
-        "Two\nlines.",
-    ]
+def test_cython_docstrings_are_found_between_triple_quotes(tmp_path):
+    (tmp_path / "a.pyx").write_text('cdef class A:\n    """One."""\n    x = "no"\n    """Two\nlines."""')
+    assert read_documentation(Source("a", tmp_path / "a.pyx")) == (["One.", "Two lines."], 2)
 
 
 @pytest.mark.parametrize(

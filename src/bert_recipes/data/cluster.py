@@ -48,9 +48,10 @@ _SLURM_ONLY = ("partition", "time", "qos", "env_command", "sbatch_args")
 _CLUSTER_ONLY = ("cpus_per_task", "mem_per_cpu_gb")
 
 
-def check_task_counts(tasks: int | None, workers: int | None) -> None:
-    """Refuse less than one."""
-    for name, number in (("tasks", tasks), ("workers", workers)):
+def check_counts(arguments: Any, *names: str) -> None:
+    """Refuse numbers below one."""
+    for name in names:
+        number = getattr(arguments, name)
         if number is not None and number < 1:
             raise InputError(f"{name} is {number}: 1 or more is allowed")
 
@@ -87,16 +88,12 @@ class ExecutorArguments:
     )
 
     def __post_init__(self) -> None:
-        check_task_counts(self.tasks, self.workers)
-        unused = {"local": (*_CLUSTER_ONLY, *_SLURM_ONLY), "ray": _SLURM_ONLY, "slurm": ()}[self.executor]
-        for name in unused:
-            if getattr(self, name) is not None:
-                allowed = "slurm or ray" if name in _CLUSTER_ONLY else "slurm"
-                raise InputError(f"{name} has no effect with executor {self.executor!r}: it is for {allowed}")
-        for name in _CLUSTER_ONLY:
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise InputError(f"{name} is {number}: 1 or more is allowed")
+        check_counts(self, "tasks", "workers")
+        for executor, names in (("slurm", _SLURM_ONLY), ("slurm or ray", _CLUSTER_ONLY)):
+            for name in names:
+                if getattr(self, name) is not None and self.executor not in executor.split():
+                    raise InputError(f"{name} has no effect with executor {self.executor!r}: it is for {executor}")
+        check_counts(self, *_CLUSTER_ONLY)
         missing = [name for name in ("partition", "time") if self.executor == "slurm" and getattr(self, name) is None]
         if missing:
             raise InputError(f"executor 'slurm' needs {' and '.join(missing)}: give --{' and --'.join(missing)}")

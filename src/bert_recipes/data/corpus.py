@@ -25,7 +25,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -47,14 +47,11 @@ MOST_LINE_BYTES = 2**40
 
 
 def find_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Resolve files, folders (searched recursively) and globs (``**`` goes into folders) to the corpus files.
+    """Resolve files, folders (searched recursively) and globs (``**`` goes into folders) to the corpus files, at least one.
 
     The order is that of the sorted paths, whatever the order they were given in; a file that is reached twice (also
     through a link) is taken once. Hidden files are left out, and in folders and globs also files of other kinds: both
     are logged.
-
-    Returns:
-        At least one file, all with a suffix of ``SUFFIXES``.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
@@ -62,62 +59,56 @@ def find_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     skipped: list[Path] = []
     for entry in given:
-        files, others = _expand(entry)
-        found += files
-        skipped += others
+        path = Path(entry)
+        if not str(entry).strip():
+            raise InputError("an input path is empty; give files, folders or globs")
+        if path.is_file():
+            if not _has_suffix(path, SUFFIXES):
+                raise InputError(f"{path}: unknown kind of file; the name must end in {', '.join(SUFFIXES)}")
+            found.append(path)
+            continue
+        if path.is_dir():
+            what, below = "folder holds", list(_walk(path))
+        elif glob.has_magic(str(entry)):
+            check_pattern(str(entry))
+            what, below = "pattern matches", []
+            for match in map(Path, glob.glob(str(entry), recursive=True)):
+                if not match.is_dir():
+                    below.append((match, _has_suffix(match, SUFFIXES)))
+                elif "**" not in str(entry):
+                    below += _walk(match)
+        else:
+            raise InputError(f"{path}: there is no such file or folder")
+        if not any(is_wanted for _, is_wanted in below):
+            raise InputError(f"{entry}: this {what} no file that ends in {', '.join(SUFFIXES)}")
+        for file, is_wanted in below:
+            (found if is_wanted else skipped).append(file)
     if skipped:
         logger.warning(
             "%d files are not read: hidden, or not of %s (first: %s)", len(skipped), "/".join(SUFFIXES), skipped[0]
         )
     unique: dict[str, Path] = {}
     for path in sorted(found, key=lambda path: path.as_posix()):
-        unique.setdefault(os.path.realpath(path), path)
-    for path in unique.values():
+        # Opening a pipe would wait for ever.
         if not path.is_file():
-            # Opening a pipe would wait for ever.
             raise InputError(f"{path}: no file that can be read, but a broken link, a pipe or a device; take it away")
+        unique.setdefault(os.path.realpath(path), path)
     return list(unique.values())
 
 
-def _expand(entry: str | Path) -> tuple[list[Path], list[Path]]:
-    """Return the corpus files that one given path stands for, and the files it passes over."""
-    path = Path(entry)
-    if not str(entry).strip():
-        raise InputError("an input path is empty; give files, folders or globs")
-    if path.is_file():
-        if not path.name.lower().endswith(SUFFIXES):
-            raise InputError(f"{path}: unknown kind of file; the name must end in {', '.join(SUFFIXES)}")
-        return [path], []
-    if path.is_dir():
-        what, found = "folder holds", list(_walk(path))
-    elif glob.has_magic(str(entry)):
-        check_pattern(str(entry))
-        what, found = "pattern matches", []
-        for match in map(Path, glob.glob(str(entry), recursive=True)):
-            if not match.is_dir():
-                found.append((match, match.name.lower().endswith(SUFFIXES)))
-            elif "**" not in str(entry):
-                found += _walk(match)
-    else:
-        raise InputError(f"{path}: there is no such file or folder")
-    files = [path for path, is_wanted in found if is_wanted]
-    if not files:
-        raise InputError(f"{entry}: this {what} no file that ends in {', '.join(SUFFIXES)}")
-    return files, [path for path, is_wanted in found if not is_wanted]
+def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
+    return path.name.lower().endswith(suffixes)
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
     """Yield the files below a folder, and whether each is of the corpus."""
     for root, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
-        here = Path(os.path.realpath(root))
         # A link to a folder around this one would lead round and round.
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".") and not here.is_relative_to(os.path.realpath(Path(root, name)))
-        ]
+        here = Path(os.path.realpath(root))
+        is_new = {name: not here.is_relative_to(os.path.realpath(Path(root, name))) for name in folders}
+        folders[:] = [name for name in folders if is_new[name] and not name.startswith(".")]
         for name in names:
-            yield Path(root, name), name.lower().endswith(SUFFIXES) and not name.startswith(".")
+            yield Path(root, name), _has_suffix(Path(name), SUFFIXES) and not name.startswith(".")
 
 
 def _refuse(error: OSError) -> NoReturn:
@@ -178,9 +169,9 @@ _REPEATED = object()
 
 
 def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        row.update((key, _REPEATED) for key, number in Counter(key for key, _ in pairs).items() if number > 1)
+    row: dict[str, Any] = {}
+    for key, value in pairs:
+        row[key] = _REPEATED if key in row else value
     return row
 
 
@@ -264,13 +255,10 @@ class _Reader:
         self.counts.source_bytes = before + path.stat().st_size
 
     def _json_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
-        is_first = True
-        for where, line in self.lines(path):
-            if not line.strip():
-                continue
-            if is_first and line.lstrip().startswith("["):
+        filled = ((where, line) for where, line in self.lines(path) if line.strip())
+        for number, (where, line) in enumerate(filled):
+            if number == 0 and line.lstrip().startswith("["):
                 raise InputError(f"{where}: a JSON array; one object a line is read: convert it (jq -c '.[]')")
-            is_first = False
             try:
                 yield where, _PARSER.decode(line)
             except (ValueError, RecursionError) as error:
@@ -306,9 +294,11 @@ class _Reader:
         kind = schema.field(column).type
         values = getattr(kind, "storage_type", kind)
         values = values.value_type if kinds.is_dictionary(values) else values
-        is_text = kinds.is_string(values) or kinds.is_large_string(values) or kinds.is_string_view(values)
         # Values of some other types cannot even be turned into Python's; a column of nulls has no type of its own.
-        if not is_text and not kinds.is_null(values):
+        if not any(
+            is_kind(values)
+            for is_kind in (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_null)
+        ):
             raise InputError(f"{path}: column {column!r} holds {_listed([kind])}, text expected")
 
     def hub_texts(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
@@ -319,6 +309,7 @@ class _Reader:
 
         network_errors: tuple[type[Exception], ...] = (OSError, *HfHubHTTPError.__bases__)
         open_errors: tuple[type[Exception], ...] = (*network_errors, ValueError, RuntimeError)
+        where = f"Hub data set {name!r}"
         try:
             # One request with a short limit, so that a machine without network learns it at once: `datasets` tries for minutes.
             HfApi().dataset_info(name, timeout=10)
@@ -327,21 +318,16 @@ class _Reader:
             rows = iter(load_dataset(name, config_name, split=split, streaming=True))
         except open_errors as error:
             raise InputError(
-                f"Hub data set {name!r}: cannot be opened ({_first_line(error)}); check name and network, or give local text "
-                "with --files"
+                f"{where}: cannot be opened ({_first_line(error)}); check name and network, or give local text with --files"
             ) from error
-        number = 0
-        while True:
+        for number in count(1):
             try:
                 row = next(rows, None)
             except network_errors as error:
-                raise InputError(
-                    f"Hub data set {name!r}: the connection broke after row {number} ({error})"
-                ) from error
+                raise InputError(f"{where}: the connection broke after row {number - 1} ({error})") from error
             if row is None:
                 return
-            number += 1
-            text = self._text_of(row, f"Hub data set {name!r}, row {number}")
+            text = self._text_of(row, f"{where}, row {number}")
             if text is not None:
                 size = len(text.encode("utf-8"))
                 self.counts.text_bytes += size
@@ -401,18 +387,14 @@ def iter_documents(
 ) -> Iterator[list[str]]:
     """Read documents from ``.txt``, ``.jsonl``, ``.json`` (each also ``.gz``) and ``.parquet`` files, one by one.
 
+    Each is its paragraphs in order, stripped, none of them blank, at least one. Broken UTF-8 or a NUL character stops
+    (``strict``), or becomes U+FFFD or nothing and is counted (``replace``).
+
     Args:
         files: Files, folders (searched recursively) or globs; read in the order of the sorted paths, each once.
         document_boundary: What ends a document (see the module); ``auto`` is ``blank_line`` for text, ``row`` for rows.
-        text_column: Column of the text in JSON and Parquet rows.
-        encoding_errors: ``strict`` stops at broken UTF-8 or a NUL character and names file and line; ``replace`` puts
-            U+FFFD, drops NULs and counts both.
         wrapped_lines: The lines of a paragraph are hard-wrapped: they are joined by a space; a blank line ends it.
-        max_line_bytes: Longest line accepted (also of JSON Lines).
         counts: Filled with what was read, repaired and dropped.
-
-    Yields:
-        A document: its paragraphs in order, stripped, none of them blank; at least one.
 
     Example:
         >>> documents = list(iter_documents("books/", document_boundary="file"))  # doctest: +SKIP
@@ -426,7 +408,7 @@ def iter_documents(
         text_column=text_column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts
     )
     for path in paths:
-        if path.name.lower().endswith(TEXT_SUFFIXES):
+        if _has_suffix(path, TEXT_SUFFIXES):
             documents = _cut_documents((text for _, text in reader.lines(path)), document_boundary, wrapped_lines)
         else:
             documents = _documents_of_rows(reader.file_texts(path), wrapped_lines, counts)
@@ -449,10 +431,7 @@ def iter_hub_documents(
     wrapped_lines: bool = False,
     counts: CorpusCounts | None = None,
 ) -> Iterator[list[str]]:
-    """Stream documents from a data set on the Hugging Face Hub: one row, one document. Needs the network.
-
-    Args, yields and counts are those of `iter_documents`.
-    """
+    """Stream documents, as `iter_documents` has them, from a data set on the Hugging Face Hub: one row, one document."""
     counts = counts if counts is not None else CorpusCounts()
     reader = _Reader(text_column=text_column, encoding_errors=encoding_errors, counts=counts)
     for document in _documents_of_rows(reader.hub_texts(name, config_name, split), wrapped_lines, counts):
@@ -470,12 +449,7 @@ def iter_paragraphs(
 ) -> Iterator[str]:
     """Yield paragraphs, stripped, none of them blank, where it does not matter where documents end: for a vocabulary.
 
-    Args:
-        files: As for `iter_documents`, like the other options; or None, for a data set on the Hub.
-        dataset: Its name, configuration and split.
-        text_column: As above.
-        encoding_errors: As above.
-        counts: As above; a line counts as a document.
+    The options are those of `iter_documents`; `dataset` is the name, configuration and split of one on the Hub, instead of files.
     """
     reading: dict[str, Any] = {"text_column": text_column, "encoding_errors": encoding_errors, "counts": counts}
     name, config_name, split = dataset
@@ -484,7 +458,7 @@ def iter_paragraphs(
         return
     for path in find_files(files or []):
         # Line by line where that is possible: a text file without blank lines would be one document in memory.
-        boundary: DocumentBoundary = "line" if path.name.lower().endswith(TEXT_SUFFIXES) else "row"
+        boundary: DocumentBoundary = "line" if _has_suffix(path, TEXT_SUFFIXES) else "row"
         yield from chain.from_iterable(iter_documents(path, document_boundary=boundary, **reading))
 
 
@@ -492,11 +466,9 @@ def check_options(paths: Sequence[Path], document_boundary: DocumentBoundary, wr
     """Refuse combinations that have no meaning."""
     if wrapped_lines and document_boundary == "line":
         raise InputError("wrapped_lines joins lines, document_boundary 'line' makes each a document: choose one")
-    if document_boundary == "auto":
-        return
     for path in paths:
-        is_text = path.name.lower().endswith(TEXT_SUFFIXES)
-        if is_text == (document_boundary == "row"):
+        is_text = _has_suffix(path, TEXT_SUFFIXES)
+        if document_boundary != "auto" and is_text == (document_boundary == "row"):
             allowed = "auto, blank_line, line or file" if is_text else "auto or row"
             raise InputError(
                 f"{path}: document_boundary {document_boundary!r} does not go with this kind of file; allowed: {allowed}"

@@ -37,7 +37,7 @@ from datatrove.utils.hashing import HashConfig
 from datatrove.utils.stats import PipelineStats
 from datatrove.utils.word_tokenizers import WordTokenizer
 
-from bert_recipes.data.cluster import LocalExecutor, check_task_counts, messages_in_task_log, total
+from bert_recipes.data.cluster import LocalExecutor, check_counts, messages_in_task_log, total
 from bert_recipes.data.corpus import (
     MAX_LINE_BYTES,
     CorpusCounts,
@@ -99,12 +99,9 @@ class DeduplicationArguments:
     )
 
     def __post_init__(self) -> None:
-        check_task_counts(self.tasks, self.workers)
+        check_counts(self, "tasks", "workers", "n_grams", "num_buckets", "hashes_per_bucket", "max_line_bytes")
         if self.tasks is not None and self.tasks > MAX_TASKS:
             raise InputError(f"tasks is {self.tasks}: 1 to {MAX_TASKS} is allowed; workers says how many at a time")
-        for name in ("n_grams", "num_buckets", "hashes_per_bucket", "max_line_bytes"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}: 1 or more is allowed")
         if not 0 <= self.seed < 2**32:
             raise InputError(f"seed is {self.seed}: 0 to {2**32 - 1} is allowed")
 
@@ -134,16 +131,9 @@ class ReadCorpus(PipelineStep):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         """Yield a document's paragraphs, one a line."""
-        arguments, counts = self.arguments, CorpusCounts()
-        documents = iter_documents(
-            self.parts[rank],
-            document_boundary=arguments.document_boundary,
-            text_column=arguments.text_column,
-            encoding_errors=arguments.encoding_errors,
-            wrapped_lines=arguments.wrapped_lines,
-            max_line_bytes=arguments.max_line_bytes,
-            counts=counts,
-        )
+        counts, names = CorpusCounts(), ("text_column", "encoding_errors", "wrapped_lines", "max_line_bytes")
+        options: dict[str, Any] = {name: getattr(self.arguments, name) for name in ("document_boundary", *names)}
+        documents = iter_documents(self.parts[rank], counts=counts, **options)
         with messages_in_task_log():
             for number, paragraphs in enumerate(documents):
                 yield Document(text="\n".join(paragraphs), id=f"{rank}/{number}", metadata={"part": rank})
@@ -247,12 +237,11 @@ def report_file(output_dir: str | Path) -> Path:
 def _run_stages(arguments: DeduplicationArguments, parts: Sequence[Sequence[Path]], folder: Path) -> dict[str, Any]:
     """Run datatrove's steps in their order, each over all documents; returns the report."""
     logs = Path(arguments.logging_dir or f"{Path(arguments.output_dir)}.logs").absolute()
+    workers = arguments.workers or count_cores()
 
     def run(name: str, *steps: PipelineStep, tasks: int = len(parts)) -> PipelineStats:
-        workers = arguments.workers or count_cores()
-        return LocalExecutor(
-            steps, tasks=tasks, workers=workers, logging_dir=logs / name.replace(" ", "_"), name=name
-        ).run()
+        own_logs = logs / name.replace(" ", "_")
+        return LocalExecutor(steps, tasks=tasks, workers=workers, logging_dir=own_logs, name=name).run()
 
     def place(name: str) -> str:
         return str(folder / name)

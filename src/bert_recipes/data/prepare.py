@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -105,33 +105,23 @@ class DocumentEncoder:
         dropped: Counter[str] = Counter()
         for document in batch.documents:
             before = len(sentence_lengths)
-            for sentence in self._sentences(document, dropped):
-                ids = self.encode_ids(sentence)
-                if ids:
-                    tokens.extend(ids)
-                    sentence_lengths.append(len(ids))
-                else:
-                    dropped["sentences_without_tokens"] += 1
+            for paragraph in document:
+                if self.keep == "passages" and not is_passage(paragraph):
+                    dropped["paragraphs_that_are_no_passages"] += 1
+                    continue
+                for sentence in [paragraph] if self.sentences == "lines" else split_sentences(paragraph):
+                    ids = self.encode_ids(sentence)
+                    if ids:
+                        tokens.extend(ids)
+                        sentence_lengths.append(len(ids))
+                    else:
+                        dropped["sentences_without_tokens"] += 1
             if len(sentence_lengths) > before:
                 document_lengths.append(len(sentence_lengths) - before)
             else:
                 dropped["documents_without_sentences"] += 1
-        return TokenBatch(
-            batch.split,
-            np.array(tokens, dtype=np.uint32),
-            np.array(sentence_lengths, dtype=np.int64),
-            np.array(document_lengths, dtype=np.int64),
-            dropped,
-        )
-
-    def _sentences(self, document: list[str], dropped: Counter[str]) -> Iterator[str]:
-        for paragraph in document:
-            if self.keep == "passages" and not is_passage(paragraph):
-                dropped["paragraphs_that_are_no_passages"] += 1
-            elif self.sentences == "lines":
-                yield paragraph
-            else:
-                yield from split_sentences(paragraph)
+        sentences, documents = (np.array(numbers, dtype=np.int64) for numbers in (sentence_lengths, document_lengths))
+        return TokenBatch(batch.split, np.array(tokens, dtype=np.uint32), sentences, documents, dropped)
 
 
 def batch_documents(
@@ -182,7 +172,7 @@ def encode_in_order(
 
 
 # Sent once to each worker, not with every batch: a tokenizer is large.
-_worker_encoder: DocumentEncoder | None = None
+_worker_encoder: Callable[[TextBatch], TokenBatch]
 
 
 def _start_worker(encoder: DocumentEncoder) -> None:
@@ -191,22 +181,19 @@ def _start_worker(encoder: DocumentEncoder) -> None:
     follow_parent()
 
 
+def _encode_in_worker(batch: TextBatch) -> TokenBatch:
+    return _worker_encoder(batch)
+
+
 def follow_parent() -> None:
     """In another process: leave Ctrl-C to the main process, and end with it even if it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
 
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
+    def end_with(parent: Any) -> None:
         parent.join()
         os._exit(1)
 
-
-def _encode_in_worker(batch: TextBatch) -> TokenBatch:
-    assert _worker_encoder is not None
-    return _worker_encoder(batch)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_with, args=(parent_process(),), daemon=True).start()
 
 
 def count_cores() -> int:
@@ -271,24 +258,27 @@ class CorpusArguments:
             raise InputError(
                 "validation_files and validation_fraction are both given: choose one way to hold text out"
             )
-        if not 0 <= self.validation_fraction < 1:
-            raise InputError(
-                f"validation_fraction is {self.validation_fraction}: a share from 0 to less than 1 is allowed"
-            )
-        if self.num_processes is not None and self.num_processes < 1:
-            raise InputError(f"num_processes is {self.num_processes}: 1 or more is allowed")
-        if not 0 < self.shard_gigabytes < math.inf:
-            raise InputError(f"shard_gigabytes is {self.shard_gigabytes}: a number of more than 0 is allowed")
-        if not 1 <= self.max_line_bytes <= MOST_LINE_BYTES:
-            raise InputError(f"max_line_bytes is {self.max_line_bytes}: 1 or more is allowed, up to {MOST_LINE_BYTES}")
         if self.wrapped_lines and self.sentences == "lines":
             raise InputError(
                 "sentences 'lines' takes every line for a sentence, wrapped_lines joins lines: choose one"
             )
-        if self.dataset_name and self.document_boundary not in ("auto", "row"):
-            raise InputError(
-                f"document_boundary is {self.document_boundary!r}: for a Hub data set auto or row is allowed"
-            )
+        for name, is_good, allowed in (
+            ("validation_fraction", 0 <= self.validation_fraction < 1, "a share from 0 to less than 1 is allowed"),
+            ("num_processes", self.resolved_num_processes >= 1, "1 or more is allowed"),
+            ("shard_gigabytes", 0 < self.shard_gigabytes < math.inf, "a number of more than 0 is allowed"),
+            (
+                "max_line_bytes",
+                1 <= self.max_line_bytes <= MOST_LINE_BYTES,
+                f"1 or more is allowed, up to {MOST_LINE_BYTES}",
+            ),
+            (
+                "document_boundary",
+                not self.dataset_name or self.document_boundary in ("auto", "row"),
+                "for a Hub data set auto or row is allowed",
+            ),
+        ):
+            if not is_good:
+                raise InputError(f"{name} is {getattr(self, name)!r}: {allowed}")
 
     @property
     def resolved_num_processes(self) -> int:
@@ -341,7 +331,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
 
 
 def add_counts(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Add up mappings of numbers, and of such mappings, name by name."""
+    """Add up mappings of numbers, and of such mappings."""
     total: dict[str, Any] = {}
     for part in parts:
         for name, value in part.items():
@@ -379,16 +369,15 @@ def format_report(report: PreparationReport) -> str:
     if num_shards > 1:
         lines.append(f"shards: {num_shards}, of which {report.kept_shards} were done before")
     megabytes, seconds = report.new_bytes / 1e6, report.seconds
-    main_megabytes, worker_megabytes = (
-        # macOS counts in bytes.
-        resource.getrusage(who).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
+    # macOS counts in bytes.
+    unit = 1e6 if sys.platform == "darwin" else 1e6 / 1024
+    memory = f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit:,.0f} MB main process"
+    if report.has_workers:
+        memory += f", {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / unit:,.0f} MB largest worker"
     store_bytes = sum(path.stat().st_size for path in report.path.rglob("*") if path.is_file())
     lines += [
         f"text {megabytes:,.1f} MB in {seconds:,.1f} s: {megabytes / max(seconds, 1e-9):,.1f} MB/s",
-        f"peak memory: {main_megabytes:,.0f} MB main process"
-        + (f", {worker_megabytes:,.0f} MB largest worker" if report.has_workers else ""),
+        memory,
         f"store: {report.path} ({store_bytes / 1e6:,.1f} MB)",
     ]
     return "\n".join(lines)
@@ -416,12 +405,7 @@ def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationRepo
 
 
 class Preparation:
-    """A corpus that becomes a store, shard by shard.
-
-    Args:
-        arguments: Settings.
-        tokenizer: `tokenization.OriginalBertTokenizer`, which is of this floor too and not imported.
-    """
+    """A corpus that becomes a store, shard by shard; `tokenizer` is an `OriginalBertTokenizer`, which is of this floor too."""
 
     def __init__(self, arguments: CorpusArguments, tokenizer: Any) -> None:
         self.arguments, self.tokenizer = arguments, tokenizer
@@ -433,24 +417,27 @@ class Preparation:
 
     def plan(self) -> dict[str, Any]:
         """What must be the same for shards of two runs to become one store."""
-        return {
-            "settings": self._settings(),
-            "tokenizer": self.tokenizer.fingerprint,
-            "versions": _versions(),
-            "shards": [[[split, str(path), path.stat().st_size] for split, path in shard] for shard in self.shards],
-        }
+        shards = [[[split, str(path), path.stat().st_size] for split, path in shard] for shard in self.shards]
+        return {**self._origin(), "tokenizer": self.tokenizer.fingerprint, "shards": shards}
 
-    def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self.arguments).items() if name not in _NOT_IN_STORE}
+    def _origin(self) -> dict[str, Any]:
+        """What decides about the token ids besides text and tokenizer: settings, and the versions of libraries and of Unicode."""
+        packages = {name: version(name) for name in ("numpy", "pyarrow", "tokenizers", "transformers")}
+        return {
+            "settings": {name: value for name, value in vars(self.arguments).items() if name not in _NOT_IN_STORE},
+            "versions": {
+                "python": platform.python_version(),
+                "unicode": unicodedata.unidata_version,
+                **packages,
+            },
+        }
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Begin, or resume a preparation of the same plan; one process at a time. Leaves nothing if no shard was done."""
-        for folder in (
-            Path(self.arguments.output_dir).parent,
-            self.folder,
-        ):  # the first may be "new/..": it must lead there too
-            folder.mkdir(parents=True, exist_ok=True)
+        # "new/..": the path that was given must lead there too.
+        Path(self.arguments.output_dir).parent.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.folder.with_name(f"{self.folder.name}.lock"))
         try:
             lock.acquire(timeout=0)
@@ -478,7 +465,7 @@ class Preparation:
         file = self.folder / PLAN_FILE
         if not file.is_file():
             raise InputError(f"{file}: missing, so the preparation has ended or was removed; give its command again")
-        before, now = json.loads(file.read_bytes()), json.loads(json.dumps(self.plan()))
+        before, now = json.loads(file.read_bytes()), self.plan()
         changed = [name for name in sorted(now) if before.get(name) != now[name]]
         if changed:
             raise InputError(
@@ -486,12 +473,9 @@ class Preparation:
                 "with to go on with it, or delete that folder"
             )
 
-    def _shard_folder(self, number: int) -> Path:
-        return self.folder / SHARDS_FOLDER / f"{number:05d}"
-
     def write_shard(self, number: int) -> int | None:
         """Write one shard and return the bytes of text that it read; None if it was done before."""
-        folder = self._shard_folder(number)
+        folder = self.folder / SHARDS_FOLDER / f"{number:05d}"
         if folder.exists():
             try:
                 open_store(folder)
@@ -503,15 +487,29 @@ class Preparation:
         logger.info("shard %d of %d: %d files", number + 1, len(self.shards), len(self.shards[number]))
         for leftover in (folder, *folder.parent.glob(f".{folder.name}.*")):
             shutil.rmtree(leftover, ignore_errors=True)
-        tokenizer = self.tokenizer
-        with StoreWriter(
-            folder,
-            vocab_size=len(tokenizer),
-            special_ids={name: tokenizer.convert_tokens_to_ids(f"[{name.upper()}]") for name in SPECIAL_ID_NAMES},
-            tokenizer_fingerprint=tokenizer.fingerprint,
-        ) as writer:
-            counts = {"train": CorpusCounts(), "validation": CorpusCounts()}
-            dropped, alone = self._encode(number, counts, writer)
+        arguments, tokenizer = self.arguments, self.tokenizer
+        counts = {"train": CorpusCounts(), "validation": CorpusCounts()}
+        dropped: dict[str, Counter[str]] = {split: Counter() for split in counts}
+        alone: Counter[str] = Counter()
+        encoder = DocumentEncoder(tokenizer.text_encoder, arguments.sentences, arguments.keep)
+        batches = batch_documents(self._documents(number, counts))
+        special_ids = {name: tokenizer.convert_tokens_to_ids(f"[{name.upper()}]") for name in SPECIAL_ID_NAMES}
+        # A data set of the Hub does not tell its size.
+        size = None if arguments.dataset_name else sum(path.stat().st_size for _, path in self.shards[number])
+        with (
+            StoreWriter(
+                folder,
+                vocab_size=len(tokenizer),
+                special_ids=special_ids,
+                tokenizer_fingerprint=tokenizer.fingerprint,
+            ) as writer,
+            tqdm(total=size, unit="B", unit_scale=True, desc="prepare corpus") as progress,
+        ):
+            for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):
+                writer.add_batch(batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths)
+                dropped[batch.split].update(batch.dropped)
+                alone[batch.split] += int((batch.document_lengths == 1).sum())
+                progress.update(sum(read.source_bytes for read in counts.values()) - progress.n)
             for split in counts:
                 dropped[split].update(counts[split].dropped)
             writer.finish(
@@ -521,66 +519,54 @@ class Preparation:
             )
         return sum(read.text_bytes for read in counts.values())
 
-    def _encode(
-        self, number: int, counts: Mapping[str, CorpusCounts], writer: StoreWriter
-    ) -> tuple[dict[str, Counter[str]], Counter[str]]:
-        """Draw all documents of a shard through the encoder into the writer; count what is dropped and documents of one sentence."""
-        arguments = self.arguments
-        encoder = DocumentEncoder(self.tokenizer.text_encoder, arguments.sentences, arguments.keep)
-        dropped: dict[str, Counter[str]] = {split: Counter() for split in counts}
-        alone: Counter[str] = Counter()
-        # A data set of the Hub does not tell its size.
-        size = None if arguments.dataset_name else sum(path.stat().st_size for _, path in self.shards[number])
-        with tqdm(total=size, unit="B", unit_scale=True, desc="prepare corpus") as progress:
-            batches = batch_documents(self._documents(number, counts))
-            for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):
-                writer.add_batch(batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths)
-                dropped[batch.split].update(batch.dropped)
-                alone[batch.split] += int((batch.document_lengths == 1).sum())
-                progress.update(sum(read.source_bytes for read in counts.values()) - progress.n)
-        return dropped, alone
-
     def _documents(self, shard: int, counts: Mapping[str, CorpusCounts]) -> Iterator[tuple[str, list[str]]]:
         """Yield (split, document); of the text to train on the documents that ``validation_fraction`` holds out as such."""
-        fraction, seed = self.arguments.validation_fraction, f"{self.arguments.seed}"
-        prefix = seed if len(self.shards) == 1 else f"{seed}:{shard}"
-        for number, document in enumerate(self._read(shard, "train", counts["train"])):
-            digest = hashlib.blake2b(f"{prefix}:{number}".encode("ascii"), digest_size=8).digest()
-            is_held_out = int.from_bytes(digest, "little") / 2**64 < fraction
-            yield "validation" if is_held_out else "train", document
-        for document in self._read(shard, "validation", counts["validation"]):
-            yield "validation", document
-
-    def _read(self, shard: int, split: str, counts: CorpusCounts) -> Iterator[list[str]]:
         arguments = self.arguments
         names = ("text_column", "encoding_errors", "wrapped_lines")
-        options: dict[str, Any] = {name: getattr(arguments, name) for name in names} | {"counts": counts}
-        if split == "train" and arguments.dataset_name:
-            name, config, part = arguments.dataset_name, arguments.dataset_config_name, arguments.dataset_split
-            return iter_hub_documents(name, config, part, **options)
-        options |= {"document_boundary": arguments.document_boundary, "max_line_bytes": arguments.max_line_bytes}
-        files = [path for own, path in self.shards[shard] if own == split]
-        return iter_documents(files, **options) if files else iter(())
+        options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+        prefix = f"{arguments.seed}" if len(self.shards) == 1 else f"{arguments.seed}:{shard}"
+        for split, read in counts.items():
+            documents: Iterable[list[str]] = ()
+            files = [path for own, path in self.shards[shard] if own == split]
+            if files:
+                documents = iter_documents(
+                    files,
+                    document_boundary=arguments.document_boundary,
+                    max_line_bytes=arguments.max_line_bytes,
+                    counts=read,
+                    **options,
+                )
+            elif split == "train" and arguments.dataset_name and shard == 0:
+                name, config, part = arguments.dataset_name, arguments.dataset_config_name, arguments.dataset_split
+                documents = iter_hub_documents(name, config, part, counts=read, **options)
+            for number, document in enumerate(documents):
+                digest = hashlib.blake2b(f"{prefix}:{number}".encode("ascii"), digest_size=8).digest()
+                is_held_out = int.from_bytes(digest, "little") / 2**64 < arguments.validation_fraction
+                yield "validation" if is_held_out else split, document
 
     def join_shards(self) -> dict[str, Any]:
         """Make the store of all shards, which are done, and return its metadata."""
-        folders = [self._shard_folder(number) for number in range(len(self.shards))]
+        folders = [self.folder / SHARDS_FOLDER / f"{number:05d}" for number in range(len(self.shards))]
         parts = [read_metadata(folder) for folder in folders]
         counted = ("read", "dropped", "documents_of_one_sentence")
-        totals = add_counts({name: part[name] for name in counted} for part in parts)
         numbers = [
             {split: {key: entry[key] for key in COUNTS.values()} for split, entry in part["splits"].items()}
             for part in parts
         ]
+        sources: dict[str, list[Any]] = {}
+        for split in dict.fromkeys(split for split, _ in self.files):
+            sources[split] = describe_files([path for own, path in self.files if own == split])
+        if self.arguments.dataset_name:
+            hub = {"name": self.arguments.dataset_name, "config": self.arguments.dataset_config_name}
+            sources["train"] = [{**hub, "split": self.arguments.dataset_split}]
         metadata = {
             "fingerprint": join_fingerprints([part["fingerprint"] for part in parts]),
             **{name: parts[0][name] for name in ("tokenizer_fingerprint", "vocab_size", "special_ids", "dtype")},
             "splits": add_counts(numbers),
             SHARDS_FOLDER: [{"folder": f"{SHARDS_FOLDER}/{folder.name}"} for folder in folders],
-            "sources": self._sources(),
-            "settings": self._settings(),
-            "versions": _versions(),
-            **totals,
+            "sources": sources,
+            **self._origin(),
+            **add_counts({name: part[name] for name in counted} for part in parts),
         }
         try:
             self._check_documents(metadata)
@@ -595,21 +581,10 @@ class Preparation:
         _move_into_place(self.folder, self.target)
         return metadata
 
-    def _sources(self) -> dict[str, list[Any]]:
-        """Name and size of every source, by split."""
-        sources: dict[str, list[Any]] = {}
-        for split in dict.fromkeys(split for split, _ in self.files):
-            sources[split] = list(describe_files([path for own, path in self.files if own == split]))
-        if self.arguments.dataset_name:
-            hub = {"name": self.arguments.dataset_name, "config": self.arguments.dataset_config_name}
-            sources["train"] = [{**hub, "split": self.arguments.dataset_split}]
-        return sources
-
     def _check_documents(self, metadata: Mapping[str, Any]) -> None:
         """Refuse splits without enough documents for next sentence prediction; warn where it could learn nothing."""
-        arguments, documents = self.arguments, Counter[str]()
-        for split, entry in metadata["splits"].items():
-            documents[split] = entry["num_documents"]
+        arguments = self.arguments
+        documents = Counter({split: entry["num_documents"] for split, entry in metadata["splits"].items()})
         advice = (
             f"document_boundary is {arguments.document_boundary!r}: if every line, file or row is a document, or a blank line "
             "ends one, set it to line, file, row or blank_line"
@@ -619,6 +594,10 @@ class Preparation:
             wanted["validation"] = advice
         elif arguments.validation_fraction:
             wanted["validation"] = "raise validation_fraction, or name held-out files with validation_files"
+        else:
+            logger.info(
+                "no documents are held out: set validation_files or validation_fraction to evaluate while training"
+            )
         for split, what_to_do in wanted.items():
             if documents[split] < MIN_DOCUMENTS:
                 reasons = metadata["dropped"].get(split, {})
@@ -637,10 +616,6 @@ class Preparation:
                 documents["train"],
                 advice,
             )
-        if "validation" not in wanted:
-            logger.info(
-                "no documents are held out: set validation_files or validation_fraction to evaluate while training"
-            )
 
 
 def _move_into_place(folder: Path, target: Path) -> None:
@@ -656,9 +631,3 @@ def _move_into_place(folder: Path, target: Path) -> None:
         raise
     sync_paths([target.parent])
     shutil.rmtree(old, ignore_errors=True)
-
-
-def _versions() -> Mapping[str, str]:
-    """Return what else decides about the token ids: the libraries' and Unicode's versions."""
-    packages = {name: version(name) for name in ("numpy", "pyarrow", "tokenizers", "transformers")}
-    return {"python": platform.python_version(), "unicode": unicodedata.unidata_version, **packages}

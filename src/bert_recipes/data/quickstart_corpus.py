@@ -27,11 +27,13 @@ from packaging.utils import canonicalize_name
 from tqdm import tqdm
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import write_json, atomic_write
+from bert_recipes.files import atomic_write, write_json
 
 
+_HAVE_DOCSTRINGS = (inspect.isroutine, inspect.isclass, inspect.ismodule, inspect.isgetsetdescriptor)
 _DOCUMENTING_KEYWORDS = frozenset({"help", "description", "epilog", "custom_intro", "doc"})
 _BLANK_LINES = re.compile(r"\n\s*\n")
+_TRIPLE_QUOTED = re.compile(r'"""(.*?)"""', re.DOTALL)
 
 
 def iter_docstrings(source: bytes) -> Iterator[str]:
@@ -83,12 +85,6 @@ def _handed_over(value: ast.expr) -> Iterator[str]:
                 yield part.value
 
 
-def iter_cython_docstrings(source: str) -> Iterator[str]:
-    """Yield what stands in triple double quotes in a Cython file, which `ast` cannot read."""
-    for match in re.finditer(r'"""(.*?)"""', source, re.DOTALL):
-        yield match[1]
-
-
 def split_paragraphs(text: str) -> list[str]:
     r"""Turn a docstring, or text in reStructuredText or Markdown, into its paragraphs, each one line, none empty.
 
@@ -133,19 +129,18 @@ def python_documentation() -> Iterator[Source]:
         module = importlib.import_module(name)
         members = [module, *(member for _, member in sorted(vars(module).items()))]
         parts = [part for member in members if isinstance(member, type) for _, part in sorted(vars(member).items())]
-        texts = [inspect.getdoc(member) or "" for member in (*members, *parts) if _has_own_docstring(member)]
+        # Not of a mere value, whose docstring is its type's.
+        texts = [
+            inspect.getdoc(member) or ""
+            for member in (*members, *parts)
+            if any(is_it(member) for is_it in _HAVE_DOCSTRINGS)
+        ]
         yield Source(f"python/{name}", "\n\n".join(texts))
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         inside = path.relative_to(root)
         if not {"site-packages", "dist-packages"} & set(inside.parts):
             yield Source(f"python/{inside}", path)
-
-
-def _has_own_docstring(member: object) -> bool:
-    """Tell a function, class or module from a mere value, whose docstring is its type's."""
-    kinds = (inspect.isroutine, inspect.isclass, inspect.ismodule, inspect.isgetsetdescriptor)
-    return any(is_kind(member) for is_kind in kinds)
 
 
 def package_documentation(distribution: metadata.Distribution) -> Iterator[Source]:
@@ -198,7 +193,8 @@ def read_documentation(source: Source) -> Documentation | None:
             texts = list(iter_docstrings(content.read_bytes()))
         else:
             text = content.read_text(encoding="utf-8", errors="replace")
-            texts = list(iter_cython_docstrings(text)) if content.suffix in (".pyx", ".pxi") else [text]
+            # Cython, which `ast` cannot read: what stands in triple double quotes.
+            texts = _TRIPLE_QUOTED.findall(text) if content.suffix in (".pyx", ".pxi") else [text]
     except (SyntaxError, ValueError):
         return None
     return Documentation([paragraph for text in texts for paragraph in split_paragraphs(text)], len(texts))
@@ -254,10 +250,9 @@ def write_corpus(
     output_dir: Path, documents: list[Document], held_out: set[str], counts: Counter[str]
 ) -> dict[str, object]:
     """Write train/documents.txt, validation/documents.txt and, when they are complete, corpus.json with the counts it returns."""
-    splits = {
-        "train": [text for name, text in documents if name not in held_out],
-        "validation": [text for name, text in documents if name in held_out],
-    }
+    splits: dict[str, list[str]] = {"train": [], "validation": []}
+    for name, text in documents:
+        splits["validation" if name in held_out else "train"].append(text)
     if min(map(len, splits.values())) < 2:
         raise InputError(f"only {len(documents)} documents were found: is this Python installed without its sources?")
     description = output_dir / "corpus.json"
@@ -271,10 +266,7 @@ def write_corpus(
         data = "\n".join(texts).encode()
         with atomic_write(output_dir / split / "documents.txt") as aside:
             aside.write_bytes(data)
-        report[split] = {
-            "documents": len(texts),
-            "paragraphs": data.count(b"\n") - len(texts) + 1,
-            "bytes": len(data),
-        }
+        num_paragraphs = sum(text.count("\n") for text in texts)
+        report[split] = {"documents": len(texts), "paragraphs": num_paragraphs, "bytes": len(data)}
     write_json(description, report | {"held_out": sorted(held_out)})
     return report

@@ -1,8 +1,10 @@
-"""Checkpoints in TensorFlow's format: written, read, partitioned, and damaged."""
+"""TensorFlow's file formats: TFRecord files, LevelDB tables and checkpoints, written, read and damaged."""
 
 import dataclasses
+import struct
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from bert_recipes.errors import InputError
@@ -11,17 +13,203 @@ from bert_recipes.tensorflow_files import (
     BundleReader,
     BundleWriter,
     Entry,
+    check_record,
+    decode_example,
     encode_bytes,
+    encode_example,
+    encode_float_feature,
     encode_int,
+    encode_int64_feature,
+    encode_varint,
     masked_crc32c,
     parse_entry,
     parse_header,
+    read_length,
     read_table,
     serialize_entry,
     serialize_header,
     slice_key,
     write_table,
 )
+
+
+def shown_id(value):
+    return "" if isinstance(value, bytes) else None
+
+
+# TFRecord
+
+
+def test_values_of_all_sizes_come_back():
+    integers = [0, 1, 127, 128, 16383, 16384, 30521, 2**31, 2**63 - 1]
+    floats = [0.0, 1.0, 0.5]
+    data = encode_example([encode_int64_feature("a", integers), encode_float_feature("b", floats)])
+    decoded = decode_example(data)
+    assert decoded["a"].tolist() == integers
+    assert decoded["a"].dtype == np.int64
+    assert decoded["b"].tolist() == floats
+
+
+def test_long_features_come_back():
+    values = list(range(5000))
+    assert decode_example(encode_example([encode_int64_feature("a", values)]))["a"].tolist() == values
+
+
+def test_messages_of_other_writers_are_read():
+    # Negative number (10 bytes), not packed; fields of other types and lists of bytes are passed over.
+    minus_two = b"\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
+    feature = (
+        b"\x0a\x01x\x12"
+        + bytes([len(minus_two) + 4])
+        + b"\x1a"
+        + bytes([len(minus_two) + 2])
+        + minus_two
+        + b"\x08\x05"
+    )
+    bytes_feature = b"\x0a\x01y\x12\x05\x0a\x03\x0a\x01z"
+    body = b"".join(b"\x0a" + bytes([len(entry)]) + entry for entry in (feature, bytes_feature))
+    message = b"\x0a" + bytes([len(body)]) + body + b"\x10\x07" + b"\x1d\x00\x00\x00\x00"
+    assert {name: values.tolist() for name, values in decode_example(message).items()} == {"x": [-2, 5]}
+
+
+def test_cut_messages_are_errors():
+    data = encode_example([encode_int64_feature("a", [1, 2, 300])])
+    for end in range(1, len(data)):
+        with pytest.raises(ValueError, match="cut short"):
+            decode_example(data[:end])
+
+
+def test_wrong_headers_and_checksums_are_errors():
+    with pytest.raises(ValueError, match="cut short"):
+        read_length(b"1234")
+    with pytest.raises(ValueError, match="wrong checksum of the length"):
+        read_length(b"123456789012")
+    with pytest.raises(ValueError, match="wrong checksum"):
+        check_record(b"abc", b"1234")
+    with pytest.raises(ValueError, match="cut short"):
+        check_record(b"abc", b"12")
+
+
+# Tables
+
+
+PAIRS = {f"bert/encoder/layer_{number}/kernel".encode(): bytes([number]) * number for number in range(100)}
+PAIRS = {b"": b"header", **dict(sorted(PAIRS.items()))}
+
+
+def block_of(*entries: tuple[int, bytes, bytes], num_restarts: int = 1) -> bytes:
+    """A block of (bytes shared with the key before, rest of the key, value)."""
+    parts = [
+        encode_varint(shared) + encode_varint(len(own)) + encode_varint(len(value)) + own + value
+        for shared, own, value in entries
+    ]
+    return b"".join(parts) + struct.pack("<II", 0, num_restarts)
+
+
+def table_of(
+    *blocks: bytes, compression: int = 0, handles: list[tuple[int, int]] | None = None, stored: bytes | None = None
+) -> bytes:
+    """A table of these blocks; `handles` replaces the places that its index names, `stored` the bytes of its only block."""
+    data, places = b"", []
+    for block in blocks:
+        packed = pa.compress(block, codec="snappy", asbytes=True) if compression == 1 else block
+        packed = packed if stored is None else stored
+        places.append((len(data), len(packed)))
+        data += with_trailer(packed, compression)
+    entries = [
+        (0, bytes([number + 1]), encode_varint(offset) + encode_varint(size))
+        for number, (offset, size) in enumerate(handles or places)
+    ]
+    index = block_of(*entries)
+    index_place = encode_varint(len(data)) + encode_varint(len(index))
+    return data + with_trailer(index, 0) + (b"\0\0" + index_place).ljust(40, b"\0") + bytes.fromhex("57fb808b247547db")
+
+
+def with_trailer(stored: bytes, compression: int) -> bytes:
+    typed = stored + bytes([compression])
+    return typed + struct.pack("<I", masked_crc32c(typed))
+
+
+@pytest.mark.parametrize("block_bytes", [1, 50, 700, 262_144])
+def test_pairs_come_back_in_blocks_of_any_size(tmp_path, block_bytes):
+    write_table(tmp_path / "t.index", PAIRS.items(), block_bytes=block_bytes)
+    assert list(read_table(tmp_path / "t.index").items()) == list(PAIRS.items())
+
+
+def test_a_table_may_be_empty(tmp_path):
+    write_table(tmp_path / "t.index", [])
+    assert read_table(tmp_path / "t.index") == {}
+
+
+def test_snappy_blocks_are_read(tmp_path):
+    value = b"layer" * 50
+    block = block_of((0, b"", value), (0, b"a", value), (1, b"b", value))
+    data = table_of(block, compression=1)
+    assert len(data) < len(block)
+    (tmp_path / "t.index").write_bytes(data)
+    assert read_table(tmp_path / "t.index") == {b"": value, b"a": value, b"ab": value}
+
+
+def test_a_changed_byte_is_seen_wherever_it_counts(tmp_path):
+    write_table(tmp_path / "t.index", PAIRS.items(), block_bytes=500)
+    data = (tmp_path / "t.index").read_bytes()
+    seen = 0
+    for place in range(0, len(data), 29):
+        (tmp_path / "t.index").write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        try:
+            assert read_table(tmp_path / "t.index") == PAIRS
+        except InputError:
+            seen += 1
+    # Only the empty block for metadata and the padding of the footer say nothing.
+    assert seen >= (len(data) - 60) // 29
+
+
+def test_a_table_cut_short_is_refused(tmp_path):
+    write_table(tmp_path / "t.index", PAIRS.items())
+    data = (tmp_path / "t.index").read_bytes()
+    for length in (0, 5, 47, 48, len(data) // 2, len(data) - 1):
+        (tmp_path / "t.index").write_bytes(data[:length])
+        with pytest.raises(InputError, match="cut short"):
+            read_table(tmp_path / "t.index")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        table_of(block_of((0, b"a", b"")), handles=[(0, 1 << 60)]),
+        table_of(block_of((0, b"b", b""), (0, b"a", b""))),
+        table_of(block_of((9, b"a", b""))),
+        table_of(encode_varint(0) + encode_varint(1 << 40) + b"\0" + struct.pack("<II", 0, 1)),
+        table_of(block_of((0, b"a", b""), num_restarts=1 << 30)),
+        table_of(b"ab"),
+        table_of(block_of((0, b"a", b"")), compression=7),
+        table_of(b"", compression=1, stored=encode_varint(1 << 40) + b"\0a"),  # would be a terabyte
+        table_of(b"", compression=1, stored=encode_varint(60) + b"\0a"),  # says more than it holds
+        table_of(b"", compression=1, stored=b""),
+    ],
+    ids=shown_id,
+)
+def test_what_cannot_be_is_refused(tmp_path, data):
+    (tmp_path / "t.index").write_bytes(data)
+    with pytest.raises(InputError, match=r"t\.index: damaged"):
+        read_table(tmp_path / "t.index")
+
+
+def test_a_file_too_large_for_an_index_is_not_read(tmp_path):
+    path = tmp_path / "t.index"
+    with open(path, "wb") as file:
+        file.truncate(1 << 40)  # a hole: it takes no room
+    with pytest.raises(InputError, match="no index of a checkpoint is that large"):
+        read_table(path)
+
+
+def test_the_mask_is_that_of_the_format():
+    # RFC 3720's checksum of these bytes, 0xE3069283, rotated and shifted.
+    rotated = (masked_crc32c(b"123456789") - 0xA282EAD8) & 0xFFFFFFFF
+    assert ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF == 0xE3069283
+
+
+# Checkpoints
 
 
 VALUES = {
@@ -31,10 +219,6 @@ VALUES = {
     "global_step": np.asarray(7, dtype=np.int64),
     "ints": np.asarray([-1, 2**31 - 1], dtype=np.int32),
 }
-
-
-def shown_id(value):
-    return "" if isinstance(value, bytes) else None
 
 
 def write(prefix, values=VALUES):
@@ -55,6 +239,12 @@ def rewrite(prefix, entries: dict[bytes, Entry | bytes], header: bytes | None = 
 
 def entry_of(prefix, name: str) -> Entry:
     return parse_entry(read_table(prefix.with_name(f"{prefix.name}.index"))[name.encode()])
+
+
+def read_all(prefix) -> None:
+    reader = BundleReader(prefix)
+    for name in reader.variables:
+        reader.read(name)
 
 
 def test_values_of_all_types_come_back(tmp_path):
@@ -198,19 +388,23 @@ def test_a_changed_byte_of_data_is_seen_when_it_is_read(tmp_path):
     reader.read("double")
 
 
-def test_a_file_that_is_cut_short_or_missing_is_seen_at_once(tmp_path):
+def test_a_file_that_is_cut_short_or_missing_is_named(tmp_path):
     prefix = write(tmp_path / "m")
     path = tmp_path / "m.data-00000-of-00001"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match="cut short, or belongs to another"):
-        BundleReader(prefix)
+        read_all(prefix)
     path.unlink()
     with pytest.raises(InputError, match=r"data-00000-of-00001: missing; it belongs to m\.index"):
-        BundleReader(prefix)
+        read_all(prefix)
+
+
+def negative(number: int) -> bytes:
+    return bytes([number << 3]) + b"\xff" * 9 + b"\x01"
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("change", "message"),
     [
         ({"size": 1 << 60}, "has .* bytes in file 0"),
         ({"size": 1 << 60, "shape": (1 << 58,)}, "cut short, or belongs"),
@@ -219,37 +413,22 @@ def test_a_file_that_is_cut_short_or_missing_is_seen_at_once(tmp_path):
         ({"shape": (1,) * 9}, "too many dimensions"),
         ({"shard": 1}, "bytes in file 1"),
         ({"dtype": "int64"}, "has .* bytes in file 0"),
-    ],
-)
-def test_an_entry_that_cannot_be_is_refused_before_anything_is_read(tmp_path, changes, message):
-    prefix = write(tmp_path / "m")
-    rewrite(prefix, {b"bert/kernel": dataclasses.replace(entry_of(prefix, "bert/kernel"), **changes)})
-    with pytest.raises(InputError, match=message):
-        BundleReader(prefix)
-
-
-def negative(number: int) -> bytes:
-    return bytes([number << 3]) + b"\xff" * 9 + b"\x01"
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        *(negative(number) for number in (3, 4, 5)),
-        encode_bytes(2, encode_bytes(2, negative(1))),
-        encode_int(2, 5),
-        encode_bytes(4, b"x"),
-        encode_bytes(7, encode_int(1, 5)),
-        b"\x08",
-        b"\x0f\x01",
+        *((negative(number), "damaged") for number in (3, 4, 5)),
+        (encode_bytes(2, encode_bytes(2, negative(1))), "damaged"),
+        (encode_int(2, 5), "damaged"),
+        (encode_bytes(4, b"x"), "damaged"),
+        (encode_bytes(7, encode_int(1, 5)), "damaged"),
+        (b"\x08", "damaged"),
+        (b"\x0f\x01", "damaged"),
     ],
     ids=shown_id,
 )
-def test_messages_that_are_none_are_refused(tmp_path, entry):
+def test_an_entry_that_cannot_be_is_refused_before_there_is_memory_for_it(tmp_path, change, message):
     prefix = write(tmp_path / "m")
+    entry = change if isinstance(change, bytes) else dataclasses.replace(entry_of(prefix, "bert/kernel"), **change)
     rewrite(prefix, {b"bert/kernel": entry})
-    with pytest.raises(InputError, match="damaged"):
-        BundleReader(prefix).read("bert/kernel")
+    with pytest.raises(InputError, match=message):
+        read_all(prefix)
 
 
 @pytest.mark.parametrize(
