@@ -94,7 +94,7 @@ no-sweep:
 	@test -z "$(SWEEP)" || { echo "error: SWEEP= is for glue and glue-all; sweep another task with recipes/sweep_finetuning.py" >&2; exit 1; }
 
 glue: check-names $(READY)  ## fine-tune on a GLUE task: TASK=mnli MODEL=runs/my_bert [SWEEP=paper] ARGS="--data_dir DATA"
-	@case "$(TASK)" in cola|sst2|mrpc|stsb|qqp|mnli|qnli|rte|wnli) ;; *) echo "error: TASK is '$(TASK)'; allowed: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli" >&2; exit 1;; esac
+	@case "$(TASK)" in cola|sst2|mrpc|stsb|qqp|mnli|qnli|rte|wnli) ;; *) echo "error: TASK is '$(TASK)'; allowed: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli; another task: recipes/finetune.py --task NAME or --task_file FILE" >&2; exit 1;; esac
 ifeq ($(SWEEP),)
 	$(FINETUNE)/glue.yaml --task $(TASK) $(MODEL_FLAG) $(ARGS)
 else

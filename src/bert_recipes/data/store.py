@@ -290,7 +290,7 @@ def write_metadata(folder: Path, metadata: Mapping[str, Any]) -> None:
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """Read a store's ``store.json``; refuse what is no store of a format that this release reads."""
-    make = "make a store with recipes/prepare_corpus.py"
+    make = "make a store with recipes/prepare_corpus.py and name it with --store"
     file = path / METADATA_FILE
     if not file.is_file():
         reason = f"not a token store: it has no {METADATA_FILE}" if path.exists() else "there is no such folder"
