@@ -19,19 +19,7 @@ from bert_recipes.google_checkpoints import find_files
 
 @dataclass
 class ConvertArguments:
-    """What is converted, and where to.
-
-    Attributes:
-        output_dir: Folder to write; must not exist or be empty.
-        tf_checkpoint: Folder or path of a TensorFlow checkpoint.
-        bert_config_file, vocab_file: Its configuration and vocabulary, if they do not lie beside it.
-        do_lower_case: Of the tokenizer; by default as the folder's name says, or else the vocabulary.
-        exact_gelu: Take the configuration's gelu for the exact form; the original's code computes the tanh form.
-        labels: Names of a classifier's labels, in the order of its rows.
-        model_name_or_path: The folder in Hub form for the way back.
-        to_tensorflow: The way back.
-        skip_variables: Weights to leave out, by name or by what stands above it.
-    """
+    """What is converted, and where to."""
 
     output_dir: str = field(metadata={"help": "folder to write; must not exist or be empty"})
     tf_checkpoint: str | None = field(

@@ -7,11 +7,8 @@ All fields: --help, or src/bert_recipes/data/deduplicate.py.
 """
 
 import logging
-import signal
-import sys
-from types import FrameType
 
-from bert_recipes.errors import run_cli
+from bert_recipes.errors import exit_on_sigterm, run_cli
 
 
 def main() -> None:
@@ -23,8 +20,7 @@ def main() -> None:
 
     (arguments,) = parse_arguments(DeduplicationArguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.
-    signal.signal(signal.SIGTERM, _exit)
+    exit_on_sigterm()
     report = deduplicate(arguments)
     for name in ("documents_read", "exact_duplicates", "near_duplicates", "documents_kept"):
         print(f"{name.replace('_', ' '):24}{report[name]:>16,}")
@@ -32,10 +28,6 @@ def main() -> None:
         for reason, number in report.get(kind, {}).items():
             print(f"{kind}: {reason.replace('_', ' ')}: {number:,}")
     print(f"documents: {arguments.output_dir}\nreport: {report_file(arguments.output_dir)}")
-
-
-def _exit(signal_number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + signal_number)
 
 
 if __name__ == "__main__":

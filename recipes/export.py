@@ -8,20 +8,16 @@ which runs the model with onnxruntime and tokenizers alone (docs/export.md).
 """
 
 import logging
-import signal
-import sys
-from types import FrameType
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.errors import run_cli
+from bert_recipes.errors import exit_on_sigterm, run_cli
 from bert_recipes.exporting.arguments import ExportArguments, check_request
 
 
 def main() -> None:
     """Check, export, print the table."""
     (args,) = parse_arguments(ExportArguments, check_first=check_request)
-    # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.
-    signal.signal(signal.SIGTERM, _exit)
+    exit_on_sigterm()
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     for library in ("httpx", "torch", "onnxscript", "onnx_ir"):
         logging.getLogger(library).setLevel(logging.WARNING)
@@ -31,10 +27,6 @@ def main() -> None:
     report = export_checkpoint(args)
     print(format_table(report))
     print(f"model.onnx, export.md, example.py: {args.folder}")
-
-
-def _exit(signal_number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + signal_number)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,8 @@ The configuration may be left out. All fields: --help, or src/bert_recipes/data/
 """
 
 import logging
-import signal
-import sys
-from types import FrameType
 
-from bert_recipes.errors import run_cli
+from bert_recipes.errors import exit_on_sigterm, run_cli
 
 
 def main() -> None:
@@ -23,14 +20,9 @@ def main() -> None:
 
     (arguments,) = parse_arguments(CorpusArguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.
-    signal.signal(signal.SIGTERM, _exit)
+    exit_on_sigterm()
     report = prepare_store(arguments, load_tokenizer(arguments.tokenizer))
     print(format_report(report))
-
-
-def _exit(signal_number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + signal_number)
 
 
 if __name__ == "__main__":

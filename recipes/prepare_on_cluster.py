@@ -8,11 +8,8 @@ All fields: --help, or src/bert_recipes/data/cluster.py.
 """
 
 import logging
-import signal
-import sys
-from types import FrameType
 
-from bert_recipes.errors import run_cli
+from bert_recipes.errors import exit_on_sigterm, run_cli
 
 
 def main() -> None:
@@ -26,13 +23,8 @@ def main() -> None:
     from bert_recipes.tokenization.loading import load_tokenizer
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
-    # A polite end (kill, a cluster's time limit) shall clean up like Ctrl-C.
-    signal.signal(signal.SIGTERM, _exit)
+    exit_on_sigterm()
     print(prepare_on_cluster(corpus, executors, load_tokenizer(corpus.tokenizer)))
-
-
-def _exit(signal_number: int, frame: FrameType | None) -> None:
-    sys.exit(128 + signal_number)
 
 
 if __name__ == "__main__":

@@ -132,6 +132,11 @@ def _report(error: Exception) -> NoReturn:
     raise error
 
 
+def exit_on_sigterm() -> None:
+    """Let a polite end (kill, a cluster's time limit) clean up like Ctrl-C, with exit code 143."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+
+
 def _fail(message: str, exit_code: int = 1) -> NoReturn:
     # Libraries' messages may run over several lines; a log reader and a test want exactly one.
     print("error: " + " ".join(message.split()), file=sys.stderr)  # noqa: T201
