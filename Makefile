@@ -47,10 +47,11 @@ endif
 
 .PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features features predict evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches test test-slow lint format clean
 
+## Start
+
 help:  ## print this help
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -3
-	@echo
-	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@awk -F':.*## ' '/^## /{printf "\n%s\n", substr($$0, 4)} /^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "  CONFIG of pretrain: $(patsubst recipes/configs/pretrain/%.yaml,%,$(wildcard recipes/configs/pretrain/*.yaml))"
 	@echo "  LAUNCH:             $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))"
@@ -71,8 +72,11 @@ check-names:
 	@test -z "$(CONFIG)" || test -f "recipes/configs/pretrain/$(CONFIG).yaml" || { echo "error: no CONFIG '$(CONFIG)'; there are: $(patsubst recipes/configs/pretrain/%.yaml,%,$(wildcard recipes/configs/pretrain/*.yaml))" >&2; exit 1; }
 	@test -f "accelerate_configs/$(LAUNCH).yaml" || { echo "error: no LAUNCH '$(LAUNCH)'; there are: $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))" >&2; exit 1; }
 
-pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base LAUNCH=ddp ARGS="--store my_store"
-	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(ARGS)
+TABLE := a .txt, .jsonl, .json, .csv, .tsv or .parquet file
+# A setting that must be given, and what it is; checked before anything is started.
+need = @test -n "$($(1))" || { echo "error: give $(1)=, $(2)" >&2; exit 1; }
+
+## Data
 
 tokenizer: $(READY)  ## train a WordPiece tokenizer: ARGS="--files my_texts/ --output_dir my_tokenizer"
 	$(PYTHON) tokenizer/train.py $(if $(CONFIG),--config tokenizer/configs/$(CONFIG).yaml) $(ARGS)
@@ -83,8 +87,18 @@ corpus: $(READY)  ## text -> token-id store: ARGS="--files my_texts/ --tokenizer
 show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
 	$(PYTHON) recipes/show_data.py --store $(STORE) $(ARGS)
 
+## Pre-train
+
+pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base LAUNCH=ddp ARGS="--store my_store"
+	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(ARGS)
+
 params: $(READY)  ## parameters by component: SIZE=base VOCAB_SIZE=30522
 	$(PYTHON) recipes/count_parameters.py --size $(SIZE) --vocab_size $(VOCAB_SIZE) $(ARGS)
+
+convert: $(READY)  ## a TensorFlow checkpoint of google-research/bert to a Hub folder, and back: ARGS="--tf_checkpoint FOLDER --output_dir my_bert"
+	$(PYTHON) recipes/convert_checkpoint.py $(ARGS)
+
+## Fine-tune
 
 FINETUNE = $(LAUNCHER) recipes/finetune.py --config recipes/configs/finetune
 MODEL_FLAG = $(if $(MODEL),--model_name_or_path $(MODEL))
@@ -120,65 +134,67 @@ ner: check-names no-sweep $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--
 ner-features: $(READY)  ## the paper's Table 7: frozen BERT under a BiLSTM: MODEL= ARGS="--data_dir DATA"
 	$(PYTHON) recipes/feature_based_ner.py $(MODEL_FLAG) $(ARGS)
 
-predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
-	@test -n "$(MODEL)" || { echo "error: give MODEL=, the folder of a fine-tuning run" >&2; exit 1; }
-	@test -n "$(INPUT)" || { echo "error: give INPUT=, a .txt, .jsonl, .json, .csv, .tsv or .parquet file" >&2; exit 1; }
-	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
-
-features: $(READY)  ## vectors of tokens or of inputs, from any layer: MODEL=runs/my_bert INPUT=texts.txt [FORMAT=parquet, safetensors, google_jsonl]
-	@test -n "$(MODEL)" || { echo "error: give MODEL=, a checkpoint folder or a Hub name" >&2; exit 1; }
-	@test -n "$(INPUT)" || { echo "error: give INPUT=, a .txt, .jsonl, .json, .csv, .tsv or .parquet file" >&2; exit 1; }
-	$(PYTHON) recipes/extract_features.py $(MODEL_FLAG) --input_file $(INPUT) $(if $(FORMAT),--format $(FORMAT)) $(ARGS)
+## Look
 
 evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or MODEL=runs/mrpc TASK=mrpc ARGS="--data_dir DATA"
 	$(PYTHON) recipes/evaluate_checkpoint.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(if $(TASK),--task $(TASK),$(if $(findstring --task_file,$(ARGS)),,--store $(STORE))) $(ARGS)
 
-push: $(READY)  ## a finished run to the Hub, private: RUN=runs/quickstart REPO=me/my-bert [REVISION=branch] ARGS="--private false"
-	@test -n "$(RUN)" || { echo "error: give RUN=, the folder of a finished run or of a checkpoint" >&2; exit 1; }
-	@test -n "$(REPO)" || { echo "error: give REPO=, the repository on the Hub: me/my-bert" >&2; exit 1; }
-	$(PYTHON) recipes/push_to_hub.py --run $(RUN) --repo $(REPO) $(if $(REVISION),--revision $(REVISION)) $(ARGS)
-
-convert: $(READY)  ## a TensorFlow checkpoint of google-research/bert to a Hub folder, and back: ARGS="--tf_checkpoint FOLDER --output_dir my_bert"
-	$(PYTHON) recipes/convert_checkpoint.py $(ARGS)
-
-# Checked first, before anything is installed.
-has-model:
-	@test -n "$(MODEL)" || { echo "error: give MODEL=, a run's folder or any BERT checkpoint with its tokenizer" >&2; exit 1; }
-
-demo: has-model $(READY)  ## a page in the browser to try a checkpoint: MODEL=runs/quickstart [PORT=7860]
-	$(PYTHON) recipes/demo.py $(MODEL_FLAG) --port $(PORT) $(ARGS)
-
-card: $(READY)  ## the model card of a run: RUN=runs/quickstart ARGS="--license apache-2.0 --language en"
-	@test -n "$(RUN)" || { echo "error: give RUN=, the folder of a finished run" >&2; exit 1; }
-	$(PYTHON) recipes/write_model_card.py --run_dir $(RUN) $(ARGS)
-
-probe-bias: $(READY)  ## which pronoun a masked-LM expects of an occupation: MODEL=runs/quickstart
-	$(PYTHON) recipes/probe_bias.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(ARGS)
+predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
+	$(call need,MODEL,the folder of a fine-tuning run)
+	$(call need,INPUT,$(TABLE))
+	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
 
 report: $(READY)  ## write the report of a finished run or sweep anew: RUN=runs/quickstart
-	@test -n "$(RUN)" || { echo "error: give RUN=, the folder of a finished run" >&2; exit 1; }
+	$(call need,RUN,the folder of a finished run)
 	$(PYTHON) recipes/write_report.py --run $(RUN) $(ARGS)
 
 compare: $(READY)  ## runs beside each other, in runs/compared: RUNS="runs/a runs/b"
 	@test -n "$(word 2,$(RUNS))" || { echo "error: give RUNS=\"runs/a runs/b\", the folders of two finished runs or more" >&2; exit 1; }
 	$(PYTHON) recipes/compare_runs.py --runs $(RUNS) $(ARGS)
 
+# Checked first, before anything is installed.
+has-model:
+	$(call need,MODEL,a run's folder or any BERT checkpoint with its tokenizer)
+
+demo: has-model $(READY)  ## a page in the browser to try a checkpoint: MODEL=runs/quickstart [PORT=7860]
+	$(PYTHON) recipes/demo.py $(MODEL_FLAG) --port $(PORT) $(ARGS)
+
+features: $(READY)  ## vectors of tokens or of inputs, from any layer: MODEL=runs/my_bert INPUT=texts.txt [FORMAT=parquet, safetensors, google_jsonl]
+	$(call need,MODEL,a checkpoint folder or a Hub name)
+	$(call need,INPUT,$(TABLE))
+	$(PYTHON) recipes/extract_features.py $(MODEL_FLAG) --input_file $(INPUT) $(if $(FORMAT),--format $(FORMAT)) $(ARGS)
+
+probe-bias: $(READY)  ## which pronoun a masked-LM expects of an occupation: MODEL=runs/quickstart
+	$(PYTHON) recipes/probe_bias.py --model_name_or_path $(or $(MODEL),runs/quickstart) $(ARGS)
+
+## Share
+
+card: $(READY)  ## the model card of a run: RUN=runs/quickstart ARGS="--license apache-2.0 --language en"
+	$(call need,RUN,the folder of a finished run)
+	$(PYTHON) recipes/write_model_card.py --run_dir $(RUN) $(ARGS)
+
 export: $(READY)  ## a run as ONNX, compared with its checkpoint: RUN=runs/quickstart FORMAT=onnx or int8 [ARGS="--data_dir DATA"]
-	@test -n "$(RUN)" || { echo "error: give RUN=, the folder of a run or checkpoint" >&2; exit 1; }
+	$(call need,RUN,the folder of a run or checkpoint)
 	@case "$(or $(FORMAT),onnx)" in onnx|int8) ;; *) echo "error: FORMAT is '$(FORMAT)'; allowed: onnx, int8" >&2; exit 1;; esac
 	$(PYTHON) recipes/export.py --model_name_or_path $(RUN) --format $(or $(FORMAT),onnx) $(ARGS)
+
+push: $(READY)  ## a finished run to the Hub, private: RUN=runs/quickstart REPO=me/my-bert [REVISION=branch] ARGS="--private false"
+	$(call need,RUN,the folder of a finished run or of a checkpoint)
+	$(call need,REPO,the repository on the Hub: me/my-bert)
+	$(PYTHON) recipes/push_to_hub.py --run $(RUN) --repo $(REPO) $(if $(REVISION),--revision $(REVISION)) $(ARGS)
+
+## Measure
 
 compare-stock: $(READY)  ## the same fine-tuning runs on stock transformers: MODEL= [TASK=mrpc] ARGS="--data_dir DATA"
 	$(PYTHON) benchmarks/compare_with_stock.py --task $(or $(TASK),all) $(MODEL_FLAG) --output_dir runs/comparison $(ARGS)
 
-screenshots: $(READY)  ## pictures of reports, with Chromium, in runs/pictures: RUNS="runs/quickstart runs/sst2"
-	$(PYTHON) tools/screenshots.py $(or $(RUNS),runs/quickstart) $(ARGS)
+compare-launches: $(READY)  ## one run under several launches, and interrupted: STORE=my_store
+	$(PYTHON) benchmarks/compare_launches.py --store $(STORE) $(ARGS)
 
 benchmark: $(READY)  ## beside stock transformers; pretraining of tiny and mini in about 8 minutes, others by ARGS="--suite finetuning", steps, data, inference, time_to_quality, all
 	$(PYTHON) benchmarks/benchmark.py $(ARGS)
 
-compare-launches: $(READY)  ## one run under several launches, and interrupted: STORE=my_store
-	$(PYTHON) benchmarks/compare_launches.py --store $(STORE) $(ARGS)
+## Develop
 
 test: $(READY)  ## the tests, offline, a few minutes on 2 cores
 	$(PYTHON) -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -194,6 +210,9 @@ lint: $(READY)  ## style and types
 format: $(READY)  ## format the code
 	$(PYTHON) -m ruff format .
 	$(PYTHON) -m ruff check --fix .
+
+screenshots: $(READY)  ## pictures of reports, with Chromium, in runs/pictures: RUNS="runs/quickstart runs/sst2"
+	$(PYTHON) tools/screenshots.py $(or $(RUNS),runs/quickstart) $(ARGS)
 
 clean:  ## remove the quickstart's data and run, and caches; .venv stays
 	rm -rf data/quickstart runs/quickstart .pytest_cache .ruff_cache .mypy_cache build
