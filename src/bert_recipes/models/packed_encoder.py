@@ -1,6 +1,6 @@
 """The encoder of a stock `BertModel` on packed rows: which models and calls it serves, and how.
 
-Legend: B sequences, S positions, T rows (real tokens), H hidden size.
+Legend: B sequences, S positions, T rows (real tokens, and a few more: `PackedLayout.places`), H hidden size.
 """
 
 from __future__ import annotations

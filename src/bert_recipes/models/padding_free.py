@@ -42,7 +42,7 @@ class PackedLayout:
     places: torch.Tensor | None
     num_tokens: int  # real tokens, the first of the T rows
     first_rows: torch.Tensor  # int64 (B,), the row of each sequence's first token
-    groups: tuple[LengthGroup, ...]  # together all rows
+    groups: tuple[LengthGroup, ...]  # together all real tokens
 
     def pack(self, padded: torch.Tensor) -> torch.Tensor:
         """(B, S, ...) -> (T, ...)."""

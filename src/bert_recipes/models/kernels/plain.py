@@ -1,4 +1,4 @@
-"""What the C++ files in cpu/ compute, with torch operations: the fallback, and what the kernels are tested against.
+"""What the C++ files in cpu/ compute, with torch operations: what the kernels are tested against.
 
 Legend: T packed rows (real tokens), B sequences, S positions that the longest of them has, h heads, d their size, N columns.
 `offsets` int64 (B + 1): the rows of sequence b are offsets[b] .. offsets[b + 1] - 1; `keys` int64 (B): how many of them, from
