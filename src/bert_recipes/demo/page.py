@@ -409,7 +409,9 @@ def launch_page(model: DemoModel, host: str, port: int) -> tuple[Any, str]:
 def serve(model: DemoModel, host: str, port: int) -> None:
     """Serve the page until Ctrl-C or SIGTERM."""
     page, address = launch_page(model, host, port)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT too: a shell starts what it puts in the background with SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     logger.info("the page is at %s (Ctrl-C ends it)", address)
     with suppress(KeyboardInterrupt):
         threading.Event().wait()
