@@ -1,0 +1,96 @@
+"""What a run prints while it goes: one aligned line per logging step and per evaluation, instead of the library's dictionaries."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import ProgressCallback
+
+
+# Name in the log -> label, and how its value is written. What is not listed is in trainer_state.json and with the trackers.
+_TRAINING = {
+    "loss": ("loss", "{:.3f}"),
+    "mlm_loss": ("masked-LM", "{:.3f}"),
+    "nsp_loss": ("next-sentence", "{:.3f}"),
+    "grad_norm": ("gradient", "{:.2f}"),
+    "learning_rate": ("rate", "{:.1e}"),
+    "tokens_per_second": ("tokens/s", "{:,.0f}"),
+    "mfu": ("MFU", "{:.0%}"),
+}
+_FRACTIONS = ("accuracy", "f1", "exact", "precision", "recall")
+# Of an evaluation: how long it took, and what its neighbours say already.
+_LEFT_OUT = ("runtime", "per_second", "_pairs", "_tokens", "perplexity", "eval_loss", "baseline", "unigram", "majority")
+
+
+def time_left(hours: float) -> str:
+    """A duration as people say it.
+
+    Example:
+        >>> time_left(0.02), time_left(0.5), time_left(7.4)
+        ('1 min left', '30 min left', '7.4 h left')
+    """
+    return f"{hours:.1f} h left" if hours >= 1 else f"{max(1, round(hours * 60))} min left"
+
+
+def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
+    """A line of the training log."""
+    parts = [f"{label} {form.format(logs[name])}" for name, (label, form) in _TRAINING.items() if name in logs]
+    if logs.get("data_wait_share", 0.0) >= 0.05:
+        parts.append(f"waiting for data {logs['data_wait_share']:.0%}")
+    if "hours_left" in logs and step < max_steps:
+        parts.append(time_left(logs["hours_left"]))
+    return _at(step, max_steps) + "  ".join(parts)
+
+
+def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
+    """A line of an evaluation: each metric beside what is reached without a model, where that is known."""
+    parts = []
+    for name, value in logs.items():
+        if not name.startswith("eval_") or not isinstance(value, int | float) or any(part in name for part in _LEFT_OUT):
+            continue
+        label = name.removeprefix("eval_").replace("_", " ").replace("mlm", "masked-LM").replace("nsp", "next-sentence")
+        is_fraction = name.endswith(_FRACTIONS) and 0 <= value <= 1
+        parts.append(f"{label} {value:.1%}" if is_fraction else f"{label} {value:.3f}")
+    return _at(step, max_steps) + "held out: " + "  ".join(parts)
+
+
+def _at(step: int, max_steps: int) -> str:
+    last = f"{max_steps:,}"
+    return f"step {step:>{len(last)},}/{last}  "
+
+
+class Console(ProgressCallback):
+    """Stock's progress bar, or none (``--disable_tqdm``), and these lines."""
+
+    def __init__(self, *, has_bar: bool) -> None:
+        super().__init__()
+        self._has_bar = has_bar
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Open the bar."""
+        if self._has_bar:
+            super().on_train_begin(args, state, control, **kwargs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Move the bar."""
+        if self._has_bar:
+            super().on_step_end(args, state, control, **kwargs)
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Move the bar of an evaluation."""
+        if self._has_bar:
+            super().on_prediction_step(args, state, control, **kwargs)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Close the bar."""
+        if self.training_bar is not None:
+            super().on_train_end(args, state, control, **kwargs)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Print a line, in the main process."""
+        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+            return
+        line = (training_line if "loss" in logs else evaluation_line)(logs, state.global_step, state.max_steps)
+        if self.training_bar is not None:
+            self.training_bar.write(line)
+        else:
+            print(line, flush=True)  # noqa: T201
