@@ -18,7 +18,17 @@ _TRAINING = {
 }
 _FRACTIONS = ("accuracy", "f1", "exact", "precision", "recall")
 # Of an evaluation: how long it took, and what its neighbours say already.
-_LEFT_OUT = ("runtime", "per_second", "_pairs", "_tokens", "perplexity", "eval_loss", "baseline", "unigram", "majority")
+_LEFT_OUT = (
+    "runtime",
+    "per_second",
+    "_pairs",
+    "_tokens",
+    "perplexity",
+    "eval_loss",
+    "baseline",
+    "unigram",
+    "majority",
+)
 
 
 def time_left(hours: float) -> str:
@@ -45,9 +55,15 @@ def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
     """A line of an evaluation: each metric beside what is reached without a model, where that is known."""
     parts = []
     for name, value in logs.items():
-        if not name.startswith("eval_") or not isinstance(value, int | float) or any(part in name for part in _LEFT_OUT):
+        if (
+            not name.startswith("eval_")
+            or not isinstance(value, int | float)
+            or any(part in name for part in _LEFT_OUT)
+        ):
             continue
-        label = name.removeprefix("eval_").replace("_", " ").replace("mlm", "masked-LM").replace("nsp", "next-sentence")
+        label = (
+            name.removeprefix("eval_").replace("_", " ").replace("mlm", "masked-LM").replace("nsp", "next-sentence")
+        )
         is_fraction = name.endswith(_FRACTIONS) and 0 <= value <= 1
         parts.append(f"{label} {value:.1%}" if is_fraction else f"{label} {value:.3f}")
     return _at(step, max_steps) + "held out: " + "  ".join(parts)
