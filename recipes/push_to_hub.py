@@ -7,18 +7,17 @@ The token comes from `hf auth login` or from HF_TOKEN in the environment.
 """
 
 import logging
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bert_recipes.checkpointing import CARD_FILE
+from bert_recipes.checkpointing import CARD_FILE, STATE_FILE, read_run_id, read_step
 from bert_recipes.config import parse_arguments
-from bert_recipes.errors import PushError, run_cli
+from bert_recipes.errors import InputError, PushError, run_cli
 from bert_recipes.hub import (
-    MAIN,
     ModelFiles,
     PushTarget,
-    check_full_name,
     check_names,
     collect_files,
     open_target,
@@ -45,7 +44,11 @@ class PushArguments:
 
     def __post_init__(self) -> None:
         """See that the names can be ones."""
-        check_full_name(self.repo, "--repo")
+        if not re.fullmatch(r"[^/\s]+/[^/\s]+", self.repo):
+            raise InputError(
+                f"--repo '{self.repo}' is not NAMESPACE/NAME: give your name on the Hub, or that of your organisation, and the "
+                "repository's, for example me/my-bert"
+            )
         check_names(self.repo, self.revision)
 
 
@@ -68,17 +71,18 @@ def main() -> None:
     if args.dry_run:
         return
     warn_of_what_is_seen(model, args.private)
-    run_ids = frozenset() if model.run_id is None else frozenset({model.run_id})
+    run_id = read_run_id(model.folder)
+    run_ids = frozenset() if run_id is None else frozenset({run_id})
     wanted = PushTarget(args.repo, args.revision, args.private, args.overwrite, run_ids)
     target = open_target(wanted, later="try again later with the same command", hash_weights=model.hash_weights)
-    if CARD_FILE in model.files and args.revision in (None, MAIN):
+    if CARD_FILE in model.files and args.revision in (None, "main"):
         from bert_recipes.reports.card import name_repository  # takes seconds, and few folders have a card of ours
 
         name_repository(model.folder, target.repo_id)
         model = collect_files(model.folder, with_checkpoints=args.checkpoints)
-    message = args.message or ("Upload of a model" if model.step is None else f"Upload of step {model.step}")
+    what = f"step {read_step(model.folder)}" if STATE_FILE in model.files else "a model"
     try:
-        url = push(target, model, message, tags=args.tags or ())
+        url = push(target, model, args.message or f"Upload of {what}", tags=args.tags or ())
     except PushError as error:
         command = push_command(model.folder, target, args.tags or ())
         raise PushError(f"{error}; what is uploaded already is not sent again: {command}") from error

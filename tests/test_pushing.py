@@ -10,7 +10,7 @@ from transformers import TrainerControl, TrainerState
 from bert_recipes.checkpointing import IDENTITY_FILE, write_run_id
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
-from bert_recipes.hub import PushCheckpoints, _pushes, _target, check_push, link_files, push_run
+from bert_recipes.hub import PushCheckpoints, _target, check_push, link_files, push_run
 from bert_recipes.sweeps.sweep import check_flags
 from bert_recipes.training.arguments import PreTrainingArguments
 
@@ -28,21 +28,29 @@ def test_a_token_among_the_settings_is_refused_and_not_repeated(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("name", "values", "message"),
     [
-        ({"hub_strategy": "checkpoint"}, "would upload the optimiser's state, which is a pickle"),
-        ({"hub_model_id": "not a name"}, "cannot be a repository"),
-        ({"hub_model_id": "me/x", "hub_revision": "0" * 40}, "is a commit"),
+        ("run", {"hub_strategy": "checkpoint"}, "would upload the optimiser's state, which is a pickle"),
+        ("run", {"hub_model_id": "not a name"}, "cannot be a repository"),
+        ("run", {"hub_model_id": "me/x", "hub_revision": "0" * 40}, "is a commit"),
+        ("my run", {}, "'my run' cannot be a repository.*--hub_model_id, by default the name of output_dir"),
+        ("run", {}, "HF_HUB_OFFLINE is set, so .*; train without .*/run --repo NAMESPACE/run$"),
+        ("run", {"hub_model_id": "me/x"}, "; train without .*/run --repo me/x$"),
     ],
 )
-def test_settings_that_cannot_be_followed_are_refused(tmp_path: Path, values: dict, message: str):
+def test_settings_that_cannot_be_followed_are_refused(tmp_path: Path, name: str, values: dict, message: str):
     with pytest.raises(InputError, match=message):
-        check_push(settings(tmp_path, push_to_hub=True, **values))
+        check_push(settings(tmp_path / name, push_to_hub=True, **values))
 
 
-def test_settings_without_effect_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    check_push(settings(tmp_path, hub_model_id="me/x"))
+def test_without_push_to_hub_nobody_is_asked_and_what_has_no_effect_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    args = settings(tmp_path, hub_model_id="me/x")
+    check_push(args)
     assert "without effect without --push_to_hub true: hub_model_id" in caplog.text
+    assert not args.hub_is_checked
+    assert push_run(args, 3) is None
 
 
 def test_a_push_is_private_unless_one_says_otherwise_and_run_yaml_has_no_launch_settings(tmp_path: Path):
@@ -54,32 +62,6 @@ def test_a_push_is_private_unless_one_says_otherwise_and_run_yaml_has_no_launch_
     assert "hub_private_repo: true" in text
     assert "hub_overwrite" not in text
     assert "hub_token" not in text
-
-
-def test_without_push_to_hub_nobody_is_asked(tmp_path: Path):
-    args = settings(tmp_path)
-    check_push(args)
-    assert not args.hub_is_checked
-    assert push_run(args, 3) is None
-
-
-def test_offline_is_said_with_the_command_for_afterwards(tmp_path: Path):
-    args = settings(tmp_path / "run", push_to_hub=True, hub_model_id="me/x")
-    with pytest.raises(
-        InputError, match=rf"HF_HUB_OFFLINE is set, so .*; train without .*--run {tmp_path}/run --repo me/x"
-    ):
-        check_push(args)
-
-
-def test_the_command_for_afterwards_says_where_the_owner_is_to_stand(tmp_path: Path):
-    with pytest.raises(InputError, match=r"--repo NAMESPACE/run$"):
-        check_push(settings(tmp_path / "run", push_to_hub=True))
-
-
-def test_a_folder_whose_name_no_repository_can_bear_is_said(tmp_path: Path):
-    args = settings(tmp_path / "my run", push_to_hub=True)
-    with pytest.raises(InputError, match=r"output_dir .*my run gives the repository its name.*give --hub_model_id"):
-        check_push(args)
 
 
 def test_a_run_may_replace_what_it_pushed_itself(tmp_path: Path):
@@ -136,7 +118,7 @@ def test_what_everybody_will_see_is_said_once_before_the_first_checkpoint_goes(
     for step in (2, 4, 6):
         checkpoint = folder / f"checkpoint-{step}"
         shutil.copytree(tiny_checkpoint, checkpoint)
-        (checkpoint / "run.yaml").write_text("train_file: [/home/me/x.tfrecord]\n")
+        (checkpoint / "run.yaml").write_text(f"train_file: [/home/me/x.tfrecord]\nseed: {step}\n")
         state = TrainerState(global_step=step, is_world_process_zero=True)
         control.is_interrupted = step == 6  # a signal ends the run there: nobody waits for an upload
         callback.on_save(args, state, control)
@@ -146,8 +128,12 @@ def test_what_everybody_will_see_is_said_once_before_the_first_checkpoint_goes(
     assert [record.getMessage() for record in caplog.records if "machine" in record.getMessage()] == [said] * (
         not is_private
     )
-    _pushes.wait()
-    assert "run.yaml" in hub_server.repositories["me/run"].branches["main"].files
+    PushCheckpoints.last.join()
+    hub = hub_server.repositories["me/run"]
+    messages = [f"Training in progress, step {step}" for step in (4, 2)]
+    assert [commit.message for commit in hub.history()] == [*messages, "initial commit"]
+    assert "run.yaml" in hub.branches["main"].files
+    assert not list(folder.glob(".aside*"))
     close_session()
 
 

@@ -9,15 +9,15 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from transformers import BertConfig
 
 from bert_recipes.errors import InputError
@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_NAME, CONFIG_NAME, VOCABULARY_NAME = "bert_model.ckpt", "bert_config.json", "vocab.txt"
 WEIGHTS_FILE, HUB_CONFIG_FILE, REPORT_FILE = "model.safetensors", "config.json", "google_checkpoint.json"
 _SIZES: tuple[str, ...] = (
-    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
-    *("max_position_embeddings", "type_vocab_size"),
+    *("vocab_size", "hidden_size", "max_position_embeddings", "type_vocab_size", "intermediate_size"),
+    *("num_hidden_layers", "num_attention_heads"),
 )
 # Of the class in modeling.py, for a file that does not state them.
 _FRACTIONS = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02}
@@ -47,45 +47,10 @@ _LAYER_NORM_EPS = 1e-12
 # Released models whose names do not say it. google-research/bert tokenization.py, `validate_case_matches_checkpoint`.
 _LOWER_CASE = ("multilingual_L-12_H-768_A-12", "chinese_L-12_H-768_A-12")
 _READ = ("float32", "float16", "bfloat16")
-
-# Letters of shapes: V vocabulary, H hidden size, P positions, T segment types, F feed-forward size, L labels; 2 is 2.
-_EMBEDDINGS = [
-    ("bert/embeddings/word_embeddings", "bert.embeddings.word_embeddings.weight", "VH"),
-    ("bert/embeddings/position_embeddings", "bert.embeddings.position_embeddings.weight", "PH"),
-    ("bert/embeddings/token_type_embeddings", "bert.embeddings.token_type_embeddings.weight", "TH"),
-    ("bert/embeddings/LayerNorm/gamma", "bert.embeddings.LayerNorm.weight", "H"),
-    ("bert/embeddings/LayerNorm/beta", "bert.embeddings.LayerNorm.bias", "H"),
-]
-_DENSE_OF_LAYER = {
-    "attention/self/query": "HH",
-    "attention/self/key": "HH",
-    "attention/self/value": "HH",
-    "attention/output/dense": "HH",
-    "intermediate/dense": "HF",
-    "output/dense": "FH",
-}
-_NORMS_OF_LAYER = ("attention/output/LayerNorm", "output/LayerNorm")
-_PARTS = {
-    "pooler": [
-        ("bert/pooler/dense/kernel", "bert.pooler.dense.weight", "HH"),
-        ("bert/pooler/dense/bias", "bert.pooler.dense.bias", "H"),
-    ],
-    "masked_lm": [
-        ("cls/predictions/transform/dense/kernel", "cls.predictions.transform.dense.weight", "HH"),
-        ("cls/predictions/transform/dense/bias", "cls.predictions.transform.dense.bias", "H"),
-        ("cls/predictions/transform/LayerNorm/gamma", "cls.predictions.transform.LayerNorm.weight", "H"),
-        ("cls/predictions/transform/LayerNorm/beta", "cls.predictions.transform.LayerNorm.bias", "H"),
-        ("cls/predictions/output_bias", "cls.predictions.bias", "V"),
-    ],
-    "next_sentence": [
-        ("cls/seq_relationship/output_weights", "cls.seq_relationship.weight", "2H"),
-        ("cls/seq_relationship/output_bias", "cls.seq_relationship.bias", "2"),
-    ],
-    "classifier": [("output_weights", "classifier.weight", "LH"), ("output_bias", "classifier.bias", "L")],
-    "squad": [
-        ("cls/squad/output_weights", "qa_outputs.weight", "2H"),
-        ("cls/squad/output_bias", "qa_outputs.bias", "2"),
-    ],
+# Last part of a variable's name -> that of the tensor. The embeddings' tables have none of their own.
+_LAST_PARTS = {
+    **dict.fromkeys(("kernel", "gamma", "output_weights"), "weight"),
+    **dict.fromkeys(("bias", "beta", "output_bias"), "bias"),
 }
 # Heads -> the class of transformers that has them, and whether it needs the pooler. The original always has one; a class that has
 # none leaves its weights in the file alone, and `AutoModel` takes them up.
@@ -97,14 +62,12 @@ _ARCHITECTURES: Mapping[frozenset[str], tuple[str, bool]] = {
     frozenset({"classifier"}): ("BertForSequenceClassification", True),
     frozenset({"squad"}): ("BertForQuestionAnswering", False),
 }
-# What training adds: the two moments of each variable, and the number of steps.
-_OPTIMIZER = re.compile(r"(^|/)(adam_m|adam_v|AdamWeightDecayOptimizer(_1)?)$")
-_STEPS = "global_step"
+# What training adds: the number of steps, and the two moments of each variable.
+_OPTIMIZER = re.compile(r"global_step|(.*/)?(adam_m|adam_v|AdamWeightDecayOptimizer(_1)?)")
 _LAYER = re.compile(r"layer[_.](\d{1,4})[/.]")
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(NamedTuple):
     """One weight in both worlds: its names, its shape in the original, and its part: "encoder", "pooler", or one of the heads."""
 
     variable: str
@@ -125,44 +88,51 @@ class Weight:
 
 def list_weights(sizes: Mapping[str, int], num_labels: int = 0) -> list[Weight]:
     """List every weight that a BERT of these sizes (as in bert_config.json) may have; `num_labels` are a classifier's rows."""
-    letters = {
-        "V": sizes["vocab_size"],
-        "H": sizes["hidden_size"],
-        "P": sizes["max_position_embeddings"],
-        "T": sizes["type_vocab_size"],
-        "F": sizes["intermediate_size"],
-        "L": num_labels,
-        "2": 2,
-    }
-    rows = [(*row, "encoder") for row in _EMBEDDINGS]
-    for layer in range(sizes["num_hidden_layers"]):
-        variable, tensor = f"bert/encoder/layer_{layer}", f"bert.encoder.layer.{layer}"
-        for name, shape in _DENSE_OF_LAYER.items():
-            dotted = f"{tensor}.{name.replace('/', '.')}"
-            rows.append((f"{variable}/{name}/kernel", f"{dotted}.weight", shape, "encoder"))
-            rows.append((f"{variable}/{name}/bias", f"{dotted}.bias", shape[1], "encoder"))
-        for name in _NORMS_OF_LAYER:
-            dotted = f"{tensor}.{name.replace('/', '.')}"
-            rows.append((f"{variable}/{name}/gamma", f"{dotted}.weight", "H", "encoder"))
-            rows.append((f"{variable}/{name}/beta", f"{dotted}.bias", "H", "encoder"))
-    rows += [(*row, part) for part, part_rows in _PARTS.items() for row in part_rows]
-    return [
-        Weight(variable, tensor, tuple(letters[letter] for letter in shape), part)
-        for variable, tensor, shape, part in rows
-    ]
+    vocabulary, hidden, positions, types, inner = (sizes[name] for name in _SIZES[:5])
+    found = []
+
+    def add(part: str, variable: str, *shape: int) -> None:
+        # The squad head and the classifier, whose variables stand alone, have names of their own.
+        name = variable.replace("cls/squad/", "qa_outputs/") if "/" in variable else f"classifier/{variable}"
+        scope, _, last = re.sub(r"layer_(\d+)", r"layer/\1", name).rpartition("/")
+        tensor = f"{scope.replace('/', '.')}.{_LAST_PARTS.get(last, f'{last}.weight')}"
+        found.append(Weight(variable, tensor, shape, part))
+
+    def add_dense(part: str, scope: str, inputs: int, outputs: int) -> None:
+        add(part, f"{scope}/kernel", inputs, outputs)
+        add(part, f"{scope}/bias", outputs)
+
+    def add_norm(part: str, scope: str) -> None:
+        add(part, f"{scope}/LayerNorm/gamma", hidden)
+        add(part, f"{scope}/LayerNorm/beta", hidden)
+
+    for name, rows in (("word", vocabulary), ("position", positions), ("token_type", types)):
+        add("encoder", f"bert/embeddings/{name}_embeddings", rows, hidden)
+    add_norm("encoder", "bert/embeddings")
+    for scope in (f"bert/encoder/layer_{number}" for number in range(sizes["num_hidden_layers"])):
+        for name in ("self/query", "self/key", "self/value", "output/dense"):
+            add_dense("encoder", f"{scope}/attention/{name}", hidden, hidden)
+        add_norm("encoder", f"{scope}/attention/output")
+        add_dense("encoder", f"{scope}/intermediate/dense", hidden, inner)
+        add_dense("encoder", f"{scope}/output/dense", inner, hidden)
+        add_norm("encoder", f"{scope}/output")
+    add_dense("pooler", "bert/pooler/dense", hidden, hidden)
+    add_dense("masked_lm", "cls/predictions/transform/dense", hidden, hidden)
+    add_norm("masked_lm", "cls/predictions/transform")
+    add("masked_lm", "cls/predictions/output_bias", vocabulary)
+    heads = (("next_sentence", "cls/seq_relationship/", 2), ("classifier", "", num_labels), ("squad", "cls/squad/", 2))
+    for part, scope, rows in heads:
+        add(part, f"{scope}output_weights", rows, hidden)
+        add(part, f"{scope}output_bias", rows)
+    return found
 
 
 def select_weights(
     shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], where: str, config_file: Path, *, by_tensor: bool
-) -> list[Weight]:
+) -> tuple[list[Weight], str]:
     """Pick the weights that a checkpoint has, and see that they make up one model of its configuration: none missing, none unknown.
 
-    Args:
-        shapes: name -> shape of its variables, or of its tensors.
-        sizes: by its configuration.
-        where: the checkpoint, for messages.
-        config_file: its configuration, for messages.
-        by_tensor: they are tensors.
+    Returns the class of transformers that has them as well. `shapes` are those of its variables, or of its tensors where by_tensor says so; `where` and `config_file` are for messages.
     """
     if not any(re.match("bert[/.]", name) for name in shapes):
         what = f"its first is {shown(min(shapes))}" if shapes else "it is empty"
@@ -174,19 +144,22 @@ def select_weights(
             "together"
         )
     rows = shapes.get("classifier.weight" if by_tensor else "output_weights", (0,))
-    weights = list_weights(sizes, rows[0])
-    known = {weight.tensor if by_tensor else weight.variable: weight for weight in weights}
-    unknown = sorted(name for name in shapes if name not in known)
-    if unknown:
+    known = {weight.tensor if by_tensor else weight.variable: weight for weight in list_weights(sizes, rows[0])}
+    if unknown := sorted(shapes.keys() - known.keys()):
         raise InputError(
             f"{where}: {_some(unknown)} not of the original's model; leave such out with --skip_variables {shown(unknown[0])}"
         )
     parts = {known[name].part for name in shapes} | {"encoder"}
-    if architecture_of(parts, where)[1]:
-        parts.add("pooler")
+    heads = frozenset(parts) - {"encoder", "pooler"}
+    if heads not in _ARCHITECTURES:
+        raise InputError(
+            f"{where}: heads for {', '.join(sorted(heads))}, and no model has all of them; leave some out with "
+            "--skip_variables: cls/predictions, cls/seq_relationship, cls/squad, or output_weights output_bias"
+        )
+    architecture, needs_pooler = _ARCHITECTURES[heads]
+    parts |= {"pooler"} if needs_pooler else set()
     chosen = {name: weight for name, weight in known.items() if weight.part in parts}
-    missing = [name for name in chosen if name not in shapes]
-    if missing:
+    if missing := [name for name in chosen if name not in shapes]:
         raise InputError(f"{where}: {_some(missing)} missing; the checkpoint is not complete")
     for name, weight in chosen.items():
         wanted = weight.tensor_shape if by_tensor else weight.shape
@@ -194,34 +167,23 @@ def select_weights(
             raise InputError(
                 f"{where}: {name} is {list(shapes[name])}, by {config_file} it is {list(wanted)}; they do not belong together"
             )
-    return list(chosen.values())
-
-
-def architecture_of(parts: Iterable[str], where: str) -> tuple[str, bool]:
-    """The class of transformers that has these heads, and whether it needs the pooler."""
-    heads = frozenset(parts) - {"encoder", "pooler"}
-    if heads not in _ARCHITECTURES:
-        raise InputError(
-            f"{where}: heads for {', '.join(sorted(heads))}, and no model has all of them; leave some out with "
-            "--skip_variables: cls/predictions, cls/seq_relationship, cls/squad, or output_weights output_bias"
-        )
-    return _ARCHITECTURES[heads]
+    return list(chosen.values()), architecture
 
 
 def is_of_optimizer(variable: str) -> bool:
     """Whether a variable is not the model's but its training's."""
-    return variable == _STEPS or _OPTIMIZER.search(variable) is not None
+    return _OPTIMIZER.fullmatch(variable) is not None
 
 
-def is_chosen(name: str, skipped: Collection[str]) -> bool:
-    """Whether a name is, or lies below, one that the user leaves out."""
-    return any(name == start or name.startswith((f"{start}/", f"{start}.")) for start in skipped)
-
-
-def _check_skipped(skipped: Collection[str], names: Collection[str], where: str) -> None:
-    for name in skipped:
-        if not any(is_chosen(each, [name]) for each in names):
-            raise InputError(f"skip_variables: {where} has nothing that is called {shown(name)}")
+def select_skipped(names: Collection[str], skipped: Collection[str], where: str) -> set[str]:
+    """The names that are, or lie below, those that the user leaves out."""
+    found = set()
+    for start in skipped:
+        below = {name for name in names if name == start or name.startswith((f"{start}/", f"{start}."))}
+        if not below:
+            raise InputError(f"skip_variables: {where} has nothing that is called {shown(start)}")
+        found |= below
+    return found
 
 
 def _some(names: list[str]) -> str:
@@ -232,7 +194,6 @@ def _some(names: list[str]) -> str:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """Read a JSON mapping that has the sizes of a model."""
     try:
         values = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -253,58 +214,55 @@ def _check_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path}: hidden_size {values['hidden_size']} is no multiple of num_attention_heads {values['num_attention_heads']}"
         )
-    checked: dict[str, Any] = {name: values[name] for name in _SIZES}
-    for name, default in _FRACTIONS.items():
-        value = values.get(name, default)
+    fractions = {name: values.get(name, default) for name, default in _FRACTIONS.items()}
+    for name, value in fractions.items():
         if not isinstance(value, int | float) or not 0 <= value < 1:
             raise InputError(f"{path}: {name} is {value!r:.100}; allowed: 0 or more and below 1")
-        checked[name] = float(value)
-    return checked | {name: values[name] for name in _UNUSED if isinstance(values.get(name), str | int)}
+    others = {name: values[name] for name in _UNUSED if isinstance(values.get(name), str | int)}
+    return {name: values[name] for name in _SIZES} | {key: float(each) for key, each in fractions.items()} | others
 
 
 def read_bert_config(path: Path) -> dict[str, Any]:
     """Read bert_config.json: sizes, fractions and activation under the original's names."""
     values = _read_config(path)
-    checked = _check_config(values, path)
-    activation = checked["hidden_act"] = values.get("hidden_act", "gelu")
-    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise InputError(f"{path}: hidden_act is {activation!r:.100}; the original has {', '.join(_ACTIVATIONS)}")
-    ignored = sorted(values.keys() - checked.keys())
-    if ignored:
+    checked = _check_config(values, path) | {"hidden_act": values.get("hidden_act", "gelu")}
+    if checked["hidden_act"] not in list(_ACTIVATIONS):
+        raise InputError(
+            f"{path}: hidden_act is {checked['hidden_act']!r:.100}; the original has {', '.join(_ACTIVATIONS)}"
+        )
+    if ignored := sorted(values.keys() - checked.keys()):
         logger.warning("%s: left out, as the original does not know it: %s", path, ", ".join(map(ascii, ignored[:10])))
     return checked
 
 
 def to_bert_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Make the original's configuration from the values of config.json, whose path is for messages."""
-    for name, wanted, why in (
-        ("model_type", "bert", "the original's code has bert only"),
-        ("position_embedding_type", "absolute", "it is not the original's"),
-        ("is_decoder", False, "the original's model sees both sides"),
+    activation = values.get("hidden_act", "gelu")
+    original = {"gelu": "gelu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh"}
+    for name, allowed, why in (
+        ("model_type", ["bert"], "the original's code has bert only"),
+        ("position_embedding_type", ["absolute"], "it is not the original's"),
+        ("is_decoder", [False], "the original's model sees both sides"),
+        ("hidden_act", list(original), f"the original has {', '.join(_ACTIVATIONS)}"),
     ):
-        if values.get(name, wanted) != wanted:  # the oldest checkpoints do not name their kind
+        if values.get(name, allowed[0]) not in allowed:  # the oldest checkpoints do not name their kind
             raise InputError(f"{path}: {name} is {values[name]!r:.100}; {why}")
-    made, activation = _check_config(values, path), values.get("hidden_act", "gelu")
     if activation == "gelu":
         logger.warning(
             "%s: hidden_act is gelu, the exact form; the gelu of the original's code is its tanh form, so that its outputs "
             "differ a little",
             path,
         )
-    original = {"gelu": "gelu", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu", "tanh": "tanh"}
-    if activation not in original:
-        raise InputError(f"{path}: hidden_act is {activation!r:.100}; the original has {', '.join(_ACTIVATIONS)}")
     epsilon = values.get("layer_norm_eps", _LAYER_NORM_EPS)
     if epsilon != _LAYER_NORM_EPS:
         logger.warning("%s: layer_norm_eps is %.100r; the original's code computes with 1e-12", path, epsilon)
-    return dict(sorted((made | {"hidden_act": original[activation]}).items()))
+    return dict(sorted((_check_config(values, path) | {"hidden_act": original[activation]}).items()))
 
 
 # From the original to the Hub's form
 
 
-@dataclass(frozen=True)
-class OriginalFiles:
+class OriginalFiles(NamedTuple):
     """An original checkpoint: the prefix of its files, bert_config.json and vocab.txt."""
 
     prefix: Path
@@ -313,24 +271,17 @@ class OriginalFiles:
 
 
 def find_files(tf_checkpoint: str, config_file: str | None, vocab_file: str | None) -> OriginalFiles:
-    """Find what a checkpoint is made of.
-
-    Args:
-        tf_checkpoint: a folder, the path that the original's scripts take (``.../bert_model.ckpt``), or one of its files.
-        config_file: its configuration, if not beside it as bert_config.json.
-        vocab_file: its vocabulary, if not beside it as vocab.txt.
-    """
+    """Find what a checkpoint is made of: in a folder, by the path that the original's scripts take, or by one of its files."""
     prefix = _find_prefix(Path(tf_checkpoint))
     files = []
     for given, name, flag in (
         (config_file, CONFIG_NAME, "bert_config_file"),
         (vocab_file, VOCABULARY_NAME, "vocab_file"),
     ):
-        path = prefix.parent / name if given is None else Path(given)
-        if not path.is_file():
+        files.append(prefix.parent / name if given is None else Path(given))
+        if not files[-1].is_file():
             advice = f"; say where it is with --{flag}" if given is None else ""
-            raise InputError(f"{flag}: no file {path}{advice}")
-        files.append(path)
+            raise InputError(f"{flag}: no file {files[-1]}{advice}")
     return OriginalFiles(prefix, *files)
 
 
@@ -365,8 +316,10 @@ def settle_case(prefix: Path, do_lower_case: bool | None) -> bool | None:
     name = prefix.resolve().parent.name
     words = name.lower().split("_")
     is_lower, is_upper = name in _LOWER_CASE or "uncased" in words, "cased" in words
-    if not (is_lower or is_upper) or do_lower_case in (None, is_lower):
-        return is_lower if do_lower_case is None and (is_lower or is_upper) else do_lower_case
+    if not (is_lower or is_upper):
+        return do_lower_case
+    if do_lower_case in (None, is_lower):
+        return is_lower
     raise InputError(
         f"do_lower_case is {str(do_lower_case).lower()}, but {name} is {'an uncased' if is_lower else 'a cased'} model by its name: "
         f"give --do_lower_case {str(is_lower).lower()}, or rename the folder if it is misnamed"
@@ -375,12 +328,7 @@ def settle_case(prefix: Path, do_lower_case: bool | None) -> bool | None:
 
 @dataclass(frozen=True)
 class Converted:
-    """What became of a checkpoint's variables.
-
-    Attributes:
-        num_of_optimizer: Left out: moments of the optimiser and the number of steps.
-        skipped: Left out as the user wished.
-    """
+    """What became of a checkpoint's variables; `skipped` are left out as the user wished."""
 
     architecture: str
     num_variables: int
@@ -399,30 +347,27 @@ def convert_to_hub(
     labels: list[str] | None = None,
     skipped: Collection[str] = (),
 ) -> Converted:
-    """Convert a checkpoint of google-research/bert.
+    """Convert a checkpoint of google-research/bert to float32 weights under stock's names; every variable is accounted for.
 
-    Weights are written as float32 under stock's names, one at a time. Nothing is written unless every variable of the checkpoint
-    is accounted for.
-
-    Args:
-        files: from `find_files`.
-        output_dir: passed `check_new_folder`.
-        do_lower_case: of the tokenizer; None: as the folder's name says, or else the vocabulary.
-        exact_gelu: take the configuration's "gelu" for the exact form, as transformers' former converter did, instead of the
-            tanh form, which the original's code computes.
-        labels: names of a classifier's labels, in the order of its rows.
-        skipped: variables, or the names above them, that are left out.
-
-    Example:
-        >>> files = find_files("uncased_L-12_H-768_A-12", None, None)  # doctest: +SKIP
-        >>> convert_to_hub(files, Path("my_bert")).architecture  # doctest: +SKIP
-        'BertForPreTraining'
+    `exact_gelu` takes the configuration's "gelu" for the exact form, as transformers' former converter did, instead of the tanh form,
+    which the original's code computes. `labels` name a classifier's rows; `skipped` are variables, or the names above them.
     """
-    do_lower_case = settle_case(files.prefix, do_lower_case)
+    do_lower_case, where = settle_case(files.prefix, do_lower_case), str(files.prefix)
     values = read_bert_config(files.config_file)
     reader = BundleReader(files.prefix)
-    weights, left_out = _choose(reader, values, files, skipped)
-    architecture, _ = architecture_of({weight.part for weight in weights}, str(files.prefix))
+    if any("/.ATTRIBUTES/" in name or name == "_CHECKPOINTABLE_OBJECT_GRAPH" for name in reader.variables):
+        raise InputError(
+            f"{where}: a checkpoint of TensorFlow 2's objects (Keras, tf-models); google-research/bert's names its variables "
+            "bert/..., and only those are converted"
+        )
+    of_optimizer = {name for name in reader.variables if is_of_optimizer(name)}
+    left_out = of_optimizer | select_skipped(reader.variables, skipped, where)
+    found = {name: variable for name, variable in reader.variables.items() if name not in left_out}
+    shapes = {name: variable.shape for name, variable in found.items()}
+    weights, architecture = select_weights(shapes, values, where, files.config_file, by_tensor=False)
+    for name, variable in found.items():
+        if variable.dtype not in _READ:
+            raise InputError(f"{where}: {name} is {variable.dtype}; converted are {', '.join(_READ)}")
     tokenizer = load_tokenizer(files.vocab_file, do_lower_case)
     check_vocabulary(str(files.config_file), values["vocab_size"], tokenizer)
     activation = values["hidden_act"] if exact_gelu else _ACTIVATIONS[values["hidden_act"]]
@@ -433,53 +378,31 @@ def convert_to_hub(
         architectures=[architecture],
         **_label_settings(labels, weights),
     )
-    # The bare encoder's names have no prefix.
-    tensors = {weight.tensor.removeprefix("bert." * (architecture == "BertModel")): weight for weight in weights}
     converted = Converted(
         architecture=architecture,
         num_variables=len(weights),
         num_parameters=sum(math.prod(weight.shape) for weight in weights),
-        num_of_optimizer=sum(map(is_of_optimizer, left_out)),
-        skipped=[name for name in left_out if not is_of_optimizer(name)],
+        num_of_optimizer=len(of_optimizer),
+        skipped=sorted(left_out - of_optimizer),
         do_lower_case=tokenizer.do_lower_case,
     )
-
-    def read(name: str) -> np.ndarray:
-        values = reader.read(tensors[name].variable).astype(np.float32, copy=False)
-        return np.ascontiguousarray(values.T) if tensors[name].is_kernel else values
-
+    tensors = {}
+    for weight in weights:
+        array = reader.read(weight.variable).astype(np.float32, copy=False)
+        # The bare encoder's names have no prefix.
+        name = weight.tensor.removeprefix("bert." * (architecture == "BertModel"))
+        tensors[name] = np.ascontiguousarray(array.T) if weight.is_kernel else array
     with atomic_dir(output_dir) as folder:
-        write_weights(folder / WEIGHTS_FILE, {name: weight.tensor_shape for name, weight in tensors.items()}, read)
+        save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
         config.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         write_json(folder / REPORT_FILE, {"checkpoint": files.prefix.name, **vars(converted)})
     return converted
 
 
-def _choose(
-    reader: BundleReader, values: Mapping[str, Any], files: OriginalFiles, skipped: Collection[str]
-) -> tuple[list[Weight], list[str]]:
-    """The weights of the checkpoint, held against the configuration, and the names of what is left out."""
-    where = str(files.prefix)
-    if any("/.ATTRIBUTES/" in name or name == "_CHECKPOINTABLE_OBJECT_GRAPH" for name in reader.variables):
-        raise InputError(
-            f"{where}: a checkpoint of TensorFlow 2's objects (Keras, tf-models); google-research/bert's names its variables "
-            "bert/..., and only those are converted"
-        )
-    _check_skipped(skipped, reader.variables, where)
-    left_out = [name for name in reader.variables if is_of_optimizer(name) or is_chosen(name, skipped)]
-    found = {name: variable for name, variable in reader.variables.items() if name not in set(left_out)}
-    shapes = {name: variable.shape for name, variable in found.items()}
-    weights = select_weights(shapes, values, where, files.config_file, by_tensor=False)
-    for name, variable in found.items():
-        if variable.dtype not in _READ:
-            raise InputError(f"{where}: {name} is {variable.dtype}; converted are {', '.join(_READ)}")
-    return weights, left_out
-
-
 def _label_settings(labels: list[str] | None, weights: list[Weight]) -> dict[str, Any]:
     """id2label and label2id of a classifier; nothing without one."""
-    rows = next((weight.shape[0] for weight in weights if weight.variable == "output_weights"), None)
+    rows = next((weight.shape[0] for weight in weights if weight.part == "classifier"), None)
     if rows is None:
         if labels is not None:
             raise InputError("labels: the checkpoint has no classifier (no output_weights)")
@@ -490,30 +413,6 @@ def _label_settings(labels: list[str] | None, weights: list[Weight]) -> dict[str
     return {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
 
 
-def write_weights(path: Path, shapes: Mapping[str, tuple[int, ...]], read: Callable[[str], np.ndarray]) -> None:
-    """Write a safetensors file of float32 tensors, one at a time: BERT large takes no more memory than its largest matrix.
-
-    Args:
-        path: the file.
-        shapes: name -> shape.
-        read: name -> contiguous float32 of that shape; called once a name, in the order of the file.
-    """
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    start = 0
-    for name in sorted(shapes):
-        end = start + 4 * math.prod(shapes[name])
-        header[name] = {"dtype": "F32", "shape": list(shapes[name]), "data_offsets": [start, end]}
-        start = end
-    text = json.dumps(header, separators=(",", ":")).encode("utf-8")
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in sorted(shapes):
-            values = read(name)
-            assert (values.shape, values.dtype) == (shapes[name], np.float32), name
-            file.write(values.astype("<f4", copy=False).data)
-
-
 # From the Hub's form to the original
 
 # Second names of shared weights, and numbers 0, 1, 2, ... that old versions kept with the weights.
@@ -522,12 +421,9 @@ _SHARED = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 _POSITIONS = "bert.embeddings.position_ids"
-# First parts of the names of a bare encoder's weights.
-_ENCODER_PARTS = ("embeddings", "encoder", "pooler")
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """What was written; `labels` are a classifier's, in the order of its rows: the original keeps none."""
 
     prefix: Path
@@ -539,17 +435,7 @@ class Written:
 
 
 def convert_to_tensorflow(folder: Path, output_dir: Path, *, skipped: Collection[str] = ()) -> Written:
-    """Write bert_model.ckpt, bert_config.json and vocab.txt.
-
-    Args:
-        folder: in Hub form, with its tokenizer: a run of this project, or a download.
-        output_dir: passed `check_new_folder`.
-        skipped: tensors, or the names above them, that are left out.
-
-    Example:
-        >>> convert_to_tensorflow(Path("runs/my_bert"), Path("my_bert_tf")).prefix  # doctest: +SKIP
-        PosixPath('my_bert_tf/bert_model.ckpt')
-    """
+    """Write bert_model.ckpt, bert_config.json and vocab.txt of a folder in Hub form with its tokenizer, but for skipped tensors."""
     config_file = folder / HUB_CONFIG_FILE
     if not config_file.is_file():
         raise InputError(
@@ -569,27 +455,37 @@ def convert_to_tensorflow(folder: Path, output_dir: Path, *, skipped: Collection
         raise InputError(
             f"{folder}: {pieces:,} pieces in the vocabulary, but vocab_size is {config['vocab_size']:,}; they do not belong together"
         )
-    with _opened(folder) as files:
-        names = {_full_name(name, files): name for name in files}
+    files = _open_weights(folder)
+    names = {_full_name(name, files): name for name in files}
 
-        def read(name: str) -> np.ndarray:
-            tensor = files[names[name]].get_tensor(names[name])
-            if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-                raise InputError(f"{folder}: {name} is {tensor.dtype}; weights of these types are converted: {_READ}")
-            return np.asarray(tensor.float().numpy())
+    def read(name: str) -> np.ndarray:
+        tensor = files[names[name]].get_tensor(names[name])
+        if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            raise InputError(f"{folder}: {name} is {tensor.dtype}; weights of these types are converted: {_READ}")
+        return np.asarray(tensor.float().numpy())
 
-        left_out = _left_out(names, read, skipped, folder)
-        kept = [name for name in names if name not in left_out]
-        shapes = {name: tuple(files[names[name]].get_slice(names[name]).get_shape()) for name in kept}
-        weights = select_weights(shapes, config, str(folder), config_file, by_tensor=True)
-        labels = _check_head(hub_config, weights, folder)
-        with atomic_dir(output_dir) as staged:
-            with BundleWriter(staged / CHECKPOINT_NAME) as writer:
-                for weight in sorted(weights, key=lambda weight: weight.variable):
-                    values = read(weight.tensor)
-                    writer.add(weight.variable, np.ascontiguousarray(values.T) if weight.is_kernel else values)
-            (staged / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-            tokenizer.save_vocabulary(str(staged))
+    left_out = select_skipped(names, skipped, str(folder)) | ({_POSITIONS} & names.keys())
+    for second, first in _SHARED.items():
+        if second in left_out or second not in names:
+            continue
+        if first not in names:
+            # Files of some versions have a shared weight under its second name only.
+            names[first] = names.pop(second)
+        elif np.array_equal(read(first), read(second)):
+            left_out.add(second)
+        else:
+            raise InputError(f"{folder}: {second} is not {first}; the original has one weight for both")
+    kept = names.keys() - left_out
+    shapes = {name: tuple(files[names[name]].get_slice(names[name]).get_shape()) for name in kept}
+    weights, _ = select_weights(shapes, config, str(folder), config_file, by_tensor=True)
+    labels = _check_head(hub_config, weights, folder)
+    with atomic_dir(output_dir) as staged:
+        with BundleWriter(staged / CHECKPOINT_NAME) as writer:
+            for weight in sorted(weights):
+                values = read(weight.tensor)
+                writer.add(weight.variable, np.ascontiguousarray(values.T) if weight.is_kernel else values)
+        (staged / CONFIG_NAME).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        tokenizer.save_vocabulary(str(staged))
     return Written(
         prefix=output_dir / CHECKPOINT_NAME,
         num_variables=len(weights),
@@ -600,8 +496,7 @@ def convert_to_tensorflow(folder: Path, output_dir: Path, *, skipped: Collection
     )
 
 
-@contextmanager
-def _opened(folder: Path) -> Iterator[dict[str, Any]]:
+def _open_weights(folder: Path) -> dict[str, Any]:
     """Name of each tensor of a folder -> the open safetensors file that has it; nothing else is opened."""
     index_file, paths = folder / f"{WEIGHTS_FILE}.index.json", [folder / WEIGHTS_FILE]
     if not paths[0].is_file():
@@ -609,45 +504,24 @@ def _opened(folder: Path) -> Iterator[dict[str, Any]]:
             raise InputError(f"{folder}: no {WEIGHTS_FILE}; no other weights are opened")
         names = {str(name) for name in (_read_config(index_file).get("weight_map") or {}).values()}
         paths = [folder / name for name in sorted(names)]
-        for path in paths:
-            if path.parent != folder or path.suffix != ".safetensors" or not path.is_file():
-                raise InputError(f"{index_file}: {path.name!r:.100} is no safetensors file beside it")
-    with ExitStack() as stack:
-        files: dict[str, Any] = {}
-        for path in paths:
-            try:
-                file = stack.enter_context(safe_open(path, framework="pt"))
-            except SafetensorError as error:
-                raise InputError(f"{path}: no safetensors file, or damaged ({error}); copy it again") from error
-            files |= dict.fromkeys(file.keys(), file)
-        yield files
+    files: dict[str, Any] = {}
+    for path in paths:
+        if path.parent != folder or path.suffix != ".safetensors" or not path.is_file():
+            raise InputError(f"{index_file}: {path.name!r:.100} is no safetensors file beside it")
+        try:
+            file: Any = safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise InputError(f"{path}: no safetensors file, or damaged ({error}); copy it again") from error
+        files |= dict.fromkeys(file.keys(), file)
+    return files
 
 
 def _full_name(name: str, names: Collection[str]) -> str:
     """The name that a weight has in `BertForPreTraining`, whatever class and age its file is of."""
-    if name.split(".")[0] in _ENCODER_PARTS and f"bert.{name}" not in names:
+    if name.split(".")[0] in ("embeddings", "encoder", "pooler") and f"bert.{name}" not in names:
         name = f"bert.{name}"
     # Of the first converted checkpoints, which are on the Hub as they were; transformers renames them when it loads.
     return re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-
-
-def _left_out(
-    names: dict[str, str], read: Callable[[str], np.ndarray], skipped: Collection[str], folder: Path
-) -> set[str]:
-    """The tensors that do not become variables: second names of shared weights, and what the user leaves out."""
-    _check_skipped(skipped, names, str(folder))
-    left_out = {name for name in names if is_chosen(name, skipped)} | ({_POSITIONS} & names.keys())
-    for second, first in _SHARED.items():
-        if second in left_out or second not in names:
-            continue
-        if first not in names:
-            # Files of some versions have a shared weight under its second name only.
-            names[first] = names.pop(second)
-            continue
-        if not np.array_equal(read(first), read(second)):
-            raise InputError(f"{folder}: {second} is not {first}; the original has one weight for both")
-        left_out.add(second)
-    return left_out
 
 
 def _check_head(hub_config: Mapping[str, Any], weights: list[Weight], folder: Path) -> list[str]:

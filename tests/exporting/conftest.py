@@ -4,17 +4,19 @@ import functools
 import shutil
 
 import pytest
+import torch
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.exporting import export as way
+from bert_recipes.exporting.arguments import ExportArguments, check_request
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 @pytest.fixture(scope="session")
 def pretrained_run(small_store, tmp_path_factory):
     """A tiny checkpoint with both pre-training heads over the store's vocabulary, and the run.yaml that names the store."""
-    import torch
-
-    from bert_recipes.models.bert import BertForPreTraining
-    from bert_recipes.models.sizes import pretraining_config
-    from bert_recipes.tokenization.loading import load_tokenizer
-
     folder = tmp_path_factory.mktemp("pretrained") / "run"
     tokenizer = load_tokenizer(small_store / "tokenizer")
     config = pretraining_config("tiny", vocab_size=len(tokenizer), max_position_embeddings=512)
@@ -37,15 +39,12 @@ def export(runs, tmp_path_factory):
     """Export a run of a head with flags of recipes/export.py; the folder and what export.json holds."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package, reason=f"{package} is not installed (the extra `export`)")
-    from bert_recipes.config import parse_arguments
-    from bert_recipes.exporting.arguments import ExportArguments, check_request
-    from bert_recipes.exporting.export import export_checkpoint
 
     def make(run, *flags, folder=None):
         folder = tmp_path_factory.mktemp("export") / "out" if folder is None else folder
         argv = ["--model_name_or_path", run, "--output_dir", folder, "--rounds", 1, "--speed_examples", 8, *flags]
         (args,) = parse_arguments(ExportArguments, argv=list(map(str, argv)), check_first=check_request)
-        return folder, export_checkpoint(args)
+        return folder, way.export_checkpoint(args)
 
     return make
 
@@ -66,8 +65,6 @@ def exported(export, runs):
 
 def reuse_graph(patch, exported):
     """For what is not about torch.onnx, which takes seconds: take the graph that `exported` has of the head."""
-    from bert_recipes.exporting import export as way
-
     original = way.export_graph
 
     def export_graph(model, head, folder, opset):

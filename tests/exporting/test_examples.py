@@ -5,6 +5,11 @@ import subprocess
 import sys
 
 import pytest
+from transformers import BertForSequenceClassification
+
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.inspection import fill_every_mask, judge_next_sentences
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 # Whoever imports one of these gets an error.
@@ -14,15 +19,8 @@ FORBIDDEN = ("torch", "transformers", "bert_recipes", "datasets")
 def run_example(folder, text, tmp_path):
     blocked = f"import sys; sys.modules.update(dict.fromkeys({FORBIDDEN!r}))\n"
     start = f"{blocked}import runpy; runpy.run_path({str(folder / 'example.py')!r}, run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", start],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=tmp_path,
-    )
+    command = [sys.executable, "-c", start]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()
 
@@ -83,10 +81,6 @@ def test_choices(exported, runs, tmp_path):
 
 
 def test_masks_and_pairs(exported, pretrained_run, tmp_path):
-    from bert_recipes.models.bert import BertForPreTraining
-    from bert_recipes.models.inspection import fill_every_mask, judge_next_sentences
-    from bert_recipes.tokenization.loading import load_tokenizer
-
     model, tokenizer = BertForPreTraining.from_pretrained(pretrained_run), load_tokenizer(pretrained_run)
     lines = run_example(exported("pretraining")[0], "w1 w2 [MASK] w4\nw1 w2\tw3 w4 w5\n", tmp_path)
     (found,) = fill_every_mask(model, tokenizer, "w1 w2 [MASK] w4").guesses
@@ -102,10 +96,6 @@ def test_masks_and_pairs(exported, pretrained_run, tmp_path):
 
 @pytest.mark.slow
 def test_several_labels_numbers_and_names_left_out(tiny_checkpoint, export, tmp_path):
-    from transformers import BertForSequenceClassification
-
-    from bert_recipes.tokenization.loading import load_tokenizer
-
     (tmp_path / "in.txt").write_text("ab cd\nef\n")
     # The last's config.json names no labels: they are the library's default.
     for problem, number in (

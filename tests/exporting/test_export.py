@@ -6,10 +6,18 @@ import re
 import shutil
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
+from bert_recipes.exporting import arguments as module
+from bert_recipes.exporting import export as way
 from bert_recipes.exporting.arguments import ExportArguments, check_request
+from bert_recipes.exporting.export import Int8Try, Side, choose_int8, format_report, format_table, measure_speed
+from bert_recipes.exporting.onnx import Head
+from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
+from bert_recipes.training.pretraining import load_data, load_model, make_trainer
 
 
 HEADS = (
@@ -51,9 +59,6 @@ def test_the_folder_is_whole_and_the_model_is_the_checkpoint(exported, runs, hea
 
 def check_scores(report, run, length, **settings):
     """They are those of the Trainer's own evaluation at that length."""
-    from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
-    from bert_recipes.training.pretraining import load_data, load_model, make_trainer
-
     data = load_data(DataArguments(max_seq_length=length, **settings), seed=1)
     model = load_model(ModelArguments(model_name_or_path=str(run)), data.tokenizer, length, seed=0)
     args = PreTrainingArguments(output_dir=str(run.parent / "t"), precision="fp32", use_cpu=True)
@@ -118,8 +123,6 @@ def test_int8_is_smaller_and_says_what_it_is(exported, head):
 
 
 def test_the_best_int8_is_small_as_long_as_that_costs_nothing(tmp_path):
-    from bert_recipes.exporting.export import Int8Try, choose_int8
-
     def best(*rows, margin=0.005):
         tried = []
         for number, (score, size) in enumerate(rows):
@@ -186,8 +189,6 @@ def test_a_moved_task_file_is_found_beside_the_weights(export, runs, tmp_path, k
 
 
 def test_the_page_shows_the_committed_reports_and_no_other_figures(repository):
-    from bert_recipes.exporting.export import format_report, format_table
-
     page = (repository / "docs" / "export.md").read_text(encoding="utf-8")
     files = sorted((repository / "docs" / "results").glob("export_*.json"))
     assert set(re.findall(r"\(results/(export_\w+\.json)\)", page)) == {file.name for file in files}
@@ -205,10 +206,6 @@ CLASSES = ("sequence_classification", "AutoModelForSequenceClassification", {"lo
 
 def side(head, reference=None, shift=0.0):
     """A model whose logits follow from the ids, as `Side` runs it."""
-    import torch
-
-    from bert_recipes.exporting.export import Side
-    from bert_recipes.exporting.onnx import Head
 
     class Model(torch.nn.Module):
         calls = None
@@ -222,8 +219,6 @@ def side(head, reference=None, shift=0.0):
 
 
 def test_differences_are_those_of_real_tokens():
-    import torch
-
     one = side(TAGS)
     expected, output = torch.zeros(2, 3, 2), torch.zeros(2, 3, 2)
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
@@ -244,10 +239,6 @@ def test_differences_are_those_of_real_tokens():
 
 
 def test_sides_take_turns_on_the_same_inputs():
-    import torch
-
-    from bert_recipes.exporting.export import measure_speed
-
     def batches():
         for length in (4, 3):
             ids = torch.arange(3 * length).view(3, length)
@@ -290,7 +281,6 @@ def refused(export, run, *flags, folder):
 @pytest.fixture
 def shifted(runs, tmp_path):
     """A classifier whose weights have another bias than the graph that is known of it."""
-    from safetensors.torch import load_file, save_file
 
     def make(change):
         run = shutil.copytree(runs("sequence_classification"), tmp_path / "run")
@@ -316,8 +306,6 @@ def test_a_diverged_checkpoint_is_not_exported(export, shifted, tmp_path, known_
 
 
 def test_int8_that_loses_too_much_is_not_written(export, runs, tmp_path, monkeypatch, known_graphs):
-    from bert_recipes.exporting import export as way
-
     def with_a_loss(tried, *arguments):
         tried[0].row["scores"]["f1"] -= 3
         return tried[0]
@@ -329,8 +317,6 @@ def test_int8_that_loses_too_much_is_not_written(export, runs, tmp_path, monkeyp
 
 
 def test_an_interrupted_export_leaves_nothing(export, runs, tmp_path, monkeypatch, known_graphs):
-    from bert_recipes.exporting import export as way
-
     def interrupted(*_):
         raise KeyboardInterrupt
 
@@ -350,40 +336,26 @@ def test_an_interrupted_export_leaves_nothing(export, runs, tmp_path, monkeypatc
         (["--opset", "17"], "opset is 17; allowed: 18 to 23"),
         (["--store", "s", "--input_file", "t.txt"], "--store and --input_file both name inputs"),
         (["--reduce_range", "true"], "reduce_range is for --format int8"),
+        (["--model_name_or_path", "nothing/here/deep"], "no folder nothing"),
+        (["--model_name_or_path", "out"], "has no config.json"),
+        (["--output_dir", "out"], "is not empty; give a new folder"),
+        (["--output_dir", "out/thesis.txt"], "is a file; give a folder"),
     ],
 )
-def test_settings_out_of_range_are_named(tmp_path, flags, words):
+def test_what_cannot_be_is_said_at_once(tmp_path, tiny_checkpoint, monkeypatch, flags, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    own = [] if flags[0] == "--model_name_or_path" else ["--model_name_or_path", tiny_checkpoint]
     with pytest.raises(InputError) as caught:
-        arguments("--model_name_or_path", tmp_path, *flags)
+        arguments(*own, *flags)
     assert words in str(caught.value)
 
 
-def test_what_is_not_there_is_said_at_once(tmp_path, tiny_checkpoint, monkeypatch):
-    with pytest.raises(InputError, match=r"no folder .*nothing"):
-        arguments("--model_name_or_path", tmp_path / "nothing" / "here" / "deep")
-    with pytest.raises(InputError, match=r"has no config\.json"):
-        arguments("--model_name_or_path", tmp_path)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty; give a new folder"):
-        arguments("--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "out")
-    with pytest.raises(InputError, match="is a file; give a folder"):
-        arguments("--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "out" / "thesis.txt")
-    from bert_recipes.exporting import arguments as module
-
+def test_packages_that_are_missing_are_named(tiny_checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "onnxscript" else object())
     with pytest.raises(InputError, match=r"an export needs onnxscript; pip install 'bert-recipes\[export\]'"):
         arguments("--model_name_or_path", tiny_checkpoint, "--output_dir", tmp_path / "new")
-
-
-def test_a_checkpoint_that_says_nothing_of_its_data_is_asked_for_it(export, runs, tmp_path):
-    for head, words in (
-        ("pretraining", "give --store FOLDER"),
-        ("multiple_choice", "give --task NAME or --task_file"),
-    ):
-        run = shutil.copytree(runs(head), tmp_path / head)
-        (run / "run.yaml").unlink()
-        assert words in refused(export, run, folder=tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -395,15 +367,18 @@ def test_a_checkpoint_that_says_nothing_of_its_data_is_asked_for_it(export, runs
         ("pretraining", ["--input_file", "nowhere.txt"], "nowhere.txt: no such file"),
         ("sequence_classification", ["--task", "mrpc", "--data_dir", "nowhere"], "nowhere"),
         ("sequence_classification", ["--task", "unknown"], "unknown"),
+        ("pretraining", [], "give --store FOLDER"),
+        ("multiple_choice", [], "give --task NAME or --task_file"),
     ],
 )
 def test_inputs_that_cannot_be_are_refused(export, runs, tmp_path, head, flags, words):
-    assert words in refused(export, runs(head), *flags, folder=tmp_path / "out")
+    run = runs(head)
+    if not flags:  # and the checkpoint says nothing of its data
+        run = shutil.copytree(run, tmp_path / head, ignore=shutil.ignore_patterns("run.yaml"))
+    assert words in refused(export, run, *flags, folder=tmp_path / "out")
 
 
 def test_a_checkpoint_of_another_kind_or_with_missing_weights_is_refused(export, runs, tmp_path):
-    from safetensors.torch import load_file, save_file
-
     run = shutil.copytree(runs("pretraining"), tmp_path / "run")
     weights = load_file(run / "model.safetensors")
     (run / "run.yaml").write_text("store: nowhere\n")  # no data is looked at before

@@ -3,6 +3,15 @@
 import pytest
 import torch
 import transformers
+from transformers import DistilBertConfig, DistilBertForSequenceClassification
+
+from bert_recipes.exporting import onnx as graphs
+from bert_recipes.exporting.export import Side
+from bert_recipes.exporting.onnx import _OUTPUTS, Head, OnnxModel, head_of, open_stock
+from bert_recipes.finetuning.arguments import read_model_config
+from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.tokenization.loading import load_tokenizer
 
 
 HEADS = {
@@ -27,10 +36,6 @@ def make_batch(shape, vocab_size=100, seed=0):
 
 def stock_side(run, head):
     """The checkpoint in stock's class, and its head."""
-    from bert_recipes.exporting.export import Side
-    from bert_recipes.exporting.onnx import head_of, open_stock
-    from bert_recipes.finetuning.arguments import read_model_config
-
     found = head_of(read_model_config(str(run)), str(run))
     assert found.name == head
     return Side(open_stock(str(run), found), found)
@@ -38,15 +43,10 @@ def stock_side(run, head):
 
 def session_of(folder, head):
     """The exported model, its outputs as `Side` gives them."""
-    from bert_recipes.exporting.export import Side
-    from bert_recipes.exporting.onnx import OnnxModel
-
     return Side(OnnxModel(folder / "model.onnx", 1), head)
 
 
 def largest_difference(head, expected, output, batch):
-    from bert_recipes.exporting.export import Side
-
     side = Side(torch.nn.Identity(), head)
     side.compare(expected, output, batch["attention_mask"].bool())
     return side.largest
@@ -69,10 +69,6 @@ def test_names_and_axes_are_the_hubs_and_no_folder_of_this_machine_is_named(expo
 @pytest.mark.parametrize("head", HEADS)
 def test_any_batch_and_any_length_give_the_outputs_of_the_checkpoint(exported, runs, head):
     """From one token to the last position, in stock's class and in ours."""
-    from bert_recipes.exporting.export import Side
-    from bert_recipes.models.bert import BertForPreTraining
-    from bert_recipes.models.bert_model import enable_packed_layers
-
     folder, _ = exported(head)
     stock = stock_side(runs(head), head)
     found, most = stock.head, stock.model.config.max_position_embeddings
@@ -97,8 +93,6 @@ def test_any_batch_and_any_length_give_the_outputs_of_the_checkpoint(exported, r
 
 @pytest.mark.parametrize("head", HEADS)
 def test_what_stands_at_pads_changes_nothing(exported, head):
-    from bert_recipes.exporting.onnx import _OUTPUTS, Head
-
     folder, _ = exported(head)
     found = Head(head, "", _OUTPUTS[head])
     session = session_of(folder, found)
@@ -117,10 +111,6 @@ def test_what_stands_at_pads_changes_nothing(exported, head):
 
 @pytest.mark.slow
 def test_a_model_without_segments_has_no_input_for_them(tiny_checkpoint, tmp_path, export):
-    from transformers import DistilBertConfig, DistilBertForSequenceClassification
-
-    from bert_recipes.tokenization.loading import load_tokenizer
-
     tokenizer = load_tokenizer(tiny_checkpoint)
     config = DistilBertConfig(
         vocab_size=len(tokenizer), dim=32, hidden_dim=64, n_layers=2, n_heads=2, max_position_embeddings=64
@@ -138,8 +128,6 @@ def test_a_model_without_segments_has_no_input_for_them(tiny_checkpoint, tmp_pat
 @pytest.mark.slow
 def test_large_weights_lie_beside_the_graph(runs, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (the extra `export`)")
-    from bert_recipes.exporting import onnx as graphs
-
     stock = stock_side(runs("sequence_classification"), "sequence_classification")
     monkeypatch.setattr(graphs, "EXTERNAL_DATA_BYTES", 1000)
     file = graphs.export_graph(stock.model, stock.head, tmp_path, 20)

@@ -20,13 +20,10 @@ def read_all(prefix: Path) -> dict[str, np.ndarray]:
     return {name: reader.read(name) for name in reader.variables}
 
 
-def check_outputs(model: Any, wanted: dict[str, np.ndarray], *, as_log_probs: bool = False) -> None:
-    """Hold a stock model's outputs for the real tokens of `INPUTS` to the original's.
+def check_outputs(model: Any, wanted: dict[str, np.ndarray]) -> None:
+    """Hold a stock model's outputs for the real tokens of `INPUTS` to the original's, flat over batch and positions or not.
 
-    Args:
-        model: Stock's.
-        wanted: Output -> values, flat over batch and positions or not; the pre-training heads' are logits.
-        as_log_probs: They are logarithms of probabilities, as run_pretraining.py has them.
+    Those of the pre-training heads are logarithms of probabilities, as run_pretraining.py has them.
     """
     with torch.no_grad():
         got = model.eval()(
@@ -44,6 +41,6 @@ def check_outputs(model: Any, wanted: dict[str, np.ndarray], *, as_log_probs: bo
     for name, tensor in found.items():
         if tensor is None:
             continue
-        mine = tensor.log_softmax(-1) if as_log_probs and name in ("masked_lm", "next_sentence") else tensor
+        mine = tensor.log_softmax(-1) if name in ("masked_lm", "next_sentence") else tensor
         rows = real if mine.ndim == 3 else slice(None)
         np.testing.assert_allclose(mine.numpy()[rows], wanted[name].reshape(mine.shape)[rows], rtol=0, atol=2e-5)

@@ -1,10 +1,9 @@
-"""The original's model for tests: its variables by the names that its code gives them, and its outputs in numpy.
+"""The original's model for tests: its variables by the names that its code gives them.
 
 Written from google-research/bert modeling.py and run_pretraining.py, and on purpose without the package's own table of names.
 """
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -87,53 +86,3 @@ def write_original(
     (folder / "bert_config.json").write_text(json.dumps(config))
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
     return folder / name
-
-
-def outputs(
-    variables: Mapping[str, np.ndarray], config: Mapping, input_ids: np.ndarray, mask: np.ndarray, types: np.ndarray
-) -> dict[str, np.ndarray]:
-    """The original's outputs in float64: int (B, S) inputs; hidden (B, S, H), pooled (B, H), and the logits of its heads."""
-    values = {name: array.astype(np.float64) for name, array in variables.items()}
-
-    def dense(x: np.ndarray, scope: str) -> np.ndarray:
-        return x @ values[f"{scope}/kernel"] + values[f"{scope}/bias"]
-
-    def norm(x: np.ndarray, scope: str) -> np.ndarray:
-        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
-        return x * values[f"{scope}/LayerNorm/gamma"] + values[f"{scope}/LayerNorm/beta"]
-
-    def gelu(x: np.ndarray) -> np.ndarray:
-        return x * 0.5 * (1.0 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-    heads = config["num_attention_heads"]
-    batch, length = input_ids.shape
-    table = values["bert/embeddings/word_embeddings"]
-    x = table[input_ids] + values["bert/embeddings/token_type_embeddings"][types]
-    x = norm(x + values["bert/embeddings/position_embeddings"][:length], "bert/embeddings")
-    adder = (1.0 - mask[:, None, None, :]) * -10000.0
-    for number in range(config["num_hidden_layers"]):
-        layer = f"bert/encoder/layer_{number}"
-        query, key, value = (
-            dense(x, f"{layer}/attention/self/{name}").reshape(batch, length, heads, -1).transpose(0, 2, 1, 3)
-            for name in ("query", "key", "value")
-        )
-        scores = query @ key.transpose(0, 1, 3, 2) / math.sqrt(query.shape[-1]) + adder
-        shares = np.exp(scores - scores.max(-1, keepdims=True))
-        shares /= shares.sum(-1, keepdims=True)
-        context = (shares @ value).transpose(0, 2, 1, 3).reshape(batch, length, -1)
-        x = norm(x + dense(context, f"{layer}/attention/output/dense"), f"{layer}/attention/output")
-        inner = gelu(dense(x, f"{layer}/intermediate/dense"))
-        x = norm(x + dense(inner, f"{layer}/output/dense"), f"{layer}/output")
-    pooled = np.tanh(dense(x[:, 0], "bert/pooler/dense"))
-    found = {"hidden": x, "pooled": pooled}
-    if "cls/predictions/output_bias" in values:
-        moved = norm(gelu(dense(x, "cls/predictions/transform/dense")), "cls/predictions/transform")
-        found["masked_lm"] = moved @ table.T + values["cls/predictions/output_bias"]
-    for head, scope, x_of_head in (
-        ("next_sentence", "cls/seq_relationship/", pooled),
-        ("classifier", "", pooled),
-        ("squad", "cls/squad/", x),
-    ):
-        if f"{scope}output_weights" in values:
-            found[head] = x_of_head @ values[f"{scope}output_weights"].T + values[f"{scope}output_bias"]
-    return found

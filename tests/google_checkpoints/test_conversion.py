@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from conversions import check_outputs, read_all, to_hub
-from fixture_parts import CONFIG, INPUTS, PIECES
-from original_model import draw_variables, outputs, write_original
+from conversions import read_all, to_hub
+from fixture_parts import CONFIG, PIECES
+from original_model import draw_variables, write_original
 from safetensors.torch import load_file, save_file
 
 from bert_recipes.errors import InputError
-from bert_recipes.google_checkpoints import convert_to_tensorflow, write_weights
+from bert_recipes.google_checkpoints import convert_to_tensorflow
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
@@ -20,37 +20,21 @@ HEADS = [(), ("masked_lm", "next_sentence"), ("masked_lm",), ("next_sentence",),
 
 
 @pytest.mark.parametrize("heads", HEADS, ids="-".join)
-def test_there_and_back_again_is_the_same_bit_for_bit(tmp_path, heads):
+def test_stock_takes_it_and_there_and_back_is_the_same_bit_for_bit(tmp_path, heads):
     variables = draw_variables(heads=heads)
     prefix = write_original(tmp_path / "google", variables)
-    to_hub(tmp_path / "google", tmp_path / "hub")
-    written = convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
-    assert read_all(written.prefix).keys() == variables.keys()
-    for suffix in (".index", ".data-00000-of-00001"):
-        names = (path.with_name(path.name + suffix) for path in (prefix, written.prefix))
-        first, second = (path.read_bytes() for path in names)
-        assert first == second
-    assert json.loads((tmp_path / "back" / "bert_config.json").read_text()) == CONFIG
-    assert (tmp_path / "back" / "vocab.txt").read_bytes() == (tmp_path / "google" / "vocab.txt").read_bytes()
-    assert {path.name for path in (tmp_path / "back").iterdir()} == {
-        "bert_model.ckpt.index",
-        "bert_model.ckpt.data-00000-of-00001",
-        "bert_config.json",
-        "vocab.txt",
-    }
-
-
-@pytest.mark.parametrize("heads", HEADS, ids="-".join)
-def test_stock_computes_the_originals_outputs(tmp_path, heads):
-    variables = draw_variables(heads=heads)
-    write_original(tmp_path / "google", variables)
     done = to_hub(tmp_path / "google", tmp_path / "hub")
-    model, info = getattr(transformers, done.architecture).from_pretrained(tmp_path / "hub", output_loading_info=True)
+    _, info = getattr(transformers, done.architecture).from_pretrained(tmp_path / "hub", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["mismatched_keys"]
     assert all("pooler" in name for name in info["unexpected_keys"])
-    wanted = outputs(variables, CONFIG, *INPUTS.values())
-    check_outputs(model, wanted)
+    written = convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
+    assert read_all(written.prefix).keys() == variables.keys()
+    names = {f"{prefix.name}.index", f"{prefix.name}.data-00000-of-00001", "vocab.txt"}
+    assert {path.name for path in (tmp_path / "back").iterdir()} == names | {"bert_config.json"}
+    for name in names:
+        assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "google" / name).read_bytes()
+    assert json.loads((tmp_path / "back" / "bert_config.json").read_text()) == CONFIG
 
 
 def test_a_folder_is_what_stock_writes(tmp_path):
@@ -74,20 +58,6 @@ def test_a_folder_is_what_stock_writes(tmp_path):
     assert all(np.array_equal(got[name], wanted[name]) for name in wanted)
 
 
-def test_the_streamed_file_is_the_librarys_byte_for_byte(tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {
-        name: rng.normal(size=shape).astype(np.float32) for name, shape in {"b": (3, 5), "a.x": (7,), "c": ()}.items()
-    }
-    write_weights(tmp_path / "mine", {name: array.shape for name, array in arrays.items()}, arrays.__getitem__)
-    save_file(
-        {name: torch.from_numpy(array) for name, array in arrays.items()},
-        tmp_path / "library",
-        metadata={"format": "pt"},
-    )
-    assert (tmp_path / "mine").read_bytes() == (tmp_path / "library").read_bytes()
-
-
 def test_what_the_optimiser_added_is_left_out_and_counted(tmp_path):
     write_original(tmp_path / "google", draw_variables(with_adam=True), name="model.ckpt-1234")
     done = to_hub(tmp_path / "google", tmp_path / "hub")
@@ -97,15 +67,6 @@ def test_what_the_optimiser_added_is_left_out_and_counted(tmp_path):
     assert report["checkpoint"] == "model.ckpt-1234"
     assert report["num_of_optimizer"] == done.num_of_optimizer
     assert done.num_parameters == sum(array.size for array in draw_variables().values())
-
-
-def test_variables_of_smaller_types_become_float32(tmp_path):
-    variables = {name: array.astype(np.float16) for name, array in draw_variables().items()}
-    write_original(tmp_path / "google", variables)
-    to_hub(tmp_path / "google", tmp_path / "hub")
-    weights = load_file(tmp_path / "hub" / "model.safetensors")
-    wanted = variables["bert/pooler/dense/kernel"].astype(np.float32).T
-    np.testing.assert_array_equal(weights["bert.pooler.dense.weight"].numpy(), wanted)
 
 
 def test_a_folder_of_the_first_converters_names_types_and_parts_is_taken(tmp_path):
@@ -131,14 +92,16 @@ def test_a_folder_of_the_first_converters_names_types_and_parts_is_taken(tmp_pat
     assert all(np.array_equal(got[name], variables[name]) for name in variables)
 
 
-def test_bfloat16_weights_become_float32_variables(tmp_path):
-    write_original(tmp_path / "google", draw_variables())
+def test_weights_of_smaller_types_become_float32_in_both_directions(tmp_path):
+    name, tensor = "bert/pooler/dense/kernel", "bert.pooler.dense.weight"
+    variables = {name: array.astype(np.float16) for name, array in draw_variables().items()}
+    write_original(tmp_path / "google", variables)
     to_hub(tmp_path / "google", tmp_path / "hub")
     weights = load_file(tmp_path / "hub" / "model.safetensors")
-    save_file({name: tensor.bfloat16() for name, tensor in weights.items()}, tmp_path / "hub" / "model.safetensors")
+    np.testing.assert_array_equal(weights[tensor].numpy(), variables[name].astype(np.float32).T)
+    save_file({name: each.bfloat16() for name, each in weights.items()}, tmp_path / "hub" / "model.safetensors")
     got = read_all(convert_to_tensorflow(tmp_path / "hub", tmp_path / "back").prefix)
-    wanted = weights["bert.pooler.dense.weight"].bfloat16().float().numpy().T
-    np.testing.assert_array_equal(got["bert/pooler/dense/kernel"], wanted)
+    np.testing.assert_array_equal(got[name], weights[tensor].bfloat16().float().numpy().T)
 
 
 # What is left out, named and settled
@@ -146,8 +109,6 @@ def test_bfloat16_weights_become_float32_variables(tmp_path):
 
 def test_heads_can_be_left_out_in_both_directions(tmp_path):
     write_original(tmp_path / "google", {**draw_variables(), **draw_variables(heads=("squad",))})
-    with pytest.raises(InputError, match="--skip_variables: cls/predictions"):
-        to_hub(tmp_path / "google", tmp_path / "hub")
     done = to_hub(tmp_path / "google", tmp_path / "hub", skipped=["cls/predictions", "cls/seq_relationship"])
     assert done.architecture == "BertForQuestionAnswering"
     assert len(done.skipped) == 7
@@ -156,19 +117,6 @@ def test_heads_can_be_left_out_in_both_directions(tmp_path):
     assert read_all(written.prefix).keys() == draw_variables(heads=()).keys()
     with pytest.raises(InputError, match="nothing that is called qa"):
         convert_to_tensorflow(tmp_path / "hub", tmp_path / "again", skipped=["qa"])
-
-
-def test_a_head_that_the_original_does_not_have_is_refused(tmp_path):
-    write_original(tmp_path / "google", draw_variables(heads=("classifier",)))
-    to_hub(tmp_path / "google", tmp_path / "hub")
-    config = json.loads((tmp_path / "hub" / "config.json").read_text())
-    (tmp_path / "hub" / "config.json").write_text(
-        json.dumps({**config, "architectures": ["BertForTokenClassification"]})
-    )
-    with pytest.raises(InputError, match="a 'BertForTokenClassification', and the original's code has none"):
-        convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
-    written = convert_to_tensorflow(tmp_path / "hub", tmp_path / "back", skipped=["classifier"])
-    assert read_all(written.prefix).keys() == draw_variables(heads=()).keys()
 
 
 def test_labels_of_a_classifier(tmp_path):

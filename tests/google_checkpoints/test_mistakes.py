@@ -16,64 +16,63 @@ from bert_recipes.errors import InputError
 from bert_recipes.google_checkpoints import convert_to_tensorflow, find_files
 
 
+PLAIN = draw_variables()
+
+
 def without(variables, *names):
     return {name: array for name, array in variables.items() if name not in names}
 
 
-PLAIN = draw_variables()
+def original(tmp_path, variables=PLAIN, config=CONFIG, pieces=PIECES):
+    write_original(tmp_path / "google", variables, config, pieces=pieces)
+    return tmp_path / "google"
+
+
+def config_with(**changes):
+    return {"config": CONFIG | changes}
 
 
 @pytest.mark.parametrize(
-    ("variables", "config", "pieces", "message"),
+    ("parts", "message"),
     [
         (
-            without(PLAIN, "bert/pooler/dense/bias"),
-            CONFIG,
-            PIECES,
-            "bert/pooler/dense/bias is missing; the checkpoint is not complete",
+            {"variables": without(PLAIN, "bert/pooler/dense/bias", "cls/predictions/transform/dense/kernel")},
+            "google/bert_model.ckpt: bert/pooler/dense/bias and 1 more are missing; the checkpoint is not complete",
         ),
+        ({"variables": without(PLAIN, "cls/seq_relationship/output_bias")}, "seq_relationship/output_bias is missing"),
         (
-            without(PLAIN, "cls/seq_relationship/output_bias"),
-            CONFIG,
-            PIECES,
-            "cls/seq_relationship/output_bias is missing",
+            {"variables": PLAIN | dict.fromkeys(("other/kernel", "z", "z\n" * 100), np.zeros(1))},
+            "other/kernel and 2 more are not of the original's model; leave such out with --skip_variables other/kernel",
         ),
-        ({**PLAIN, "module/x": np.zeros(2)}, CONFIG, PIECES, "module/x is not of the original's model"),
-        (PLAIN, {**CONFIG, "num_hidden_layers": 3}, PIECES, "has 2 layers, .* says num_hidden_layers 3"),
-        (PLAIN, {**CONFIG, "num_hidden_layers": 10**9}, PIECES, "has 2 layers"),
-        (
-            PLAIN,
-            {**CONFIG, "hidden_size": 10},
-            PIECES,
-            r"bert/embeddings/word_embeddings is \[58, 8\], by .* it is \[58, 10\]",
-        ),
-        (PLAIN, {**CONFIG, "hidden_size": 9}, PIECES, "no multiple of num_attention_heads"),
-        (PLAIN, {**CONFIG, "hidden_size": True}, PIECES, "hidden_size is True"),
-        (PLAIN, {**CONFIG, "hidden_act": ["gelu"]}, PIECES, "hidden_act is"),
-        (PLAIN, {**CONFIG, "hidden_act": "swish"}, PIECES, "the original has gelu, relu, tanh"),
-        (PLAIN, {**CONFIG, "hidden_dropout_prob": 1.5}, PIECES, "below 1"),
-        (PLAIN, {**CONFIG, "hidden_dropout_prob": float("nan")}, PIECES, "below 1"),
-        (PLAIN, without(CONFIG, "vocab_size"), PIECES, "vocab_size is None"),
-        (PLAIN, [1], PIECES, "holds no mapping but a list"),
-        (PLAIN, CONFIG, PIECES[:-3], r"vocabulary of 58, the tokenizer 55 pieces"),
-        (PLAIN, CONFIG, PIECES[1:], r"no \[PAD\]"),
-        ({name: array.astype(np.int32) for name, array in PLAIN.items()}, CONFIG, PIECES, "is int32; converted are"),
-        ({"global_step": np.asarray(1)}, CONFIG, PIECES, "none of the original's weights"),
-        ({"model/layer/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(2)}, CONFIG, PIECES, "TensorFlow 2's objects"),
+        ({"variables": PLAIN | draw_variables(heads=("squad",))}, "heads for masked_lm, next_sentence, squad"),
+        (config_with(num_hidden_layers=3), "has 2 layers, .* says num_hidden_layers 3"),
+        (config_with(num_hidden_layers=10**9), "has 2 layers"),
+        (config_with(hidden_size=10), r"bert/embeddings/word_embeddings is \[58, 8\], by .* it is \[58, 10\]"),
+        (config_with(hidden_size=9), "no multiple of num_attention_heads"),
+        (config_with(hidden_size=True), "hidden_size is True"),
+        (config_with(hidden_act=["gelu"]), "hidden_act is"),
+        (config_with(hidden_act="swish"), "the original has gelu, relu, tanh"),
+        (config_with(hidden_dropout_prob=1.5), "below 1"),
+        (config_with(hidden_dropout_prob=float("nan")), "below 1"),
+        ({"config": without(CONFIG, "vocab_size")}, "vocab_size is None"),
+        ({"config": [1]}, "holds no mapping but a list"),
+        ({"pieces": PIECES[:-3]}, r"vocabulary of 58, the tokenizer 55 pieces"),
+        ({"pieces": PIECES[1:]}, r"no \[PAD\]"),
+        ({"variables": {name: array.astype(np.int32) for name, array in PLAIN.items()}}, "is int32; converted are"),
+        ({"variables": {"global_step": np.asarray(1)}}, "none of the original's weights"),
+        ({"variables": {"model/layer/.ATTRIBUTES/VARIABLE_VALUE": np.zeros(2)}}, "TensorFlow 2's objects"),
     ],
 )
-def test_files_that_do_not_belong_together_are_refused_and_nothing_is_written(
-    tmp_path, variables, config, pieces, message
-):
-    write_original(tmp_path / "google", variables, config, pieces=pieces)
-    with pytest.raises(InputError, match=message):
-        to_hub(tmp_path / "google", tmp_path / "hub")
+def test_files_that_do_not_belong_together_are_refused_and_nothing_is_written(tmp_path, parts, message):
+    folder = original(tmp_path, **parts)
+    with pytest.raises(InputError, match=message) as caught:
+        to_hub(folder, tmp_path / "hub")
+    assert len(str(caught.value).splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"google"}
 
 
 def test_damage_that_is_met_on_the_way_leaves_nothing(tmp_path):
-    write_original(tmp_path / "google", PLAIN)
-    path = tmp_path / "google" / "bert_model.ckpt.data-00000-of-00001"
+    path = original(tmp_path) / "bert_model.ckpt.data-00000-of-00001"
     path.write_bytes(path.read_bytes()[:-4] + b"1234")
     with pytest.raises(InputError, match="wrong checksum"):
         to_hub(tmp_path / "google", tmp_path / "hub")
@@ -82,34 +81,33 @@ def test_damage_that_is_met_on_the_way_leaves_nothing(tmp_path):
 
 def test_the_checkpoint_is_found_by_folder_path_or_file(tmp_path):
     folder = tmp_path / "run"
+
+    def prefix(path=folder):
+        return find_files(str(path), None, None).prefix
+
     for step in (10, 9):
         write_original(folder, PLAIN, name=f"model.ckpt-{step}")
     with pytest.raises(InputError, match="several checkpoints: give one"):
-        find_files(str(folder), None, None)
+        prefix()
     (folder / "checkpoint").write_text(
         'model_checkpoint_path: "/elsewhere/model.ckpt-10"\nall_model_checkpoint_paths: "x"\n'
     )
-    assert find_files(str(folder), None, None).prefix == folder / "model.ckpt-10"
+    assert prefix() == folder / "model.ckpt-10"
     for name in ("model.ckpt-9", "model.ckpt-9.index", "model.ckpt-9.data-00000-of-00001", "model.ckpt-9.meta"):
-        assert find_files(str(folder / name), None, None).prefix == folder / "model.ckpt-9"
+        assert prefix(folder / name) == folder / "model.ckpt-9"
     write_original(folder, PLAIN)
-    assert find_files(str(folder), None, None).prefix == folder / "bert_model.ckpt"
+    assert prefix() == folder / "bert_model.ckpt"
     shutil.move(folder / "vocab.txt", tmp_path / "v.txt")
     with pytest.raises(InputError, match=r"no file .*vocab\.txt; say where it is with --vocab_file"):
-        find_files(str(folder), None, None)
+        prefix()
     assert find_files(str(folder), None, str(tmp_path / "v.txt")).vocab_file == tmp_path / "v.txt"
-    with pytest.raises(InputError, match="bert_config_file: no file nowhere"):
-        find_files(str(folder), "nowhere", str(tmp_path / "v.txt"))
-
-
-def test_where_there_is_no_checkpoint_one_line_says_what_one_is(tmp_path):
     (tmp_path / "bert_model.ckpt").write_bytes(b"of version 1")
-    with pytest.raises(InputError, match="format of version 2"):
-        find_files(str(tmp_path / "bert_model.ckpt"), None, None)
-    with pytest.raises(InputError, match=r"has no TensorFlow checkpoint \(no file"):
-        find_files(str(tmp_path), None, None)
-    with pytest.raises(InputError, match="format of version 2"):
-        find_files(str(tmp_path / "nowhere"), None, None)
+    for path, words in (
+        (tmp_path / "bert_model.ckpt", "format of version 2"),
+        (tmp_path, r"has no TensorFlow checkpoint \(no file"),
+    ):
+        with pytest.raises(InputError, match=words):
+            prefix(path)
 
 
 def change_config(folder, **changes):
@@ -121,6 +119,21 @@ def change_weights(folder, change):
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors")
+
+
+def add_token(folder):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["new"])
+    tokenizer.save_pretrained(folder)
+    (folder / "vocab.txt").unlink(missing_ok=True)
+
+
+def index_names(name):
+    def change(folder):
+        (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+
+    return change
 
 
 @pytest.mark.parametrize(
@@ -137,14 +150,8 @@ def change_weights(folder, change):
         (lambda folder: change_config(folder, vocab_size=50), "58 pieces in the vocabulary, but vocab_size is 50"),
         (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors; no other weights are opened"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 20), "no safetensors file, or damaged"),
-        (
-            lambda folder: change_weights(folder, lambda w: w.pop("bert.pooler.dense.bias")),
-            "bert.pooler.dense.bias is missing",
-        ),
-        (
-            lambda folder: change_weights(folder, lambda w: w.update(x=torch.zeros(1))),
-            "x is not of the original's model",
-        ),
+        (lambda folder: change_weights(folder, lambda w: w.pop("bert.pooler.dense.bias")), "dense.bias is missing"),
+        (lambda folder: change_weights(folder, lambda w: w.update(x=torch.zeros(1))), "x is not of the original's"),
         (
             lambda folder: change_weights(
                 folder, lambda w: w.update({"cls.predictions.decoder.weight": torch.zeros(58, 8)})
@@ -157,11 +164,15 @@ def change_weights(folder, change):
             ),
             "is torch.float64; weights of these types are converted",
         ),
+        (add_token, "1 added tokens"),
+        *(
+            (index_names(name), "is no safetensors file beside it")
+            for name in ("../model.safetensors", "/etc/passwd", "model.bin", "", 5)
+        ),
     ],
 )
 def test_a_folder_that_the_original_has_no_place_for_is_refused(tmp_path, break_it, message):
-    write_original(tmp_path / "google", PLAIN)
-    to_hub(tmp_path / "google", tmp_path / "hub")
+    to_hub(original(tmp_path), tmp_path / "hub")
     break_it(tmp_path / "hub")
     with pytest.raises(InputError, match=message) as caught:
         convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
@@ -169,42 +180,19 @@ def test_a_folder_that_the_original_has_no_place_for_is_refused(tmp_path, break_
     assert not (tmp_path / "back").exists()
 
 
-@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "model.bin", "", 5])
-def test_an_index_names_only_safetensors_files_beside_it(tmp_path, name):
-    write_original(tmp_path / "google", PLAIN)
-    to_hub(tmp_path / "google", tmp_path / "hub")
-    (tmp_path / "hub" / "model.safetensors").rename(tmp_path / "model.safetensors")
-    (tmp_path / "hub" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
-    with pytest.raises(InputError, match="is no safetensors file beside it"):
-        convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
-
-
-def test_added_tokens_have_no_place(tmp_path):
-    write_original(tmp_path / "google", PLAIN)
-    to_hub(tmp_path / "google", tmp_path / "hub")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hub")
-    tokenizer.add_tokens(["new"])
-    tokenizer.save_pretrained(tmp_path / "hub")
-    (tmp_path / "hub" / "vocab.txt").unlink(missing_ok=True)
-    with pytest.raises(InputError, match="1 added tokens"):
-        convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
-
-
 @pytest.mark.parametrize(
     ("rows", "changes"),
     [
         (1, {}),
-        (1, {"problem_type": "regression"}),
         (3, {"problem_type": "regression"}),
-        (1, {"problem_type": "multi_label_classification"}),
         (3, {"problem_type": "multi_label_classification"}),
         (1, {"problem_type": "single_label_classification"}),
+        (3, {"architectures": ["BertForTokenClassification"]}),
     ],
 )
-def test_numbers_and_several_labels_at_once_are_refused(tmp_path, rows, changes):
+def test_heads_that_the_original_does_not_have_are_refused(tmp_path, rows, changes):
     """run_classifier.py would put a softmax over them. Source: google-research/bert run_classifier.py `create_model`."""
-    write_original(tmp_path / "google", draw_variables(heads=("classifier",)))
-    to_hub(tmp_path / "google", tmp_path / "hub")
+    to_hub(original(tmp_path, draw_variables(heads=("classifier",))), tmp_path / "hub")
     change_config(tmp_path / "hub", **changes)
     change_weights(
         tmp_path / "hub",
@@ -212,7 +200,8 @@ def test_numbers_and_several_labels_at_once_are_refused(tmp_path, rows, changes)
             {name: weights[name][:rows].clone() for name in weights if "classifier" in name}
         ),
     )
-    with pytest.raises(InputError, match=r"its classifier is for '.*; give --skip_variables classifier"):
+    words = r"a 'BertForTokenC.*, and the original's code has none" if "architectures" in changes else "is for '"
+    with pytest.raises(InputError, match=rf"{words}.*; give --skip_variables classifier"):
         convert_to_tensorflow(tmp_path / "hub", tmp_path / "back")
     assert not (tmp_path / "back").exists()
     written = convert_to_tensorflow(tmp_path / "hub", tmp_path / "back", skipped=["classifier"])

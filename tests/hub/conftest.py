@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 
+MODEL = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+
+
 @pytest.fixture
 def hub(hub_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The server, asked by huggingface_hub in this process; the token is one that may write."""
@@ -17,6 +20,19 @@ def hub(hub_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     hub_server.take_over(monkeypatch)
     yield hub_server
     close_session()
+
+
+@pytest.fixture
+def model_names() -> set[str]:
+    """Names of the files of a model folder of anybody."""
+    return MODEL
+
+
+@pytest.fixture
+def pushed() -> set[str]:
+    """Names of what of `run_folder` is pushed."""
+    named = {"README.md", "run.yaml", "run_identity.json", "all_results.json", "trainer_state.json", "losses.png"}
+    return MODEL | named | {"report.md", "report.html"}
 
 
 @pytest.fixture
@@ -38,21 +54,11 @@ def run_folder(tiny_checkpoint: Path, tmp_path: Path) -> Path:
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
-    (folder / "losses.png").write_bytes(b"\x89PNG")
+    for name in ("losses.png", ".secret.png"):
+        (folder / name).write_bytes(b"\x89PNG")
     for name in ("optimizer.pt", "training_args.bin", "scheduler.pt", "rng_state.pth"):
         (folder / name).write_bytes(b"\x80\x04 a pickle")
     for name in (".aside-saving", "checkpoint-2", "runs"):
         (folder / name).mkdir()
         (folder / name / "model.safetensors").write_bytes(b"half")
     return folder
-
-
-PUSHED = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "README.md"}
-PUSHED |= {"run.yaml", "run_identity.json", "all_results.json", "trainer_state.json", "report.md", "report.html"}
-PUSHED |= {"losses.png"}
-
-
-@pytest.fixture
-def pushed() -> set[str]:
-    """Names of what of `run_folder` is pushed."""
-    return PUSHED

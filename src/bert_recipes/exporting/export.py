@@ -8,8 +8,8 @@ import statistics
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,8 +85,7 @@ Batch = Mapping[str, torch.Tensor]
 class Side(nn.Module):
     """A model in one precision, which keeps how far its outputs at real tokens are from those of a reference.
 
-    Attributes:
-        largest: Largest absolute difference; infinite where an output is not finite.
+    `largest` is the largest absolute difference, infinite where an output is not finite.
     """
 
     def __init__(
@@ -130,93 +129,83 @@ class Side(nn.Module):
 # Inputs
 
 
-class TaskInputs:
+@dataclass(frozen=True)
+class Inputs:
+    """What all models run on, and how they are scored there."""
+
+    model: nn.Module
+    source: str
+    unit: str
+    number: int
+    max_seq_length: int
+    score: str | None  # the metric of which int8 may lose little; None without labels
+    point: float  # of the metric: a point of 100
+    batches: Callable[[int], Iterator[Batch]]  # of a size
+    # Side, batch size -> metrics, none without labels; and what is predicted, nothing for numbers.
+    measure: Callable[[Side, int], tuple[dict[str, float], list[Any]]]
+
+
+def _task_inputs(trainer: FineTuningTrainer, splits: Mapping[str, EncodedSplit], source: str) -> Inputs:
     """Splits of a task, on which the Trainer scores any model with the head's outputs."""
+    model: Any = trainer.model
+    kind, is_labelled = trainer.kind, all(encoded.split.is_labelled for encoded in splits.values())
 
-    unit = "examples"
-
-    def __init__(self, trainer: FineTuningTrainer, splits: Mapping[str, EncodedSplit], source: str) -> None:
-        self._trainer, self._splits, self.source = trainer, splits, source
-        self.model: Any = trainer.model
-        self.kind = trainer.kind
-        self.num_examples = sum(len(encoded.split.examples) for encoded in splits.values())
-        self.max_seq_length = self.kind.settings.max_seq_length
-        is_labelled = all(encoded.split.is_labelled for encoded in splits.values())
-        self.score = self.kind.task.best_metric if is_labelled else None
-        # What a point of 100 is: SQuAD's scripts count in percent, all others from 0 to 1.
-        self.point = 1.0 if self.kind.task.kind == "question_answering" else 0.01
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Batches of like length, the longest first."""
-        for encoded in self._splits.values():
-            order = np.argsort(-encoded.lengths, kind="stable")
+    def batches(size: int) -> Iterator[Batch]:
+        for encoded in splits.values():
+            order = np.argsort(-encoded.lengths, kind="stable")  # batches of like length, the longest first
             for start in range(0, len(order), size):
-                yield self.kind.collate([encoded[number] for number in order[start : start + size]])
+                yield kind.collate([encoded[number] for number in order[start : start + size]])
 
-    def measure(self, side: Side, batch_size: int) -> tuple[dict[str, float], list[Any]]:
-        """Metrics, none without labels; and what is predicted, nothing for numbers."""
-        self._trainer.model = side
+    def measure(side: Side, size: int) -> tuple[dict[str, float], list[Any]]:
+        trainer.model = side
         scores: dict[str, float] = {}
         decisions: list[Any] = []
-        for suffix, encoded in self._splits.items():
-            predictions = self._trainer.predict_split(encoded)
-            if self.score is not None:
-                found = self.kind.score(encoded.split.examples, predictions)
+        for suffix, encoded in splits.items():
+            predictions = trainer.predict_split(encoded)
+            if is_labelled:
+                found = kind.score(encoded.split.examples, predictions)
                 scores |= {with_suffix(suffix, name): float(value) for name, value in found.items()}
             for prediction in predictions:
                 value: Any = prediction.value
-                decisions += value if self.kind.task.kind == "token_classification" else [value]
+                decisions += value if kind.task.kind == "token_classification" else [value]
         return scores, [] if any(isinstance(value, float) for value in decisions) else decisions
 
-
-class PretrainingInputs:
-    """Held-out pairs, or lines of text, with the masks of every evaluation."""
-
-    score, point = "mlm_accuracy", 0.01
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        examples: Sequence[Any],
-        collator: Any,
-        max_seq_length: int,
-        source: str,
-        unit: str,
-    ) -> None:
-        self.model, self.max_seq_length, self.source, self.unit = model, max_seq_length, source, unit
-        self._examples, self._collator = examples, replace(collator, seed=EVALUATION_SEED)
-        self.num_examples = len(examples)
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Masked batches with their labels."""
-        for start in range(0, len(self._examples), size):
-            yield self._collator(self._examples[start : start + size])
-
-    def measure(self, side: Side, batch_size: int) -> tuple[dict[str, float], list[int]]:
-        """Losses and accuracies; the token put in for each [MASK] and the verdict on each pair."""
-        losses: dict[str, list[torch.Tensor]] = defaultdict(list)
-        hits: dict[str, list[bool]] = defaultdict(list)
-        decisions: list[int] = []
-        for batch in self.batches(batch_size):
-            output: Any = side(**{name: batch[name] for name in INPUTS})
-            if not all(torch.isfinite(values).all() for values in output.values()):
-                raise InputError(NOT_FINITE)
-            masked = batch["labels"] != IGNORE_INDEX
-            parts = {"mlm": (output["prediction_logits"][masked], batch["labels"][masked])}
-            if "next_sentence_label" in batch:
-                parts["nsp"] = output["seq_relationship_logits"], batch["next_sentence_label"]
-            for name, (logits, targets) in parts.items():
-                losses[name] += F.cross_entropy(logits, targets, reduction="none")
-                hits[name] += (logits.argmax(-1) == targets).tolist()
-                decisions += logits.argmax(-1).tolist()
-        scores: dict[str, float] = {}
-        for name in [name for name, found in hits.items() if found]:
-            scores[f"{name}_loss"] = torch.stack(losses[name]).double().mean().item()
-            scores[f"{name}_accuracy"] = statistics.fmean(hits[name])
-        return scores, decisions
+    return Inputs(
+        model=model,
+        source=source,
+        unit="examples",
+        number=sum(len(encoded.split.examples) for encoded in splits.values()),
+        max_seq_length=kind.settings.max_seq_length,
+        score=kind.task.best_metric if is_labelled else None,
+        # SQuAD's scripts count in percent, all others from 0 to 1.
+        point=1.0 if kind.task.kind == "question_answering" else 0.01,
+        batches=batches,
+        measure=measure,
+    )
 
 
-Inputs = TaskInputs | PretrainingInputs
+def _measure_pretraining(side: Side, batches: Iterator[Batch]) -> tuple[dict[str, float], list[Any]]:
+    """Losses and accuracies; the token put in for each [MASK] and the verdict on each pair."""
+    losses: dict[str, list[torch.Tensor]] = defaultdict(list)
+    hits: dict[str, list[bool]] = defaultdict(list)
+    decisions: list[int] = []
+    for batch in batches:
+        output: Any = side(**{name: batch[name] for name in INPUTS})
+        if not all(torch.isfinite(values).all() for values in output.values()):
+            raise InputError(NOT_FINITE)
+        masked = batch["labels"] != IGNORE_INDEX
+        parts = {"mlm": (output["prediction_logits"][masked], batch["labels"][masked])}
+        if "next_sentence_label" in batch:
+            parts["nsp"] = output["seq_relationship_logits"], batch["next_sentence_label"]
+        for name, (logits, targets) in parts.items():
+            losses[name] += F.cross_entropy(logits, targets, reduction="none")
+            hits[name] += (logits.argmax(-1) == targets).tolist()
+            decisions += logits.argmax(-1).tolist()
+    scores: dict[str, float] = {}
+    for name in [name for name, found in hits.items() if found]:
+        scores[f"{name}_loss"] = torch.stack(losses[name]).double().mean().item()
+        scores[f"{name}_accuracy"] = statistics.fmean(hits[name])
+    return scores, decisions
 
 
 def load_inputs(
@@ -235,7 +224,7 @@ def load_inputs(
     return _load_task_inputs(args, trained, work_dir)
 
 
-def _load_task_inputs(args: ExportArguments, trained: Mapping[str, Any], work_dir: Path) -> TaskInputs:
+def _load_task_inputs(args: ExportArguments, trained: Mapping[str, Any], work_dir: Path) -> Inputs:
     name, most = args.model_name_or_path, args.max_eval_examples
     wanted = PredictionArguments(
         name,
@@ -258,49 +247,44 @@ def _load_task_inputs(args: ExportArguments, trained: Mapping[str, Any], work_di
         task_name, task_file = args.task, args.task_file
         if task_name is None and task_file is None:
             task_name, task_file = trained.get("task"), trained.get("task_file")
-            if task_file is not None and not Path(task_file).is_file() and (Path(name) / TASK_FILE).is_file():
-                task_file = str(Path(name) / TASK_FILE)
+            beside = Path(name) / TASK_FILE
+            if task_file is not None and not Path(task_file).is_file() and beside.is_file():
+                task_file = str(beside)
         if task_name is None and task_file is None:
             raise InputError(
                 f"{name} does not say on what it was measured; give --task NAME or --task_file FILE (with --data_dir), or "
                 "--input_file with inputs of any kind"
             )
+        data_dir = args.data_dir or trained.get("data_dir")
         settings = ScoringArguments(
-            model_name_or_path=name,
-            task=task_name,
-            task_file=task_file,
-            data_dir=args.data_dir or trained.get("data_dir"),
-            max_eval_examples=most,
+            model_name_or_path=name, task=task_name, task_file=task_file, data_dir=data_dir, max_eval_examples=most
         )
         task = check_access(settings, for_training=False)
         if not task.validation_splits:
             raise InputError(f"task {task.name} has no validation split; give --input_file with inputs of any kind")
         trainer = prepare_run(settings, run_arguments, for_training=False).trainer
         splits = dict(trainer.eval_splits)
-        parts = [
-            f"{each.split.name} ({len(each.split.examples)} of {each.split.num_rows})" for each in splits.values()
-        ]
-        source = f"task {task.name}, {', '.join(parts)}"
+        parts = [(each.split.name, len(each.split.examples), each.split.num_rows) for each in splits.values()]
+        source = f"task {task.name}, {', '.join(f'{split} ({part} of {rows})' for split, part, rows in parts)}"
     enable_packed_layers(trainer.model, "auto")
-    return TaskInputs(trainer, splits, source)
+    return _task_inputs(trainer, splits, source)
 
 
 def _load_pretraining_inputs(
     args: ExportArguments, config: PretrainedConfig, tokenizer: OriginalBertTokenizer, trained: Mapping[str, Any]
-) -> PretrainingInputs:
-    name, most = args.model_name_or_path, args.max_eval_examples
-    settings = _data_settings(trained)
+) -> Inputs:
+    """Held-out pairs, or lines of text, with the masks of every evaluation."""
+    name, most, other = args.model_name_or_path, args.max_eval_examples, "--input_file with lines of text"
+    settings, collator = _data_settings(trained), DataCollatorForPreTraining(tokenizer)
     if args.input_file is not None:
         length = min(settings.get("max_seq_length", 512), config.max_position_embeddings)
         examples = _read_texts(Path(args.input_file), tokenizer, length, most)
-        collator = DataCollatorForPreTraining(tokenizer)
         source, unit = f"{Path(args.input_file).name} ({len(examples)} texts)", "texts"
     else:
         if args.store is not None:
             settings = {key: value for key, value in settings.items() if key not in ("train_file", "validation_file")}
             settings |= {"store": args.store, "tokenizer": None}
         trained_on = settings.get("store") or settings.get("train_file")
-        other = "--input_file with lines of text"
         if not trained_on:
             raise InputError(
                 f"{name} does not say on what it was measured; give --store FOLDER (recipes/prepare_corpus.py), or {other}"
@@ -315,24 +299,28 @@ def _load_pretraining_inputs(
         source, unit = f"held-out pairs of {file}, of {held_out.num_pairs(0):,}", "pairs"
     model = load_model(ModelArguments(model_name_or_path=name), tokenizer, length, seed=0)
     enable_packed_layers(model, "auto")
-    return PretrainingInputs(model, examples, collator, length, source, unit)
+    collate: Any = replace(collator, seed=EVALUATION_SEED)
+
+    def batches(size: int) -> Iterator[Batch]:
+        return (collate(examples[start : start + size]) for start in range(0, len(examples), size))
+
+    def measure(side: Side, size: int) -> tuple[dict[str, float], list[Any]]:
+        return _measure_pretraining(side, batches(size))
+
+    return Inputs(model, source, unit, len(examples), length, "mlm_accuracy", 0.01, batches, measure)
 
 
-def _read_texts(
-    path: Path, tokenizer: OriginalBertTokenizer, max_seq_length: int, max_lines: int
-) -> list[dict[str, Any]]:
+def _read_texts(path: Path, tokenizer: OriginalBertTokenizer, max_seq_length: int, most: int) -> list[dict[str, Any]]:
     """Lines of a file as single segments; blank ones are left out, long ones cut. The key decides the mask."""
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file")
-    examples: list[dict[str, Any]] = []
-    for line in read_text_lines(path):
-        pieces = tokenizer.encode_ids(line)[: max_seq_length - 2]
-        if pieces and len(examples) < max_lines:
-            ids = [int(tokenizer.cls_token_id), *pieces, int(tokenizer.sep_token_id)]
-            examples.append({"input_ids": ids, "token_type_ids": [0] * len(ids), "key": (0, len(examples))})
-    if not examples:
+    cut = (tokenizer.encode_ids(line)[: max_seq_length - 2] for line in read_text_lines(path))
+    rows = [[int(tokenizer.cls_token_id), *pieces, int(tokenizer.sep_token_id)] for pieces in cut if pieces][:most]
+    if not rows:
         raise InputError(f"--input_file {path}: no text in it")
-    return examples
+    return [
+        {"input_ids": ids, "token_type_ids": [0] * len(ids), "key": (0, number)} for number, ids in enumerate(rows)
+    ]
 
 
 def _data_settings(trained: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,7 +349,7 @@ def export_checkpoint(args: ExportArguments) -> dict[str, Any]:
     tokenizer = open_tokenizer(name)
     with tempfile.TemporaryDirectory() as work_dir:
         inputs = load_inputs(args, config, head, tokenizer, Path(work_dir))
-        logger.info("%s: compared on %d %s: %s", name, inputs.num_examples, inputs.unit, inputs.source)
+        logger.info("%s: compared on %d %s: %s", name, inputs.number, inputs.unit, inputs.source)
         with atomic_dir(args.folder) as folder:
             report = _write_model(args, head, stock, inputs, folder)
             stock.config.architectures = [type(stock).__name__]  # an old checkpoint names one of its two heads
@@ -376,19 +364,29 @@ def export_checkpoint(args: ExportArguments) -> dict[str, Any]:
 def _write_model(
     args: ExportArguments, head: Head, stock: PreTrainedModel, inputs: Inputs, folder: Path
 ) -> dict[str, Any]:
-    threads = torch.get_num_threads()
-    start = time.perf_counter()
+    threads, start = torch.get_num_threads(), time.perf_counter()
     (folder / "fp32").mkdir()
-    plain = export_graph(stock, head, folder / "fp32", args.opset)
+    kept = plain = export_graph(stock, head, folder / "fp32", args.opset)
     logger.info("exported: %.1f MB in %.1f s", size_of(plain) / 1e6, time.perf_counter() - start)
     checkpoint = Side(inputs.model, head)
     sides = {CHECKPOINT: checkpoint}
     if choose_precision("auto", use_cpu=True).name == "bf16":  # what the recipes take on this machine
         sides[CHECKPOINT_BF16] = Side(inputs.model, head, checkpoint, uses_bf16=True)
     sides[ONNX] = Side(OnnxModel(plain, threads), head, checkpoint)
-    measured = {name: inputs.measure(side, args.batch_size) for name, side in sides.items()}
-    expected = measured[CHECKPOINT][1]
-    rows = {name: _row(measured[name], expected, side) for name, side in sides.items()}
+    expected: list[Any] = []
+
+    def measure(side: Side) -> dict[str, Any]:
+        """Scores and differences as the report has them: what is not defined or not finite is null."""
+        scores, decisions = inputs.measure(side, args.batch_size)
+        expected[:] = expected or decisions
+        same = [one == other for one, other in zip(expected, decisions, strict=True)]
+        differences = {"largest_difference": side.largest, "mean_difference": side.mean}
+        row: dict[str, Any] = strict(
+            {"scores": scores, **differences, "same_predictions": statistics.fmean(same) if same else None}
+        )
+        return row
+
+    rows = {name: measure(side) for name, side in sides.items()}
     if not sides[ONNX].largest <= args.tolerance:
         raise InputError(
             f"the exported model is not the checkpoint: outputs differ by up to {sides[ONNX].largest:.2g}, allowed: "
@@ -396,16 +394,21 @@ def _write_model(
         )
     weights = [file.stat().st_size for file in Path(args.model_name_or_path).glob("model*.safetensors")]
     parameters = sum(parameter.numel() * parameter.element_size() for parameter in stock.parameters())
-    sizes = {CHECKPOINT: sum(weights) or parameters, ONNX: size_of(plain)}
-    kept, int8 = plain, {}
+    sizes, int8 = {CHECKPOINT: sum(weights) or parameters, ONNX: size_of(plain)}, {}
     if args.format == "int8":
-        tried = _try_int8(args, head, inputs, checkpoint, expected, plain, folder)
-        settings, kept, side, row = choose_int8(tried, inputs.score, SCORE_MARGIN * inputs.point)
-        tried.sort(key=lambda each: each[0] is not settings)  # the one taken first
-        sides[INT8], rows[INT8], sizes[INT8] = side, row, size_of(kept)
-        _check_score(args, inputs, rows[CHECKPOINT], row)
-        entries = [{"settings": each.name, "bytes": size_of(file), **found} for each, file, _, found in tried]
-        int8 = {"int8": describe_weights(kept, settings) | {"tried_on": inputs.num_examples, "tried": entries}}
+        tried = []
+        for embeddings in (True, False) if args.embeddings is None else (args.embeddings,):
+            settings = Int8Settings(args.per_channel is not False, embeddings, args.reduce_range)
+            file = quantize(plain, folder / f"int8-{embeddings}", settings)
+            side = Side(OnnxModel(file, threads), head, checkpoint)
+            tried.append(Int8Try(settings, file, side, measure(side)))
+            logger.info("int8, %s: %s %s", settings.name, inputs.score, tried[-1].row["scores"].get(inputs.score))
+        best = choose_int8(tried, inputs.score, SCORE_MARGIN * inputs.point)
+        tried.sort(key=lambda each: each is not best)  # the one taken first
+        kept, sides[INT8], rows[INT8], sizes[INT8] = best.file, best.side, best.row, size_of(best.file)
+        _check_score(args, inputs, rows[CHECKPOINT], best.row)
+        entries = [{"settings": each.settings.name, "bytes": size_of(each.file), **each.row} for each in tried]
+        int8 = {"int8": describe_weights(kept, best.settings) | {"tried_on": inputs.number, "tried": entries}}
     for side in sides.values():
         side.reference = None  # speed is that of the model alone
     speed = measure_speed(sides, inputs.batches(min(args.batch_size, args.speed_examples)), args)
@@ -420,10 +423,8 @@ def _write_model(
         "architecture": type(stock).__name__,
         "parameters": stock.num_parameters(),
         "max_seq_length": inputs.max_seq_length,
-        "compared_on": {"source": inputs.source, "unit": inputs.unit, "number": inputs.num_examples},
-        "score": inputs.score,
-        "tolerance": args.tolerance,
-        "max_score_drop": args.max_score_drop,
+        "compared_on": {"source": inputs.source, "unit": inputs.unit, "number": inputs.number},
+        **{"score": inputs.score, "tolerance": args.tolerance, "max_score_drop": args.max_score_drop},
         "batch_size": args.batch_size,
         "versions": {name: version(name) for name in ("torch", "transformers", *PACKAGES)},
         **describe_graph(folder / MODEL_FILE),
@@ -439,21 +440,6 @@ def _write_model(
     }
 
 
-def _row(measured: tuple[dict[str, float], list[Any]], expected: Sequence[Any], side: Side) -> dict[str, Any]:
-    """Scores and differences as the report has them: what is not defined or not finite is null."""
-    scores, decisions = measured
-    same = [one == other for one, other in zip(expected, decisions, strict=True)]
-    row: dict[str, Any] = strict(
-        {
-            "scores": scores,
-            "largest_difference": side.largest,
-            "mean_difference": side.mean,
-            "same_predictions": statistics.fmean(same) if same else None,
-        }
-    )
-    return row
-
-
 class Int8Try(NamedTuple):
     """One way to make the model int8."""
 
@@ -461,26 +447,6 @@ class Int8Try(NamedTuple):
     file: Path
     side: Side
     row: dict[str, Any]
-
-
-def _try_int8(
-    args: ExportArguments,
-    head: Head,
-    inputs: Inputs,
-    checkpoint: Side,
-    expected: Sequence[Any],
-    plain: Path,
-    folder: Path,
-) -> list[Int8Try]:
-    """With and without the embeddings."""
-    tried = []
-    for embeddings in (True, False) if args.embeddings is None else (args.embeddings,):
-        settings = Int8Settings(args.per_channel is not False, embeddings, args.reduce_range)
-        file = quantize(plain, folder / f"int8-{embeddings}", settings)
-        side = Side(OnnxModel(file, torch.get_num_threads()), head, checkpoint)
-        tried.append(Int8Try(settings, file, side, _row(inputs.measure(side, args.batch_size), expected, side)))
-        logger.info("int8, %s: %s %s", settings.name, inputs.score, tried[-1].row["scores"].get(inputs.score))
-    return tried
 
 
 def choose_int8(tried: Sequence[Int8Try], score: str | None, margin: float) -> Int8Try:
@@ -512,30 +478,34 @@ def measure_speed(sides: Mapping[str, nn.Module], batches: Iterator[Batch], args
     everything = [{name: batch[name] for name in INPUTS if name in batch} for batch in batches]
     wanted = max(1, min(len(everything), args.speed_examples // args.batch_size))
     chosen = [everything[number * len(everything) // wanted] for number in range(wanted)]
-    alone = _one_by_one(chosen)
-    examples = sum(len(batch["input_ids"]) for batch in chosen)
-    rounds: dict[str, dict[str, list[float]]] = {
-        name: {"examples_per_second": [], "milliseconds_alone": []} for name in sides
-    }
+    # Single inputs without their pads, from all batches in turn.
+    most = max(len(batch["input_ids"]) for batch in chosen)
+    places = [(batch, row) for row in range(most) for batch in chosen if row < len(batch["input_ids"])]
+    alone = []
+    for batch, row in places[:ALONE_EXAMPLES]:
+        length = int(batch["attention_mask"][row].sum(-1).max())
+        alone.append({name: value[row : row + 1, ..., :length].contiguous() for name, value in batch.items()})
     load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
     names = list(sides)
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    single: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(args.rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            rounds[name]["examples_per_second"].append(examples / sum(_times(sides[name], chosen)))
-            rounds[name]["milliseconds_alone"].append(1000 * statistics.median(_times(sides[name], alone)))
-    rates = {name: statistics.median(found["examples_per_second"]) for name, found in rounds.items()}
+            rates[name].append(len(places) / sum(_times(sides[name], chosen)))
+            single[name].append(1000 * statistics.median(_times(sides[name], alone)))
+    medians = {name: statistics.median(found) for name, found in rates.items()}
     return {
         "sides": {
             name: {
-                "examples_per_second": round(rates[name], 2),
-                "ratio": round(rates[name] / rates[names[0]], 3),
-                "milliseconds_alone": round(statistics.median(found["milliseconds_alone"]), 3),
-                "rounds": found,
+                "examples_per_second": round(medians[name], 2),
+                "ratio": round(medians[name] / medians[names[0]], 3),
+                "milliseconds_alone": round(statistics.median(single[name]), 3),
+                "rounds": {"examples_per_second": rates[name], "milliseconds_alone": single[name]},
             }
-            for name, found in rounds.items()
+            for name in names
         },
-        "examples": examples,
+        "examples": len(places),
         "tokens": sum(int(batch["attention_mask"].sum()) for batch in chosen),
         "load_average": load,
     }
@@ -549,19 +519,6 @@ def _times(side: nn.Module, batches: Sequence[Batch]) -> list[float]:
         side(**batch)
         seconds.append(time.perf_counter() - start)
     return seconds
-
-
-def _one_by_one(batches: Sequence[Batch]) -> list[Batch]:
-    """Single inputs without their pads, from all batches in turn."""
-    alone: list[Batch] = []
-    for number in range(max(len(batch["input_ids"]) for batch in batches)):
-        for batch in batches:
-            if number < len(batch["input_ids"]) and len(alone) < ALONE_EXAMPLES:
-                length = int(batch["attention_mask"][number].sum(-1).max())
-                alone.append(
-                    {name: value[number : number + 1, ..., :length].contiguous() for name, value in batch.items()}
-                )
-    return alone
 
 
 # The report

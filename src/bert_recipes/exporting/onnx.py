@@ -11,9 +11,8 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -46,8 +45,7 @@ EXTERNAL_DATA_BYTES = 1_900_000_000
 MODEL_FILE = "model.onnx"
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(NamedTuple):
     """A head by what it gives: "pretraining" or a kind of task, its class in transformers, its outputs and their axes."""
 
     name: str
@@ -167,19 +165,13 @@ def describe_graph(file: Path) -> dict[str, Any]:
     """What a reader of the file has to know: versions, and the axes of inputs and outputs."""
     import onnx
 
-    def axes(values: Any) -> dict[str, list[str | int]]:
-        return {
-            value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
-            for value in values
-        }
-
     model = onnx.load(str(file), load_external_data=False)
-    return {
-        "opset": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
-        "ir_version": model.ir_version,
-        "inputs": axes(model.graph.input),
-        "outputs": axes(model.graph.output),
-    }
+    found: dict[str, Any] = {"opset": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import}}
+    found["ir_version"] = model.ir_version
+    for name, values in (("inputs", model.graph.input), ("outputs", model.graph.output)):
+        shapes = {value.name: value.type.tensor_type.shape.dim for value in values}
+        found[name] = {key: [axis.dim_param or axis.dim_value for axis in shape] for key, shape in shapes.items()}
+    return found
 
 
 def size_of(file: Path) -> int:
@@ -187,8 +179,7 @@ def size_of(file: Path) -> int:
     return sum(path.stat().st_size for path in (file, file.with_name(f"{file.name}.data")) if path.is_file())
 
 
-@dataclass(frozen=True)
-class Int8Settings:
+class Int8Settings(NamedTuple):
     """How weights become 8-bit numbers; activations do at run time, one scale per call."""
 
     per_channel: bool  # a scale for each column of a weight, not one for all of it
@@ -259,22 +250,18 @@ def describe_weights(file: Path, settings: Int8Settings) -> dict[str, Any]:
 
     model = onnx.load(str(file))
     kinds = {onnx.TensorProto.INT8: "int8", onnx.TensorProto.UINT8: "int8", onnx.TensorProto.FLOAT: "float"}
-    weights = {weight.name: weight for weight in model.graph.initializer if weight.data_type in kinds}
-    numbers: Counter[str] = Counter()
+    weights = {each.name: each for each in model.graph.initializer if each.data_type in kinds}
+    numbers, left, products = Counter[str](), Counter[str](), 0
     for weight in weights.values():
         numbers[kinds[weight.data_type]] += math.prod(weight.dims)
-    left: Counter[str] = Counter()
-    products = 0
+    matrices = {name for name, each in weights.items() if kinds[each.data_type] == "float" and len(each.dims) > 1}
     for node in model.graph.node:
-        read = [weights[name] for name in node.input if name in weights]
-        if any(weight.data_type == onnx.TensorProto.FLOAT and len(weight.dims) > 1 for weight in read):
+        if matrices.intersection(node.input):
             left[node.op_type] += 1
-        elif node.op_type in ("MatMul", "Gemm"):
-            products += 1
-        elif node.op_type == "Attention":  # scores and contexts
-            products += 2
+        else:  # Attention: scores and contexts
+            products += {"MatMul": 1, "Gemm": 1, "Attention": 2}.get(node.op_type, 0)
     return {
-        **asdict(settings),
+        **settings._asdict(),
         "operators": settings.operators,
         "int8_weights": numbers["int8"],
         "float_weights": numbers["float"],
@@ -291,8 +278,7 @@ class OnnxModel(nn.Module):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3  # errors
         self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         self._inputs = [entry.name for entry in self._session.get_inputs()]
