@@ -179,7 +179,7 @@ def test_the_folder_holds_the_weights_of_the_run(repository, english_store, tmp_
     (run / "all_results.json").unlink()
     for launch in (None, "ddp_cpu", f"deepspeed_zero{stage % 3 + 1}"):
         error = fail(repository, launch, "pretrain", pretrain | {"resume": "last"}, run)
-        assert f"was written by 2 processes under DeepSpeed ZeRO {stage}, this run has" in error
+        assert f"was written by 2 process(es) with engine DeepSpeed ZeRO {stage}, this run has" in error
     # Its weights can begin a new run.
     succeed(repository, None, "pretrain", pretrain | {"model_name_or_path": model}, tmp_path / "new")
 

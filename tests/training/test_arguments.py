@@ -9,7 +9,6 @@ from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.models.sizes import SIZES
-from bert_recipes.training import arguments
 from bert_recipes.training.arguments import (
     DataArguments,
     ModelArguments,
@@ -66,13 +65,6 @@ def test_without_a_global_batch_the_second_phase_still_has_its_own_micro_batch(t
     ):
         phases = plan_phases(args, DataArguments(store="store"), PhaseArguments(phase2_steps=1, **second))
         assert [(phase.global_batch, phase.micro_batch) for phase in phases] == batches
-
-
-def test_the_global_batch_is_cut_into_the_largest_parts_that_fit(tmp_path):
-    args = make(tmp_path, global_train_batch_size=24, per_device_train_batch_size=9)
-    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (8, 3)
-    save_config(tmp_path / "run.yaml", args)
-    assert "gradient_accumulation_steps" not in (tmp_path / "run.yaml").read_text()  # other processes, another one
 
 
 PER_DEVICE, ACCUMULATION = "--per_device_train_batch_size", "--gradient_accumulation_steps"
@@ -136,11 +128,9 @@ def schedules(parse, config, *flags):
     """(first step, steps, warm-up) of the schedule in each phase, and the steps at which the phases begin."""
     args, phases = parse(config, *flags, *(["--train_file", "a", "--tokenizer", "b"] if config == "instances" else []))
     parts = [SimpleNamespace(phase=phase) for phase in phases]
-    found = []
-    for part in parts:
-        schedule = BertTrainer.schedule_of(SimpleNamespace(_part=part, phases=parts, args=args), args.max_steps)
-        found.append((schedule.start, schedule.steps, schedule.warmup_steps))
-    return found, [phase.first_step for phase in phases]
+    trainers = [SimpleNamespace(_part=part, phases=parts, args=args) for part in parts]
+    found = [BertTrainer.schedule_of(trainer, args.max_steps) for trainer in trainers]
+    return [(each.start, each.steps, each.warmup_steps) for each in found], [phase.first_step for phase in phases]
 
 
 PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
@@ -185,10 +175,13 @@ def test_intervals_of_a_file_that_are_longer_than_the_run_become_a_fifth_of_it(p
 
 
 def test_run_yaml_leaves_out_what_belongs_to_one_launch(tmp_path):
-    args = make(tmp_path / "run", overwrite_run=True, allow_changes=True, use_cpu=True, precision="fp32")
+    batch = {"global_train_batch_size": 24, "per_device_train_batch_size": 9}
+    args = make(tmp_path / "run", overwrite_run=True, allow_changes=True, use_cpu=True, precision="fp32", **batch)
+    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (8, 3)
     save_config(tmp_path / "run.yaml", args)
     text = (tmp_path / "run.yaml").read_text()
-    for name in ("overwrite_run", "resume", "allow_changes", "use_cpu", "bf16"):
+    # Other processes have another accumulation.
+    for name in ("overwrite_run", "resume", "allow_changes", "use_cpu", "bf16", "gradient_accumulation_steps"):
         assert f"\n{name}:" not in text
     (again,) = parse_arguments(PreTrainingArguments, argv=["--config", str(tmp_path / "run.yaml")])
     assert again.precision == "fp32"
@@ -214,6 +207,10 @@ def phases_of(tmp_path, **second):
     return plan_phases(make(tmp_path, num_train_epochs=2), DataArguments(store="a"), PhaseArguments(**second))
 
 
+def data_of(_, **settings):
+    return DataArguments(**settings)
+
+
 PHASE2 = "allowed: whole steps, or a fraction below 1"
 
 
@@ -221,6 +218,7 @@ PHASE2 = "allowed: whole steps, or a fraction below 1"
     ("build", "settings", "words"),
     [
         (make, {"seed": -1}, "seed is -1"),
+        (make, {"power_watts": -5}, "power_watts is -5"),
         (make, {"per_device_train_batch_size": 0}, "per_device_train_batch_size is 0"),
         *((make, {"max_steps": n}, f"^max_steps is {n}; allowed: 1 or more, or -1 for num_") for n in (-5, -2, 0)),
         (make, {"learning_rate": float("nan")}, "learning_rate is nan"),
@@ -241,18 +239,10 @@ PHASE2 = "allowed: whole steps, or a fraction below 1"
         (phases_of, {"phase2_steps": -1}, PHASE2),
         (phases_of, {"phase2_steps": 1.5}, PHASE2),
         (phases_of, {"phase2_steps": 0.1}, r"phase2_steps is 0\.1, max_steps -1"),
-        (
-            lambda _, **given: DataArguments(**given),
-            {},
-            "^the data is missing: give --store FOLDER .* or --train_file",
-        ),
-        (
-            lambda _, **given: DataArguments(**given),
-            {"store": "a", "train_file": ["b"]},
-            "^both --store and --train_fi",
-        ),
-        (lambda _, **given: DataArguments(**given), {"store": "a", "max_seq_length": 7}, "is 7; allowed: 8 or more"),
-        (lambda _, **given: DataArguments(**given), {"store": "a", "short_seq_prob": 1.1}, "is 1.1; allowed: 0 to 1"),
+        (data_of, {}, "^the data is missing: give --store FOLDER .* or --train_file"),
+        (data_of, {"store": "a", "train_file": ["b"]}, "^both --store and --train_fi"),
+        (data_of, {"store": "a", "max_seq_length": 7}, "is 7; allowed: 8 or more"),
+        (data_of, {"store": "a", "short_seq_prob": 1.1}, "is 1.1; allowed: 0 to 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_in_words(tmp_path, build, settings, words):
@@ -289,17 +279,13 @@ def test_settings_of_stock_that_nothing_reads_are_named_in_one_warning(tmp_path,
     assert "without effect" not in caplog.text
 
 
-@pytest.mark.parametrize(("amx", "avx"), [(True, True), (False, True), (True, False)])
-def test_a_cpu_with_bfloat16_units_uses_them(monkeypatch, amx, avx):
-    monkeypatch.setattr(arguments, "cpu_bf16_units", lambda: {"AMX": amx, "AVX512_BF16": avx})
+@pytest.mark.parametrize(("amx", "avx"), [(True, True), (False, True), (True, False), (False, False)])
+def test_a_cpu_with_bfloat16_units_uses_them_and_one_without_only_when_told(monkeypatch, amx, avx):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx)
     chosen = choose_precision("auto", use_cpu=True)
-    assert chosen.name == "bf16"
-    assert ("AMX" in chosen.reason) == amx
-
-
-def test_a_cpu_without_stays_with_fp32_unless_told(monkeypatch):
-    monkeypatch.setattr(arguments, "cpu_bf16_units", lambda: {"AMX": False, "AVX512_BF16": False})
-    assert choose_precision("auto", use_cpu=True).name == "fp32"
+    assert chosen.name == ("bf16" if amx or avx else "fp32")
+    assert ("(AMX" in chosen.reason) == amx
     assert choose_precision("bf16", use_cpu=True).name == "bf16"
 
 

@@ -42,13 +42,6 @@ def test_each_held_out_pair_is_counted_once_and_processes_have_equally_many_batc
     assert len(counted) == len(set(counted)) == min(pairs, limit)
 
 
-def test_unigram_baseline_is_the_add_one_cross_entropy():
-    counts = np.array([0, 3, 5, 0, 92])
-    log_probs = unigram_log_probs(counts)
-    assert log_probs.exp().sum().item() == pytest.approx(1.0)
-    assert log_probs.tolist() == pytest.approx([math.log((c + 1) / 105) for c in counts.tolist()])
-
-
 def test_metrics_are_those_of_all_pairs_together_whatever_the_batches(small_store):
     """Against one plain computation with full logits over all rows."""
     store = open_store(small_store)
@@ -185,16 +178,12 @@ def test_the_split_of_the_batch_does_not_matter_with_stock_arguments_either(tmp_
     assert losses(parts) == pytest.approx(losses(complete), rel=1e-3)  # Adam's first steps divide by tiny numbers
 
 
-def test_a_collator_without_masks_and_types_is_enough(tmp_path):
+def test_a_collator_without_masks_and_types_is_enough_and_metrics_may_be_ones_own(tmp_path):
     trainer = stock_trainer(tmp_path, rows(), own_collator, remove_unused_columns=False, max_steps=2)
     trainer.train()
     assert all(math.isfinite(loss) for loss in losses(trainer))
     assert trainer.evaluate()["eval_pairs"] == 24
-
-
-def test_metrics_of_ones_own_are_computed_as_stock_does(tmp_path):
-    trainer = stock_trainer(tmp_path, rows())
-    trainer.compute_metrics = lambda prediction: {"rows": len(prediction.label_ids[0])}
+    trainer.compute_metrics = lambda prediction: {"rows": len(prediction.label_ids[0])}  # as stock does it
     assert trainer.evaluate()["eval_rows"] == 24
 
 
@@ -213,9 +202,10 @@ def test_a_run_with_stock_arguments_is_resumed_bit_for_bit(tmp_path):
     assert again.steps_done == 6
 
 
-def test_epochs_of_a_plain_data_set_are_counted_in_its_rows(tmp_path):
-    trainer = stock_trainer(tmp_path, rows(), max_steps=-1, num_train_epochs=2)
+def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_to_the_user(tmp_path, caplog):
+    trainer = stock_trainer(tmp_path, rows(), max_steps=-1, num_train_epochs=2, push_to_hub=True)
     trainer.train()
+    assert "nothing is pushed before you call trainer.push_to_hub()" in caplog.text
     assert (trainer.state.global_step, trainer.state.epoch) == (6, 2.0)
 
 
@@ -229,11 +219,6 @@ def test_what_cannot_be_shuffled_and_a_checkpoint_that_is_not_there_are_refused(
 
     with pytest.raises(InputError, match="Stream has no length"):
         stock_trainer(tmp_path, Stream()).train()
-
-
-def test_pushing_is_left_to_the_user_and_said(tmp_path, caplog):
-    stock_trainer(tmp_path, rows(), max_steps=1, push_to_hub=True).train()
-    assert "nothing is pushed before you call trainer.push_to_hub()" in caplog.text
 
 
 def test_the_page_about_the_trainer_shows_what_runs(repository, tmp_path, monkeypatch):

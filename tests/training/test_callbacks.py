@@ -32,13 +32,10 @@ def progress(metrics: dict, step: int = 5000) -> str | None:
 )
 def test_what_is_said_fits_the_side_of_the_baseline(loss, said):
     message = progress({"eval_mlm_loss": loss, "eval_unigram_loss": 6.76})
+    words = [] if said is None else [said, "at step 5000", "learning rate"]
+    words += [f"is {loss:.2f}; guessing by word frequency alone gives 6.76"] if said and math.isfinite(loss) else []
     assert (message is None) is (said is None)
-    assert message is None or (said in message and "at step 5000" in message and "learning rate" in message)
-    assert (
-        message is None
-        or not math.isfinite(loss)
-        or f"is {loss:.2f}; guessing by word frequency alone gives 6.76" in message
-    )
+    assert all(word in message for word in words)
 
 
 def test_too_early_and_without_a_baseline_nothing_is_said():
@@ -52,8 +49,9 @@ FLAT = [3.0 + 0.01 * (-1) ** number for number in range(60)]
 
 def test_a_loss_that_jumps_is_said_in_words_with_advice():
     message = describe_spike([*FLAT, 4.0], step=700)
-    assert "at step 700 the training loss is 4.00" in message
-    assert "3.00 on average" in message
+    assert message.startswith(
+        "at step 700 the training loss is 4.00; the 50 lines of the log before have 3.00 on average"
+    )
     assert "learning rate" in message
     # A step whose gradient is not finite is left out, its loss stands in the log.
     assert "at step 15" in describe_spike([5.0] * 12 + [math.nan, 9.0], 15)

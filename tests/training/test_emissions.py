@@ -72,6 +72,7 @@ def measure(monkeypatch):
 def test_nothing_given_is_nothing_but_hours(measure):
     assert measure(10) == {"seconds": 10.0, "is_whole": True}
     assert cost_facts(measure(10), EnergySettings()) == {"train_seconds": 10.0, "train_seconds_is_whole": True}
+    assert measure(10, process=1, power_watts=100) == {"seconds": 10.0, "is_whole": True}  # the main process counts it
 
 
 def test_parts_are_summed_each_with_its_own_power(measure):
@@ -93,14 +94,10 @@ def test_a_sum_of_which_a_part_is_not_known_says_so(measure):
     second = measure(10, measure(100), power_watts=3600)
     assert (second["seconds"], second["energy_seconds"], second["energy_kwh"]) == (110, 10, pytest.approx(0.01))
     assert "co2_kg" not in second
-    third = measure(10, second, power_watts=3600, carbon_intensity=100)
-    assert "co2_kg" not in third  # the CO2 of the second part is not known
-    fourth = measure(10, None)  # a checkpoint that says nothing
-    assert cost_facts(fourth, EnergySettings())["train_seconds_is_whole"] is False
-
-
-def test_only_the_main_process_counts_a_given_power(measure):
-    assert "energy_kwh" not in measure(10, process=1, power_watts=100)
+    # The CO2 of the second part is not known.
+    assert "co2_kg" not in measure(10, second, power_watts=3600, carbon_intensity=100)
+    of_old_checkpoint = measure(10, None)
+    assert cost_facts(of_old_checkpoint, EnergySettings())["train_seconds_is_whole"] is False
 
 
 # In a run
@@ -142,15 +139,6 @@ def test_two_phases_are_one_sum(store, tmp_path):
     results = results_of(run)
     assert 0 < results["train_seconds"] < time.perf_counter() - start
     assert results["energy"]["kwh"] == pytest.approx(results["train_seconds"], abs=0.1)
-    card = (run / "README.md").read_text()
-    assert "| tokens of a pair, at most, in the second phase | 48 |" in card
-    assert "--max_seq_length 48" in card  # it was measured on the inputs of its last phase
-
-
-def test_a_mistake_is_found_before_the_run(store, tmp_path):
-    with pytest.raises(InputError, match="power_watts is -5"):
-        ENGLISH["pretrain"](store, tmp_path / "run", "--power_watts", -5)
-    assert not (tmp_path / "run").exists()
 
 
 # codecarbon
@@ -182,21 +170,16 @@ def test_codecarbon_measures_a_run_without_network_and_without_files(
     run = ENGLISH["pretrain"](store, tmp_path / "run", "--country_iso_code", "DEU")
     energy = results_of(run)["energy"]
     intensity = emissions.intensity_of_country("DEU")
-    assert energy["kwh"] > 0
     assert energy["co2_kg"] == pytest.approx(energy["kwh"] * intensity / 1000)
-    assert energy["carbon_intensity"] == intensity
-    assert energy["country_iso_code"] == "DEU"
-    assert energy["estimated_by"].startswith(
-        f"codecarbon {codecarbon.__version__}, tracking mode machine; on average "
-    )
+    assert (energy["carbon_intensity"], energy["country_iso_code"]) == (intensity, "DEU")
+    method = f"codecarbon {codecarbon.__version__}, tracking mode machine; on average "
+    assert energy["estimated_by"].startswith(method)
     # Not more than any machine draws, nor less than one core.
     watts = energy["kwh"] * 1000 * 3600 / energy["seconds"]
     assert 1 < watts < 20_000
     assert not no_network
     assert {path.name for path in tmp_path.iterdir()} - {".run.lock"} == {"run"}
-    text = (run / "README.md").read_text()
-    assert "geographical_location: DEU" in text
-    assert energy["estimated_by"] in text
+    assert energy["estimated_by"] in (run / "README.md").read_text()
 
 
 def test_a_users_own_configuration_of_codecarbon_sends_nothing(codecarbon, tmp_path, no_network, monkeypatch):
@@ -214,10 +197,12 @@ def test_a_users_own_configuration_of_codecarbon_sends_nothing(codecarbon, tmp_p
 
 
 def test_an_unknown_country_is_refused(codecarbon):
-    with pytest.raises(InputError, match=r"country_iso_code is 'deu'; did you mean DEU\?"):
-        EnergySettings(country_iso_code="deu").check()
-    with pytest.raises(InputError, match="three letters of ISO 3166-1"):
-        EnergySettings(country_iso_code="Germany").check()
+    for code, words in (
+        ("deu", r"country_iso_code is 'deu'; did you mean DEU\?"),
+        ("Germany", "three letters of ISO 3166-1"),
+    ):
+        with pytest.raises(InputError, match=words):
+            EnergySettings(country_iso_code=code).check()
 
 
 def test_codecarbon_that_fails_ends_no_run(codecarbon, store, tmp_path, monkeypatch, caplog):
@@ -233,4 +218,3 @@ def test_codecarbon_that_fails_ends_no_run(codecarbon, store, tmp_path, monkeypa
     assert results["train_steps"] == 4
     assert "energy" not in results
     assert "could not measure the energy" in caplog.text
-    assert "kWh" not in (run / "README.md").read_text()

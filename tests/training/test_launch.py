@@ -105,22 +105,23 @@ def test_fsdp_names_what_accelerate_knows():
     assert values["fsdp_transformer_layer_cls_to_wrap"] == "BertLayer"
 
 
-@pytest.mark.parametrize(("name", "processes"), [("cpu", 1), ("ddp_cpu", 2)])
-def test_cpu_configurations_start_what_they_say(tmp_path: Path, name: str, processes: int):
-    done = start(tmp_path, name)
+@pytest.mark.parametrize(
+    ("name", "processes", "warnings"),
+    [
+        ("cpu", 1, 0),
+        ("ddp_cpu", 2, 0),
+        # Started for GPUs by Accelerate's own launcher, which starts them whatever the machine has: one run, over gloo.
+        pytest.param("ddp", 2, 1, marks=[WITHOUT_GPU, pytest.mark.slow]),
+        pytest.param("single_gpu", 1, 1, marks=WITHOUT_GPU),
+    ],
+)
+def test_configurations_start_what_they_say_and_train_together_on_the_cpu(tmp_path, name, processes, warnings):
+    done = start(tmp_path, name, *(["--num_processes", str(processes)] if warnings else []))
     assert done.code == 0, done.err
     assert f"processes {processes} sum {processes} device cpu" in done.out
-
-
-@WITHOUT_GPU
-@pytest.mark.parametrize(("name", "processes"), [pytest.param("ddp", 2, marks=pytest.mark.slow), ("single_gpu", 1)])
-def test_processes_started_for_gpus_train_together_on_the_cpu(tmp_path: Path, name: str, processes: int):
-    """By Accelerate's own launcher, which starts them whatever the machine has: one run, over gloo, and one warning."""
-    done = start(tmp_path, name, "--num_processes", str(processes))
-    assert done.code == 0, done.err
-    assert f"processes {processes} sum {processes} device cpu" in done.out
-    (warning,) = [line for line in done.err.splitlines() if "no GPU" in line]
-    assert f"{processes} process(es) train on the CPU" in warning
+    said = [line for line in done.err.splitlines() if "no GPU" in line]
+    assert len(said) == warnings
+    assert all(f"{processes} process(es) train on the CPU" in line for line in said)
 
 
 @pytest.mark.gpu
@@ -160,10 +161,14 @@ def completed(name: str):
 @pytest.mark.parametrize(
     ("name", "gpus", "words"),
     [
-        ("ddp_multi_node", 0, r"ddp_multi_node\.yaml starts 8 processes .* it has no GPU .* LAUNCH=ddp_cpu"),
-        ("ddp", 2, r"num_processes is 8, which makes 8 on this one, and it has 2 GPUs; .* --num_processes 2$"),
-        ("ddp_multi_node", 4, r"is 16 for 2 machines, which makes 8 .* it has 4 GPUs.* --num_processes 8$"),
-        ("fsdp", 0, r"fsdp\.yaml starts 8 processes"),
+        ("ddp_multi_node", 0, r"ddp_multi_node\.yaml starts 8 process\(es\) .* it has no GPU .* LAUNCH=ddp_cpu"),
+        (
+            "ddp",
+            2,
+            r"is 8 for 1 machine\(s\), which makes 8 on this one, and it has 2 GPU\(s\); .* --num_processes 2$",
+        ),
+        ("ddp_multi_node", 4, r"is 16 for 2 machine\(s\), which makes 8 .* it has 4 GPU\(s\).* --num_processes 8$"),
+        ("fsdp", 0, r"fsdp\.yaml starts 8 process"),
         *((name, gpus, None) for name, gpus in (("ddp", 8), ("ddp_multi_node", 8), ("single_gpu", 1))),
         *((name, gpus, None) for name, gpus in (("ddp_cpu", 0), ("ddp_cpu", 1), ("cpu", 0))),
     ],
@@ -176,15 +181,16 @@ def test_gpus_that_are_not_there_are_missed_before_a_process_starts(name: str, g
     check_machine(args, gpus)
 
 
-def test_deepspeed_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
+def test_deepspeed_needs_its_extra_and_gpus_or_its_own_word_for_cpus(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     args = completed("deepspeed_zero2")
-    monkeypatch.setattr(launch, "is_deepspeed_available", lambda: False)
-    with pytest.raises(InputError, match=r'zero2\.yaml needs DeepSpeed, .*: pip install -e "\.\[deepspeed\]"$'):
-        check_machine(args, 8)
-    monkeypatch.setattr(launch, "is_deepspeed_available", lambda: True)
-    with pytest.raises(InputError, match="no GPU"):
-        check_machine(args, 0)
+    for is_there, words in (
+        (False, r'zero2\.yaml needs DeepSpeed, .*: pip install -e "\.\[deepspeed\]"$'),
+        (True, "no GPU"),
+    ):
+        monkeypatch.setattr(launch, "is_deepspeed_available", lambda is_there=is_there: is_there)
+        with pytest.raises(InputError, match=words):
+            check_machine(args, 0)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     check_machine(args, 0)
 
@@ -244,18 +250,16 @@ def test_the_answer_comes_and_mistakes_are_raised(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(launch, "broadcast_object_list", lambda found: None)
     args = SimpleNamespace(process_index=0, world_size=processes)
     assert run_on_main_process(args, lambda: "found") == "found"
-    with pytest.raises(PushError, match="not on the Hub"):
-        run_on_main_process(args, lambda: refuse(PushError("not on the Hub")))
-    with pytest.raises(InputError, match=r"a\.txt: No such file"):
-        run_on_main_process(args, lambda: refuse(FileNotFoundError(2, "No such file", "a.txt")))
-    with pytest.raises(ZeroDivisionError):
-        run_on_main_process(args, lambda: 1 / 0)
+    for error, kind, words in (
+        (PushError("not on the Hub"), PushError, "not on the Hub"),
+        (FileNotFoundError(2, "No such file", "a.txt"), InputError, r"a\.txt: No such file"),
+        (ZeroDivisionError("x"), ZeroDivisionError, "x"),
+    ):
+        with pytest.raises(kind, match=words):
+            run_on_main_process(args, lambda error=error: refuse(error))
 
 
 def test_another_process_hears_the_answer_and_asks_nobody(monkeypatch: pytest.MonkeyPatch):
-    def hear(found: list[object]) -> None:
-        found[0] = "heard"
-
-    monkeypatch.setattr(launch, "broadcast_object_list", hear)
+    monkeypatch.setattr(launch, "broadcast_object_list", lambda found: found.__setitem__(0, "heard"))
     args = SimpleNamespace(process_index=1, world_size=2)
     assert run_on_main_process(args, lambda: pytest.fail("asked")) == "heard"

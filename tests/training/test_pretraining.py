@@ -63,26 +63,19 @@ def edit_config(folder, **values):
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
-def test_a_checkpoint_with_the_same_tokenizer_is_opened(tmp_path, tokenizer):
-    folder = make_checkpoint(tmp_path / "model", tokenizer=tokenizer)
-    assert open_model(folder, tokenizer).config.vocab_size == NUM_PIECES
-
-
-def test_another_tokenizer_of_the_same_size_is_refused(tmp_path, tokenizer):
-    folder = make_checkpoint(
-        tmp_path / "model", tokenizer=load_tokenizer(make_vocabulary(tmp_path, "2.txt", "stuvwxyz"))
-    )
+@pytest.mark.parametrize("is_bare", [True, False])
+def test_another_tokenizer_of_the_same_size_is_refused(tmp_path, tokenizer, is_bare):
+    other = make_vocabulary(tmp_path, "2.txt", "stuvwxyz")
+    folder = make_checkpoint(tmp_path / "model", tokenizer=None if is_bare else load_tokenizer(other))
+    if is_bare:
+        shutil.copy(other, folder / "vocab.txt")
     with pytest.raises(InputError, match=r"another tokenizer than the data .* both belong together"):
         open_model(folder, tokenizer)
-
-
-def test_a_bare_vocab_file_beside_the_weights_is_compared_too(tmp_path, tokenizer):
-    folder = make_checkpoint(tmp_path / "model")
-    shutil.copy(make_vocabulary(tmp_path, "2.txt", "stuvwxyz"), folder / "vocab.txt")
-    with pytest.raises(InputError, match="another tokenizer"):
-        open_model(folder, tokenizer)
-    shutil.copy(tmp_path / "vocab.txt", folder / "vocab.txt")
-    open_model(folder, tokenizer)
+    if is_bare:
+        shutil.copy(tmp_path / "vocab.txt", folder / "vocab.txt")
+    else:
+        tokenizer.save_pretrained(folder)
+    assert open_model(folder, tokenizer).config.vocab_size == NUM_PIECES
 
 
 @pytest.mark.parametrize("vocab_size", [NUM_PIECES - 1, NUM_PIECES + 1, 192])
@@ -115,31 +108,15 @@ def test_only_the_heads_may_start_anew(tmp_path, tokenizer, caplog):
         open_model(folder, tokenizer)
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("sst2", "it is fine-tuned: give --task sst2"),
-        ("own", "give --task_file {folder}/task.yaml"),
-        (None, "--task NAME"),
-    ],
-)
-def test_random_heads_are_not_measured(tmp_path, tokenizer, name, advice):
-    folder = tmp_path / "model"
-    config = pretraining_config("tiny", vocab_size=NUM_PIECES)
-    transformers.BertForSequenceClassification(config).save_pretrained(folder)
-    if name is not None:
-        (folder / "task.yaml").write_text(f"name: {name}\n")
-    open_model(folder, tokenizer)  # to train on
-    settings = ModelArguments(model_name_or_path=str(folder))
-    with pytest.raises(InputError, match="BertForSequenceClassification, without a masked-LM head") as caught:
+def test_random_heads_are_trained_but_not_measured_and_a_masked_lm_head_is_enough(tmp_path, tokenizer):
+    for kind in ("SequenceClassification", "MaskedLM"):
+        model = getattr(transformers, f"BertFor{kind}")(pretraining_config("tiny", vocab_size=NUM_PIECES))
+        model.save_pretrained(tmp_path / kind)
+    settings = ModelArguments(model_name_or_path=str(tmp_path / "SequenceClassification"))
+    load_model(settings, tokenizer, 128, 1)
+    with pytest.raises(InputError, match=r"BertForSequenceClassification, without a masked-LM head.*--task NAME"):
         load_model(settings, tokenizer, 128, 1, needs_head=True)
-    assert advice.format(folder=folder) in str(caught.value)
-
-
-def test_a_checkpoint_with_a_masked_lm_head_alone_is_measured(tmp_path, tokenizer):
-    folder = tmp_path / "model"
-    transformers.BertForMaskedLM(pretraining_config("tiny", vocab_size=NUM_PIECES)).save_pretrained(folder)
-    load_model(ModelArguments(model_name_or_path=str(folder)), tokenizer, 128, 1, needs_head=True)
+    load_model(ModelArguments(model_name_or_path=str(tmp_path / "MaskedLM")), tokenizer, 128, 1, needs_head=True)
 
 
 def cut_weights(folder):
@@ -179,29 +156,21 @@ def test_a_broken_checkpoint_is_one_line(tmp_path, tokenizer, damage, message):
     assert "\n" not in str(caught.value)
 
 
-def test_settings_of_a_new_model_beside_a_checkpoint_are_named_once(tmp_path, tokenizer, caplog):
+def test_settings_of_a_new_model_beside_a_checkpoint_are_named_once(tmp_path, tokenizer, caplog, monkeypatch):
     folder = make_checkpoint(tmp_path / "model", tokenizer=tokenizer)
     open_model(folder, tokenizer, dropout=0.2, size="base", hidden_act="gelu")
     (message,) = [record.message for record in caplog.records if record.message.startswith("ignored")]
     assert message == f"ignored: size base, hidden_act gelu, dropout 0.2; {folder} has its own"
-
-
-def test_only_the_main_process_warns(tmp_path, tokenizer, caplog, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    open_model(make_checkpoint(tmp_path / "model", tokenizer=tokenizer), tokenizer, dropout=0.2)
-    assert not [record for record in caplog.records if "ignored" in record.message]
+    monkeypatch.setenv("RANK", "1")  # another process than the main one
+    caplog.clear()
+    open_model(folder, tokenizer, dropout=0.2)
+    assert "ignored" not in caplog.text
 
 
 def test_every_masking_setting_reaches_the_collator_and_the_defaults_are_the_papers(tokenizer):
     """Devlin et al. 2019, section 3.1, Task #1; 20 predictions for 128 tokens: google-research/bert README."""
-    rule = {
-        "mlm_probability": 0.2,
-        "max_predictions_per_seq": 9,
-        "mask_rate": 0.5,
-        "keep_rate": 0.2,
-        "random_rate": 0.3,
-    }
-    rule |= {"whole_word": True, "selection": "bernoulli"}
+    rule = {"mask_rate": 0.5, "keep_rate": 0.2, "random_rate": 0.3, "whole_word": True, "selection": "bernoulli"}
+    rule |= {"mlm_probability": 0.2, "max_predictions_per_seq": 9}
     collator = make_collator(DataArguments(store="store", **rule), tokenizer, 3)
     assert collator.rates == MaskingRates(**rule)
     assert collator.seed == 3
@@ -227,14 +196,13 @@ def instance_arguments(tmp_path, **settings):
     return DataArguments(**files, **settings)
 
 
-def test_tokens_of_instances_are_counted_as_they_were_before_masking(tmp_path, tokenizer):
+def test_tokens_of_instances_are_counted_as_they_were_before_masking_in_a_sample_of_many(
+    tmp_path, tokenizer, caplog, monkeypatch
+):
     counts = load_data(instance_arguments(tmp_path), 1).unigram_counts
     expected = np.zeros(NUM_PIECES, dtype=np.int64)
     expected[[2, 6, 7, 9]], expected[3] = 4, 8
     assert counts.tolist() == expected.tolist()
-
-
-def test_of_many_instances_a_sample_is_counted_and_that_is_said(tmp_path, tokenizer, caplog, monkeypatch):
     monkeypatch.setattr(pretraining, "MAX_COUNTED_INSTANCES", 3)
     with caplog.at_level(logging.INFO):
         counts = load_data(instance_arguments(tmp_path), 1).unigram_counts
@@ -300,27 +268,19 @@ def repository_of_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path / "repository"
 
 
-def test_every_part_is_made_once(repository_of_notes: Path):
+def test_every_part_is_made_once_and_again_what_comes_after_a_missing_one(repository_of_notes: Path):
+    for store in (None, "my_store"):
+        build_quickstart(store, repository_of_notes)
+    assert not Path("calls").exists()
     build_quickstart(str(QUICKSTART_STORE), repository_of_notes)
     configs = [f"--config {repository_of_notes / file}" for *_, file in QUICKSTART_STEPS[1:]]
     assert Path("calls").read_text().splitlines() == ["", *configs]
     build_quickstart(str(QUICKSTART_STORE), repository_of_notes)
     assert len(Path("calls").read_text().splitlines()) == 3
-
-
-def test_what_comes_after_a_missing_part_is_made_again(repository_of_notes: Path):
-    build_quickstart(str(QUICKSTART_STORE), repository_of_notes)
     (QUICKSTART / "tokenizer" / "vocab.txt").unlink()
     (QUICKSTART_STORE / "store.json").unlink()
-    Path("calls").unlink()
     build_quickstart("data/quickstart/store/", repository_of_notes)
-    assert len(Path("calls").read_text().splitlines()) == 2
-
-
-@pytest.mark.parametrize("store", [None, "my_store"])
-def test_other_data_is_not_made(repository_of_notes: Path, store: str | None):
-    build_quickstart(store, repository_of_notes)
-    assert not Path("calls").exists()
+    assert len(Path("calls").read_text().splitlines()) == 5
 
 
 def test_a_script_that_fails_ends_the_run_in_one_line(repository_of_notes: Path):

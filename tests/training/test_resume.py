@@ -81,11 +81,13 @@ def refused(folder: Path, words: str, resume: str | Path | None = None, **settin
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("resume", ["auto", "no"])
-def test_a_missing_or_empty_folder_is_free(tmp_path: Path, resume: str, overwrite: bool):
-    (tmp_path / "empty").mkdir()
-    assert claim(tmp_path / "missing", resume, overwrite=overwrite) is None
-    assert claim(tmp_path / "empty", resume, overwrite=overwrite) is None
+def test_a_missing_or_empty_folder_is_free_and_files_that_are_no_run_stay(tmp_path: Path, overwrite: bool):
+    for folder in (tmp_path / "missing", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        for resume in ("auto", "no"):
+            assert claim(folder, resume, overwrite=overwrite) is None
+    (tmp_path / "thesis.txt").write_text("years of work")
+    refused(tmp_path, "no run of this project", overwrite=overwrite)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +105,6 @@ def test_a_run_is_refused_and_stays_and_the_ways_on_are_named(tmp_path: Path, st
     refused(make_run(tmp_path / "run", *steps, is_finished=is_finished), words, resume=resume)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_files_that_are_no_run_are_refused_and_stay_even_with_overwrite(tmp_path: Path, overwrite: bool):
-    (tmp_path / "thesis.txt").write_text("years of work")
-    refused(tmp_path, "no run of this project", overwrite=overwrite)
-
-
 def test_an_unfinished_run_is_resumed_by_itself_and_what_an_interrupted_save_left_is_removed(tmp_path: Path):
     folder = make_run(tmp_path / "run", 2, 4)
     (folder / ".aside-saving" / "checkpoint-6").mkdir(parents=True)
@@ -118,16 +114,7 @@ def test_an_unfinished_run_is_resumed_by_itself_and_what_an_interrupted_save_lef
     assert claim(make_run(tmp_path / "other", seed=7)) is None
 
 
-def test_overwrite_removes_the_run_with_its_checkpoints(tmp_path: Path):
-    folder = make_run(tmp_path / "run", 2)
-    (tmp_path / "beside.txt").write_text("another's")
-    assert claim(folder, overwrite=True) is None
-    assert not folder.exists()
-    assert (tmp_path / "beside.txt").is_file()
-
-
-# What ends beside the model, and who leaves it there.
-LEFT = {
+LEFT_BY = {
     "the Trainer": (
         "config.json",
         "model.safetensors",
@@ -137,28 +124,26 @@ LEFT = {
     ),
     "the tokenizer": ("tokenizer.json", "tokenizer_config.json", "vocab.txt"),
     "the run": (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE, "predictions_test.jsonl", "predictions_test.txt"),
-    "a sweep": (NO_WEIGHTS_FILE,),
-    "the report": (FACTS_FILE, MARKDOWN_FILE, PAGE_FILE, PLOT_FILE),
-    "the card": (CARD_FILE, GIVEN_FILE, PROBE_FILE),
-    "pushing": (IDENTITY_FILE,),
-    "trackers": (NOTES_FILE, "wandb", "emissions.csv", "emissions.csv.bak", "emissions.csv_0.bak"),
+    "what follows": (NO_WEIGHTS_FILE, FACTS_FILE, MARKDOWN_FILE, PAGE_FILE, PLOT_FILE, CARD_FILE, GIVEN_FILE),
+    "the rest": (PROBE_FILE, IDENTITY_FILE, NOTES_FILE, "wandb", "emissions.csv", "emissions.csv_0.bak"),
 }
 
 
-@pytest.mark.parametrize("who", LEFT)
-def test_what_a_run_leaves_is_its_own(tmp_path: Path, who: str):
-    for name in LEFT[who]:
-        assert is_run_file(tmp_path / name), name
+@pytest.mark.parametrize("who", LEFT_BY)
+def test_what_a_run_leaves_is_its_own(who: str):
+    assert all(is_run_file(Path(name)) for name in LEFT_BY[who])
 
 
 @pytest.mark.parametrize("name", ["README.md", "all_results.json", "report.html", "run.yaml"])
-def test_overwrite_removes_what_a_killed_process_was_writing(tmp_path: Path, name: str):
+def test_overwrite_removes_the_run_and_what_a_killed_process_was_writing(tmp_path: Path, name: str):
     folder = make_run(tmp_path / "run", 2)
+    (tmp_path / "beside.txt").write_text("another's")
     with pytest.raises(KeyboardInterrupt), atomic_write(folder / name) as aside:
         raise KeyboardInterrupt
     aside.write_text("half")
     assert claim(folder, overwrite=True) is None
     assert not folder.exists()
+    assert (tmp_path / "beside.txt").is_file()
 
 
 @pytest.mark.parametrize("name", ["notes.txt", ".notes.txt.12.tmp", "emissions.md", "model.bin"])
@@ -242,25 +227,15 @@ def test_an_explicit_folder_must_be_a_checkpoint(tmp_path: Path, name: str):
         claim(tmp_path / "out", tmp_path / name)
 
 
-def test_an_explicit_checkpoint_of_the_run_itself_is_taken(tmp_path: Path):
+def test_an_explicit_checkpoint_is_taken_by_its_own_run_or_into_a_free_folder(tmp_path: Path):
     folder = make_run(tmp_path / "run", 2, 4)
     wanted = folder / "checkpoint-2"
+    assert claim(tmp_path / "new", wanted) == str(wanted)
+    refused(make_run(tmp_path / "second", 4), "second", wanted)
     assert claim(folder, wanted) == str(wanted)
     # It is another future of the run: the newest checkpoint is the one from which it is resumed.
     assert (folder / "abandoned-checkpoint-4").is_dir()
     assert last_complete(folder)[0] == wanted
-
-
-def test_an_explicit_checkpoint_of_another_run_goes_into_a_free_folder_only(tmp_path: Path):
-    wanted = make_run(tmp_path / "first", 2) / "checkpoint-2"
-    assert claim(tmp_path / "new", wanted) == str(wanted)
-    refused(make_run(tmp_path / "second", 4), "second", wanted)
-
-
-def test_a_finished_run_that_is_resumed_is_unfinished_again(tmp_path: Path):
-    folder = make_run(tmp_path / "run", 2, is_finished=True)
-    assert claim(folder, "last") == str(folder / "checkpoint-2")
-    assert claim(folder) == str(folder / "checkpoint-2")
 
 
 def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path):
@@ -287,8 +262,10 @@ def test_the_early_look_refuses_what_the_claim_would(tmp_path: Path, is_finished
             check_output_dir(settings(folder, resume))
         with pytest.raises(InputError, match=re.escape(str(early.value))):
             claim(folder, resume)
-    if not is_finished:
-        check_output_dir(settings(folder, "auto"))
+    if is_finished:
+        assert claim(folder, "last") == str(folder / "checkpoint-2")  # it is unfinished again
+    check_output_dir(settings(folder, "auto"))
+    assert claim(folder) == str(folder / "checkpoint-2")
 
 
 def test_a_folder_of_somebody_else_is_refused_before_a_model_can_be_loaded(tmp_path: Path, repository: Path):

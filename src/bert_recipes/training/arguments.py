@@ -4,7 +4,7 @@
 
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
 
@@ -33,37 +33,48 @@ def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
 
     Weights, optimiser state and losses stay in float32; the choice is about matrix products under autocast.
     """
-    if wanted == "fp16" and use_cpu:
-        raise InputError("precision is 'fp16'; a CPU has no fast fp16 products: use bf16, fp32 or auto")
     # including_emulation=False: older GPUs emulate bfloat16, slower than float32.
     native = not use_cpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    if wanted == "fp16" and use_cpu:
+        raise InputError("precision is 'fp16'; a CPU has no fast fp16 products: use bf16, fp32 or auto")
     if wanted == "bf16" and not use_cpu and not native:
         raise InputError(
             "precision is 'bf16'; this GPU has no bfloat16 units (compute capability below 8.0): use fp16"
         )
     if wanted != "auto":
         return Precision(wanted, "as asked")
-    if not use_cpu and native:
-        return Precision("bf16", "this GPU has bfloat16 units")
     if not use_cpu:
-        return Precision("fp16", "this GPU is older than 8.0")
-    units = [name for name, present in cpu_bf16_units().items() if present]
-    if units:
+        return (
+            Precision("bf16", "this GPU has bfloat16 units")
+            if native
+            else Precision("fp16", "this GPU is older than 8.0")
+        )
+    if units := cpu_bf16_units():
         return Precision("bf16", f"this CPU multiplies bfloat16 in hardware ({', '.join(units)})")
     return Precision("fp32", "this CPU has neither AMX nor AVX512_BF16")
 
 
-def cpu_bf16_units() -> dict[str, bool]:
-    """Which instruction sets for bfloat16 products this CPU has, by name."""
-    return {
-        "AMX": bool(torch.cpu._is_amx_tile_supported()),
-        "AVX512_BF16": bool(torch.cpu._is_avx512_bf16_supported()),
-    }
+def cpu_bf16_units() -> list[str]:
+    """Which instruction sets for bfloat16 products this CPU has."""
+    units = {"AMX": torch.cpu._is_amx_tile_supported, "AVX512_BF16": torch.cpu._is_avx512_bf16_supported}
+    return [name for name, is_there in units.items() if is_there()]
 
 
-def option(default: Any, help: str, *, may_change: bool = False) -> Any:
-    """A field of the settings; `may_change`: another value at a resume changes nothing of what the remaining steps learn."""
-    return field(default=default, metadata={"help": help} | ({"resume": "may change"} if may_change else {}))
+def option(default: Any, help: str, **metadata: str) -> Any:
+    """A field of the settings."""
+    return field(default=default, metadata={"help": help, **metadata})
+
+
+def free(default: Any, help: str) -> Any:
+    """A field that may have another value at a resume: it changes nothing of what the remaining steps learn."""
+    return option(default, help, resume="may change")
+
+
+def _follow(settings: Any, rules: Iterable[tuple[str, bool, str]]) -> None:
+    """Refuse the first setting whose rule does not hold; the last words say what is allowed."""
+    for name, holds, allowed in rules:
+        if not holds:
+            raise InputError(f"{name} is {getattr(settings, name)}; allowed: {allowed}")
 
 
 @dataclass
@@ -72,16 +83,16 @@ class RunArguments(TrainingArguments):
 
     # What belongs to one launch or follows from the machine: never saved, so that run.yaml can be run elsewhere.
     LAUNCH_FIELDS: ClassVar[frozenset[str]] = frozenset(
-        (
+        [
             "allow_changes",
-            "bf16",
-            "fp16",
-            "hub_overwrite",
             "overwrite_run",
             "resume",
             "resume_from_checkpoint",
             "use_cpu",
-        )
+            "bf16",
+            "fp16",
+            "hub_overwrite",
+        ]
     )
     # Settings of the Trainer under which a run would not be what it seems to be -> why.
     REFUSED: ClassVar[Mapping[str, str]] = {
@@ -100,10 +111,8 @@ class RunArguments(TrainingArguments):
     max_grad_norm: float = option(1.0, "clip the gradient's global norm (original: 1.0)")
     remove_unused_columns: bool | None = option(False, "must stay false")
     # Declared again for the type checker: the base class assigns them in ways that it cannot follow.
-    per_device_train_batch_size: int = option(8, "examples a process takes at once, at most", may_change=True)
-    gradient_accumulation_steps: int = option(
-        1, "micro-batches of a step; global_train_batch_size decides it where it is given", may_change=True
-    )
+    per_device_train_batch_size: int = free(8, "examples a process takes at once, at most")
+    gradient_accumulation_steps: int = free(1, "micro-batches of a step, unless global_train_batch_size decides")
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
     bf16: bool = option(False, "the same as precision: bf16")
     fp16: bool = option(False, "the same as precision: fp16")
@@ -114,31 +123,21 @@ class RunArguments(TrainingArguments):
     optimizer: str = option("bert_adam", f"one of {', '.join(OPTIMIZERS)}")
     schedule: str = option("bert_linear", f"one of {', '.join(SCHEDULES)}")
     schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)")
-    precision: str = option("auto", f"one of {', '.join(PRECISIONS)}", may_change=True)
-    fast_layers: str = option("auto", f"fused CPU kernels: {', '.join(FAST_LAYERS)}", may_change=True)
-    keep_freed_memory: bool = option(True, "on a CPU: glibc keeps what a step frees for the next one", may_change=True)
-    global_train_batch_size: int | None = option(
-        None, "examples of a step over all processes; decides the accumulation", may_change=True
-    )
+    precision: str = free("auto", f"one of {', '.join(PRECISIONS)}")
+    fast_layers: str = free("auto", f"fused CPU kernels: {', '.join(FAST_LAYERS)}")
+    keep_freed_memory: bool = free(True, "on a CPU: glibc keeps what a step frees for the next one")
+    global_train_batch_size: int | None = free(None, "examples of a step, all processes together")
     resume: str = option("auto", "auto (an unfinished run is resumed), last, no, or a checkpoint folder")
     allow_changes: bool = option(False, "resume although settings or data have changed")
     overwrite_run: bool = option(False, "start from scratch in an output_dir that holds a run")
-    max_skipped_steps: int = option(
-        10, "steps in a row with a gradient that is not finite before the run ends", may_change=True
-    )
+    max_skipped_steps: int = free(10, "steps in a row with a gradient not finite that end the run")
     # Stock's default makes public repositories.
     hub_private_repo: bool | None = option(True, "a new repository is private; null: as the owner's default is")
     hub_overwrite: bool = option(False, "push over another model that lies in the repository")
     hub_tags: list[str] | None = option(None, "tags for the model card on the Hub")
-    power_watts: float | None = option(
-        None, "draw of all that the run uses, watts: its energy is estimated by it", may_change=True
-    )
-    country_iso_code: str | None = option(
-        None, "country of the machines (DEU): energy and CO2 are estimated by codecarbon", may_change=True
-    )
-    carbon_intensity: float | None = option(
-        None, "g CO2e/kWh of the electricity; default: codecarbon's for the country", may_change=True
-    )
+    power_watts: float | None = free(None, "watts that the run draws: by them its energy is estimated")
+    country_iso_code: str | None = free(None, "country (DEU): codecarbon estimates energy and CO2")
+    carbon_intensity: float | None = free(None, "g CO2e/kWh; default: codecarbon's for the country")
 
     def __post_init__(self) -> None:
         self._check()
@@ -185,9 +184,7 @@ class RunArguments(TrainingArguments):
             ("max_steps", self.max_steps == -1 or self.max_steps >= 1, "1 or more, or -1 for num_train_epochs"),
             ("seed", self.seed < 2**32, "0 to 4294967295"),
         ]
-        for name, holds, words in rules:
-            if not holds:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: {words}")
+        _follow(self, rules)
         defaults = {item.name: item.default for item in fields(self)}
         for name, reason in self.REFUSED.items():
             if getattr(self, name) != defaults[name]:
@@ -205,12 +202,13 @@ class RunArguments(TrainingArguments):
                 "hub_token: a token on the command line or in a file of settings is seen by everybody who lists the processes, and "
                 "would be kept; log in with `hf auth login`, or set HF_TOKEN in the environment"
             )
-        unread = {*self.WITHOUT_EFFECT, "save_on_each_node"}
         # --optimizer trainer and --schedule trainer let stock's settings decide.
+        unread = {*self.WITHOUT_EFFECT, "save_on_each_node"}
         unread |= set() if self.optimizer == "trainer" else {"optim", "optim_args"}
         unread |= set() if self.schedule == "trainer" else {"lr_scheduler_type", "lr_scheduler_kwargs"}
-        given = [f"{name} {getattr(self, name)}" for name in sorted(unread) if getattr(self, name) != defaults[name]]
-        if given:
+        if given := [
+            f"{name} {getattr(self, name)}" for name in sorted(unread) if getattr(self, name) != defaults[name]
+        ]:
             warn_early("without effect here: %s", ", ".join(given))
 
     @property
@@ -260,9 +258,7 @@ class ModelArguments:
     """Which model to train."""
 
     size: str = option("tiny", "size of a new model: tiny, mini, small, medium, base, large")
-    model_name_or_path: str | None = option(
-        None, "start from this checkpoint (folder or Hub name) instead of a new model", may_change=True
-    )
+    model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
     hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
     weight_init: str = option("truncated_normal", "new weights: truncated_normal (original) or normal (stock)")
     initializer_range: float = option(0.02, "deviation of new weights (original: 0.02)")
@@ -274,26 +270,22 @@ class ModelArguments:
 class DataArguments:
     """What to train on, and the rules that make pairs and masks of it."""
 
-    store: str | None = option(None, "token-id store written by recipes/prepare_corpus.py", may_change=True)
-    train_file: list[str] | None = option(
-        None, "instance files of create_pretraining_data.py, instead of a store", may_change=True
-    )
-    validation_file: list[str] | None = option(None, "held-out instance files", may_change=True)
-    tokenizer: str | None = option(None, "tokenizer folder; default: the store's own", may_change=True)
+    store: str | None = free(None, "token-id store written by recipes/prepare_corpus.py")
+    train_file: list[str] | None = free(None, "files of create_pretraining_data.py, not a store")
+    validation_file: list[str] | None = free(None, "held-out instance files")
+    tokenizer: str | None = free(None, "tokenizer folder; default: the store's own")
     max_seq_length: int = option(128, "tokens of a pair, special tokens included")
     short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length")
     mlm_probability: float = option(0.15, "fraction of the tokens that is predicted")
-    max_predictions_per_seq: int | None = option(
-        None, "limit of predicted tokens a pair; default: mlm_probability x max_seq_length"
-    )
+    max_predictions_per_seq: int | None = option(None, "predicted tokens a pair, at most; default: a share")
     mask_rate: float = option(0.8, "fraction of predicted tokens replaced by [MASK]")
     keep_rate: float = option(0.1, "fraction of predicted tokens left as they are")
     random_rate: float = option(0.1, "fraction of predicted tokens replaced by a random word")
     whole_word: bool = option(False, "mask whole words")
     selection: str = option("count", "count (the original's fixed number) or bernoulli")
-    max_eval_pairs: int = option(2000, "held-out pairs of an evaluation", may_change=True)
-    data_cache_dir: str | None = option(None, "folder for the index of each epoch", may_change=True)
-    data_num_processes: int = option(1, "processes that build an epoch's index", may_change=True)
+    max_eval_pairs: int = free(2000, "held-out pairs of an evaluation")
+    data_cache_dir: str | None = free(None, "folder for the index of each epoch")
+    data_num_processes: int = free(1, "processes that build an epoch's index")
 
     def __post_init__(self) -> None:
         if self.store is None and self.train_file is None:
@@ -302,14 +294,10 @@ class DataArguments:
             )
         if self.store is not None and self.train_file is not None:
             raise InputError("both --store and --train_file are given; give one of them")
-        for name, low, high in (
-            ("max_seq_length", 8, math.inf),
-            ("max_eval_pairs", 1, math.inf),
-            ("short_seq_prob", 0, 1),
-        ):
-            if not low <= getattr(self, name) <= high:
-                allowed = f"{low} or more" if high == math.inf else f"{low} to {high}"
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: {allowed}")
+        rules = [("max_seq_length", self.max_seq_length >= 8, "8 or more")]
+        rules += [("max_eval_pairs", self.max_eval_pairs >= 1, "1 or more")]
+        rules += [("short_seq_prob", 0 <= self.short_seq_prob <= 1, "0 to 1")]
+        _follow(self, rules)
 
 
 @dataclass
@@ -337,31 +325,19 @@ class PreTrainingArguments(RunArguments):
 class PhaseArguments:
     """The last steps of a run, where they differ from those before."""
 
-    phase2_steps: float = option(
-        0, "last steps of max_steps, with longer inputs, or their fraction if below 1 (0: none)"
-    )
+    phase2_steps: float = option(0, "last steps, with longer inputs, or their fraction if below 1 (0: none)")
     phase2_max_seq_length: int = option(512, "tokens of a pair in phase 2 (paper: 512)")
-    phase2_max_predictions_per_seq: int | None = option(
-        None, "limit of predicted tokens a pair in phase 2; default: mlm_probability x length"
-    )
-    phase2_per_device_train_batch_size: int | None = option(
-        None, "examples a process takes at once in phase 2; default: as before", may_change=True
-    )
+    phase2_max_predictions_per_seq: int | None = option(None, "predicted tokens, at most; default: a share")
+    phase2_per_device_train_batch_size: int | None = free(None, "examples a process takes at once; default: as before")
     phase2_global_train_batch_size: int | None = option(None, "examples of a step in phase 2; default: as before")
-    phase2_learning_rate: float | None = option(
-        None, "peak of phase 2's own schedule; default: one schedule over both phases"
-    )
-    phase2_warmup_steps: float | None = option(
-        None, "warm-up of phase 2's own schedule, steps or their fraction if below 1"
-    )
+    phase2_learning_rate: float | None = option(None, "peak of a schedule of its own; default: one over both")
+    phase2_warmup_steps: float | None = option(None, "its warm-up, steps or their fraction if below 1")
 
     def __post_init__(self) -> None:
-        if self.phase2_steps < 0 or (self.phase2_steps > 1 and self.phase2_steps % 1):
-            raise InputError(f"phase2_steps is {self.phase2_steps}; allowed: whole steps, or a fraction below 1")
-        for name in ("phase2_per_device_train_batch_size", "phase2_global_train_batch_size"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}; allowed: 1 or more")
+        is_allowed = 0 <= self.phase2_steps <= 1 or (self.phase2_steps > 1 and self.phase2_steps % 1 == 0)
+        _follow(self, [("phase2_steps", is_allowed, "whole steps, or a fraction below 1")])
+        sizes = ("phase2_per_device_train_batch_size", "phase2_global_train_batch_size")
+        _follow(self, [(name, (size := getattr(self, name)) is None or size >= 1, "1 or more") for name in sizes])
         if (self.phase2_learning_rate is None) != (self.phase2_warmup_steps is None):
             raise InputError(
                 "phase2_learning_rate and phase2_warmup_steps make a schedule of their own: give both, or neither for one "
@@ -402,17 +378,14 @@ def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseAr
             f"phase2_steps is {given:g}, max_steps {total}; the second phase is the last part of max_steps: give "
             "more of them"
         )
-    own = None
-    if second.phase2_learning_rate is not None and second.phase2_warmup_steps is not None:
-        own = second.phase2_warmup_steps, second.phase2_learning_rate
-    return [
-        first,
-        Phase(
-            *(split, total, second.phase2_global_train_batch_size or args.global_batch_size),
-            second.phase2_per_device_train_batch_size or args.per_device_train_batch_size,
-            *(second.phase2_max_seq_length, second.phase2_max_predictions_per_seq, own),
-        ),
-    ]
+    warmup, rate = second.phase2_warmup_steps, second.phase2_learning_rate
+    last = Phase(
+        *(split, total, second.phase2_global_train_batch_size or args.global_batch_size),
+        second.phase2_per_device_train_batch_size or args.per_device_train_batch_size,
+        *(second.phase2_max_seq_length, second.phase2_max_predictions_per_seq),
+        None if warmup is None or rate is None else (warmup, rate),
+    )
+    return [first, last]
 
 
 def has_second_phase(settings: Mapping[str, Any]) -> bool:

@@ -69,21 +69,18 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
     def __init__(
         self, dataset: EpochedDataset, max_pairs: int | None, batch_size: int, rank: int, world_size: int
     ) -> None:
-        order = epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs]
-        self.num_pairs = len(order)
-        own = order[rank::world_size].tolist()
-        batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
-        longest = -(-self.num_pairs // world_size)  # pairs of process 0
-        missing = -(-longest // batch_size) - len(batches)
-        self.batches = batches + [order[:1].tolist()] * missing
-        self.is_padding_batch = [False] * len(batches) + [True] * missing
+        keys = [(0, index) for index in epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs].tolist()]
+        self.num_pairs, own = len(keys), keys[rank::world_size]
+        self.batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
+        missing = len(range(0, len(keys[::world_size]), batch_size)) - len(self.batches)  # beside process 0
+        self.is_padding_batch = [False] * len(self.batches) + [True] * missing
+        self.batches += [keys[:1]] * missing
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:  # type: ignore[override]
-        for batch in self.batches:
-            yield [(0, index) for index in batch]
+        yield from self.batches
 
 
 def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
@@ -131,12 +128,9 @@ class PreTrainingSums:
             self.values[position] += sums.get(name, 0)
 
     def metrics(self, prefix: str = "eval") -> dict[str, float]:
-        """Means in nats and fractions in 0..1, with the baselines beside them.
+        """`mlm_loss`, `nsp_loss` (nats), accuracies (0 to 1) and their baselines under a prefix; what has no data is left out.
 
-        Returns:
-            `{prefix}_loss`, `_mlm_loss`, `_mlm_accuracy`, `_perplexity`, `_unigram_loss`, `_unigram_accuracy` (of
-            always saying the most frequent piece), `_nsp_loss`, `_nsp_accuracy`, `_majority_accuracy`, `_masked_tokens`,
-            `_pairs`; what has no data is left out.
+        `unigram_accuracy` is that of always saying the most frequent piece, `majority_accuracy` that of the more frequent label.
         """
         sums = dict(zip(self.NAMES, self.values.tolist(), strict=True))
         masked, pairs = sums["masked"], sums["pairs"]
@@ -174,14 +168,12 @@ class BertTrainer(RecipeTrainer):
     losses and the rate of real tokens are logged; evaluation is exact over held-out pairs.
 
     Args:
-        args: `PreTrainingArguments`, or stock `TrainingArguments`.
         data_collator: Yields `input_ids`, `labels`, and where there are such `token_type_ids`, `attention_mask`,
             `next_sentence_label`; default: the Trainer's.
         unigram_counts: int64 (V,), token counts of the training split, for the unigram baseline.
         max_eval_pairs: Held-out pairs an evaluation uses; None: all.
         phases: The phases of the run, with their data; None: one, with the data given.
-        kwargs: Everything else that `Trainer` takes. Data sets: `PreTrainingDataset`, `InstanceDataset`, a list, any map-style
-            data set of torch or `datasets`. With `compute_metrics` evaluation is stock's.
+        kwargs: As `Trainer`'s; data sets are any map-style ones. With `compute_metrics` evaluation is stock's.
     """
 
     def __init__(
@@ -248,12 +240,10 @@ class BertTrainer(RecipeTrainer):
         splits = [self.args.split_batch(part.phase.global_batch, part.phase.micro_batch) for part in self.phases]
         counts = [accumulation for _, accumulation in splits]
         if self.is_deepspeed_enabled and len(set(counts)) > 1:
-            fitting = [max(1, micro * accumulation // max(counts)) for micro, accumulation in splits]
-            total = self.phases[0].phase.global_batch
             raise InputError(
                 "phase2_per_device_train_batch_size: DeepSpeed takes the same number of micro-batches per step in both phases, here it "
-                f"would be {' and then '.join(map(str, counts))}; give --global_train_batch_size {total}, "
-                f"--per_device_train_batch_size {fitting[0]} and --phase2_per_device_train_batch_size {fitting[-1]}"
+                f"would be {' and then '.join(map(str, counts))}; give --global_train_batch_size {self.phases[0].phase.global_batch}, "
+                "--per_device_train_batch_size and --phase2_per_device_train_batch_size that fit"
             )
 
     def _ends_here(self) -> bool:
@@ -264,15 +254,13 @@ class BertTrainer(RecipeTrainer):
         """The run's schedule, or the phase's own."""
         phase, args = self._part.phase, self.args
         if phase.own_schedule is not None:
-            warmup, rate = phase.own_schedule
-            steps, start = phase.end_step - phase.first_step, phase.first_step
+            (warmup, rate), start, end = phase.own_schedule, phase.first_step, phase.end_step
         else:
-            others = [part.phase for part in self.phases if part.phase.own_schedule is not None]
-            steps = others[0].first_step if others else num_training_steps
-            warmup, rate, start = args.warmup_steps, args.learning_rate, 0
-        return Schedule(
-            start, steps, int(warmup if warmup >= 1 else math.ceil(warmup * steps)), rate, args.schedule_power
-        )
+            own = [part.phase.first_step for part in self.phases if part.phase.own_schedule is not None]
+            warmup, rate, start, end = args.warmup_steps, args.learning_rate, 0, [*own, num_training_steps][0]
+        steps = end - start
+        warmup = int(warmup if warmup >= 1 else math.ceil(warmup * steps))
+        return Schedule(start, steps, warmup, rate, args.schedule_power)
 
     # Data
 
@@ -284,12 +272,11 @@ class BertTrainer(RecipeTrainer):
             # Another store, seed or length, which allow_changes lets pass, has other pairs.
             if known.get("index") == dataset.index_name:
                 dataset.remember_num_pairs(known["counts"])
+        before = [part for part in self.phases if part.phase.first_step < phase.first_step]
+        lengths = [part.phase.end_step - part.phase.first_step for part in before]
         self._epochs_before = sum(
-            (part.phase.end_step - part.phase.first_step)
-            * part.phase.global_batch
-            / epoched(part.train_dataset).num_pairs(0)
-            for part in self.phases
-            if part.phase.first_step < phase.first_step
+            length * part.phase.global_batch / epoched(part.train_dataset).num_pairs(0)
+            for length, part in zip(lengths, before, strict=True)
         )
         if args.max_steps < 0:
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
@@ -300,18 +287,15 @@ class BertTrainer(RecipeTrainer):
     def state_dict(self) -> dict[str, Any]:
         """With the number of pairs of each epoch up to now, which a run resumed elsewhere would have to count again."""
         dataset: Any = self._order.dataset
-        known = {
-            "index": dataset.index_name if isinstance(dataset, PreTrainingDataset) else None,
-            "counts": [dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)],
-        }
+        name = dataset.index_name if isinstance(dataset, PreTrainingDataset) else None
+        known = {"index": name, "counts": [dataset.num_pairs(epoch) for epoch in range(self._order.epoch + 1)]}
         return {**super().state_dict(), "pairs_of_epochs": {str(self._part.phase.first_step): known}}
 
     def _steps_of_epochs(self, dataset: EpochedDataset, num_epochs: float) -> int:
         """Optimiser steps in the pairs of that many epochs, rounded down; at least one."""
-        complete = int(num_epochs)
-        pairs = sum(dataset.num_pairs(epoch) for epoch in range(complete))
-        if num_epochs > complete:
-            pairs += math.floor((num_epochs - complete) * dataset.num_pairs(complete))
+        pairs = sum(dataset.num_pairs(epoch) for epoch in range(int(num_epochs)))
+        if num_epochs % 1:
+            pairs += math.floor(num_epochs % 1 * dataset.num_pairs(int(num_epochs)))
         return max(1, pairs // self.global_batch_size)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
@@ -344,10 +328,7 @@ class BertTrainer(RecipeTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
-        """Loss of one micro-batch; those of a step add up to the loss of the global batch.
-
-        `num_items_in_batch` is float64 (2,) of `get_batch_samples`; None outside training.
-        """
+        """Loss of one micro-batch; those of a step add up to that of the global batch of num_items_in_batch float64 (2,)."""
         if num_items_in_batch is None:
             output = model(**inputs)
             return (output.loss, output) if return_outputs else output.loss
@@ -391,19 +372,16 @@ class BertTrainer(RecipeTrainer):
         """Exact means over all held-out pairs of all processes (see `PreTrainingSums.metrics`); `predict` is stock's."""
         sampler: Any = dataloader.batch_sampler
         if not isinstance(sampler, EvaluationSampler):
-            return super().evaluation_loop(
-                dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
-            )
+            others = (prediction_loss_only, ignore_keys, metric_key_prefix)
+            return super().evaluation_loop(dataloader, description, *others)
         model = self.model
         was_training = model.training
         model.eval()
         sums = PreTrainingSums(self.args.device, self.unigram)
-        batches = zip(dataloader, sampler.is_padding_batch, strict=True)
         is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
+        batches = tqdm(dataloader, desc=description, leave=False, disable=is_quiet)
         with self.stoppable():
-            for batch, is_padding_batch in tqdm(
-                batches, total=len(dataloader), desc=description, leave=False, disable=is_quiet
-            ):
+            for batch, is_padding_batch in zip(batches, sampler.is_padding_batch, strict=True):
                 self.check_stop()
                 batch = self._prepare_inputs(batch)
                 with self.accelerator.autocast():

@@ -45,10 +45,7 @@ def describe_spike(losses: Sequence[float], step: int) -> str | None:
 
 
 def describe_progress(metrics: dict[str, float], step: int, max_steps: int, warmup_steps: int) -> str | None:
-    """A sentence when the held-out MLM loss is no better than the unigram loss, or not finite, else None.
-
-    `metrics` are an evaluation's, with or without the prefix "eval_".
-    """
+    """A sentence when an evaluation's held-out MLM loss is no better than the unigram loss, or not finite, else None."""
     values = {name.removeprefix("eval_"): value for name, value in metrics.items()}
     if not {"unigram_loss", "mlm_loss"} <= values.keys() or step < warmup_steps + STUCK_AFTER_FRACTION * max_steps:
         return None
@@ -57,17 +54,17 @@ def describe_progress(metrics: dict[str, float], step: int, max_steps: int, warm
     gain = values["unigram_loss"] - values["mlm_loss"]
     if gain > STUCK_MARGIN_NATS:
         return None
-    message = (
-        f"at step {step} the held-out masked-LM loss is {values['mlm_loss']:.2f}; guessing by word frequency alone gives "
-        f"{values['unigram_loss']:.2f}: "
-    )
     if gain < -STUCK_MARGIN_NATS:
-        return f"{message}the model is worse than that. More steps if the loss still falls; if it rose or jumps, {_SLOWER}"
+        advice = f"the model is worse than that. More steps if the loss still falls; if it rose or jumps, {_SLOWER}"
+    else:
+        advice = (
+            "nothing shows that the model has learned more than the frequencies. What helps: more steps (large models sit here for "
+            "thousands), a higher learning rate (tiny to small: 5e-4 to 2e-3), a longer warm-up or lower rate if the loss jumps, a "
+            "larger global batch, a smaller model on a small corpus; and look at what the model sees with `make show-data`"
+        )
     return (
-        f"{message}nothing shows that the model has learned more than the frequencies. What helps: more steps (large models "
-        "sit here for thousands), a higher learning rate (tiny to small: 5e-4 to 2e-3), a longer warm-up or lower rate if "
-        "the loss jumps, a larger global batch, a smaller model on a small corpus; and look at what the model sees with "
-        "`make show-data`"
+        f"at step {step} the held-out masked-LM loss is {values['mlm_loss']:.2f}; guessing by word frequency alone gives "
+        f"{values['unigram_loss']:.2f}: {advice}"
     )
 
 
@@ -124,9 +121,8 @@ class StopOnSignal(TrainerCallback):
             is_asked = self.signal is not None
         else:
             # The sum of the step before: it is there by now, and reading it makes no device wait.
-            known = self.flags[0] if self.flags else None
+            is_asked = bool(self.flags) and bool(self.flags[0] > 0)
             del self.flags[:-1]
-            is_asked = known is not None and bool(known > 0)
         if is_asked or self.is_stopped:
             self.stop(control)
             control.should_save = True

@@ -56,11 +56,6 @@ class EnergySettings:
             return self.carbon_intensity
         return intensity_of_country(self.country_iso_code)
 
-    def describe(self) -> dict[str, Any]:
-        """The settings and the carbon intensity that follows, for all_results.json; what is not known is left out."""
-        facts = asdict(self) | {"carbon_intensity": self.grams_per_kilowatt_hour}
-        return {name: value for name, value in facts.items() if value is not None}
-
 
 def intensity_of_country(code: str) -> float:
     """Carbon intensity of a country's electricity as codecarbon has it on the disk, g CO2e/kWh."""
@@ -85,58 +80,48 @@ class CostMeter:
     """
 
     def __init__(self, args: Any) -> None:
-        self.settings: EnergySettings = args.energy
-        self._num_processes = args.world_size
-        # A given power is that of all processes: the main one counts it. codecarbon measures a machine.
-        self._watts = self.settings.power_watts if args.process_index == 0 else None
-        wants_tracker = self.settings.power_watts is None and self.settings.country_iso_code is not None
-        self._has_tracker = args.local_process_index == 0 and wants_tracker
-        self._tracker: Any = None
-        self._last: Any = None  # codecarbon's newest totals
+        self.args, self.settings = args, args.energy
         self._before: Mapping[str, Any] = {}
         self._since: float | None = None
         self._seconds = 0.0
+        self._tracker: Any = None
+        self._last: Any = None  # codecarbon's newest totals
 
     def __enter__(self) -> None:
         self._before, self._seconds, self._last = {}, 0.0, None
         self._since = time.perf_counter()
-        if self._has_tracker:
+        # codecarbon measures a machine.
+        is_measured = self.settings.power_watts is None and self.settings.country_iso_code is not None
+        if is_measured and self.args.local_process_index == 0:
             self._tracker = self._make_tracker()
             self._tracker.start()
 
     def __exit__(self, *error: object) -> None:
-        if self._since is not None:
-            self._seconds, self._since = time.perf_counter() - self._since, None
+        self._seconds, self._since = self._elapsed(), None
         if self._tracker is not None:
             self._tracker.stop()
             self._tracker = None
 
     def resume(self, before: Mapping[str, Any] | None) -> None:
         """Add what `so_far` said in a checkpoint; None for one that says nothing: then the sums are not complete."""
-        self._before = {"is_whole": False} if before is None else dict(before)
+        self._before = before or {"is_whole": False}
 
     def so_far(self) -> dict[str, Any]:
         """The sums over all parts, processes and machines, JSON; every process must call it.
 
-        Returns:
-            `seconds`; `is_whole`: whether they are known from the run's first step on; with an estimate of the energy also
-            `energy_seconds` (for which it is known), `energy_kwh`, `methods`, and with a carbon intensity `co2_kg`.
+        `is_whole`: whether `seconds` are known from the run's first step on; `energy_seconds`: for which the energy is known.
         """
         from accelerate.utils import gather_object
 
-        seconds = self._seconds if self._since is None else time.perf_counter() - self._since
-        everyone = [self._measure(seconds)]
-        if self._num_processes > 1:
-            everyone = gather_object(everyone)
-        before, readings = self._before, [each for each in everyone if each is not None]
+        before, seconds = self._before, self._elapsed()
+        readings = [each for each in gather_object([self._measure(seconds)]) if each is not None]
         total = {"seconds": before.get("seconds", 0.0) + seconds, "is_whole": before.get("is_whole", True)}
         if not readings and "energy_kwh" not in before:
             return total
-        kwh = sum(each[0] for each in readings)
+        kwh, now = sum(energy for energy, _ in readings), [method for _, method in readings]
         total["energy_seconds"] = before.get("energy_seconds", 0.0) + (seconds if readings else 0.0)
         total["energy_kwh"] = before.get("energy_kwh", 0.0) + kwh
         # The ways of measuring of all parts, the newest values of each.
-        now = [method for _, method in readings]
         kinds = {method.split(";")[0] for method in now}
         old = [method for method in before.get("methods", ()) if method.split(";")[0] not in kinds]
         total["methods"] = list(dict.fromkeys([*old, *now]))
@@ -146,17 +131,22 @@ class CostMeter:
             total["co2_kg"] = before.get("co2_kg", 0.0) + kwh * (intensity or 0.0) / 1000
         return total
 
+    def _elapsed(self) -> float:
+        return self._seconds if self._since is None else time.perf_counter() - self._since
+
     def _measure(self, seconds: float) -> tuple[float, str] | None:
         """KWh of this part and how they are known; None where this process measures nothing, or codecarbon could not."""
-        if self._watts is not None:
-            return self._watts / 1000 * seconds / 3600, f"a given power draw of {self._watts:g} W times the hours"
+        if (watts := self.settings.power_watts) is not None:
+            # It is that of all processes: the main one counts it.
+            method = f"a given power draw of {watts:g} W times the hours"
+            return (watts / 1000 * seconds / 3600, method) if self.args.process_index == 0 else None
         if self._tracker is not None:
             self._tracker.flush()
         last = self._last
         if last is None or not math.isfinite(last.energy_consumed):
             return None
-        powers = [(part, getattr(last, f"{part.lower()}_power")) for part in ("CPU", "GPU", "RAM")]
-        means = " + ".join(f"{part} {watts:.1f} W" for part, watts in powers if watts) or "no power"
+        powers = {"CPU": last.cpu_power, "GPU": last.gpu_power, "RAM": last.ram_power}
+        means = " + ".join(f"{part} {watts:.1f} W" for part, watts in powers.items() if watts) or "no power"
         method = f"codecarbon {last.codecarbon_version}, tracking mode {last.tracking_mode}; on average {means}"
         return float(last.energy_consumed), method
 
@@ -187,18 +177,13 @@ class CostMeter:
 
 
 def cost_facts(cost: Mapping[str, Any], settings: EnergySettings) -> dict[str, Any]:
-    """What all_results.json says of `CostMeter.so_far` after training.
-
-    Returns:
-        `train_seconds`, over all parts of the run; `train_seconds_is_whole`, false where the first ones are not known;
-        `energy`, an estimate, where there is one.
-    """
+    """What all_results.json says of `CostMeter.so_far` after training: `train_seconds`, `train_seconds_is_whole`, `energy`."""
     facts: dict[str, Any] = {"train_seconds": round(cost["seconds"], 1), "train_seconds_is_whole": cost["is_whole"]}
     if "energy_kwh" in cost:
-        energy: dict[str, Any] = {"kwh": cost["energy_kwh"], "seconds": round(cost["energy_seconds"], 1)}
-        if "co2_kg" in cost:
-            energy["co2_kg"] = cost["co2_kg"]
-        facts["energy"] = energy | {"estimated_by": "; ".join(cost["methods"])} | settings.describe()
+        energy = {"kwh": cost["energy_kwh"], "seconds": round(cost["energy_seconds"], 1), "co2_kg": cost.get("co2_kg")}
+        energy |= {"estimated_by": "; ".join(cost["methods"]), **asdict(settings)}
+        energy["carbon_intensity"] = settings.grams_per_kilowatt_hour
+        facts["energy"] = {name: value for name, value in energy.items() if value is not None}
     elif settings != EnergySettings():
         logger.warning("codecarbon could not measure the energy of this run; all_results.json says nothing of it")
     return facts

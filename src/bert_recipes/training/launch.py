@@ -43,8 +43,9 @@ def check_machine(args: Any, gpus: int) -> bool:
     if args.use_deepspeed and not is_deepspeed_available():
         raise InputError(f'{where} needs DeepSpeed, which is not installed: pip install -e ".[deepspeed]"')
     asks_for_gpus = args.config_file is not None or args.multi_gpu or args.use_fsdp or args.use_deepspeed
-    is_on_cpu = args.cpu or getattr(args, "use_cpu", False)
-    is_on_cpu = is_on_cpu or "--use_cpu true" in " ".join(getattr(args, "training_script_args", None) or []).lower()
+    is_on_cpu = (
+        args.cpu or getattr(args, "use_cpu", False) or "--use_cpu true" in " ".join(args.training_script_args).lower()
+    )
     is_on_cpu = is_on_cpu or (args.use_deepspeed and os.environ.get("DS_ACCELERATOR") == "cpu")  # DeepSpeed's own way
     if is_on_cpu or not asks_for_gpus:
         return True
@@ -57,14 +58,13 @@ def check_machine(args: Any, gpus: int) -> bool:
         return False
     if gpus == 0:
         raise InputError(
-            f"{where} starts {processes} process{'es' if processes > 1 else ''} on this machine, one a GPU, and it has no GPU that "
-            "torch can use; on CPUs: LAUNCH=cpu, or LAUNCH=ddp_cpu (accelerate_configs/ddp_cpu.yaml) for several processes"
+            f"{where} starts {processes} process(es) on this machine, one a GPU, and it has no GPU that torch can use; on CPUs: "
+            "LAUNCH=cpu, or LAUNCH=ddp_cpu (accelerate_configs/ddp_cpu.yaml) for several processes"
         )
     if processes > gpus:
         raise InputError(
-            f"{where}: num_processes is {args.num_processes}{f' for {machines} machines' if machines > 1 else ''}, which makes "
-            f"{processes} on this one, and it has {gpus} GPU{'s' if gpus > 1 else ''}; allowed: one process a GPU: set "
-            f"num_processes there, or give the launcher --num_processes {gpus * machines}"
+            f"{where}: num_processes is {args.num_processes} for {machines} machine(s), which makes {processes} on this one, and it has "
+            f"{gpus} GPU(s); allowed: one process a GPU: set num_processes there, or give the launcher --num_processes {gpus * machines}"
         )
     return True
 
@@ -105,7 +105,15 @@ def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str,
         raise InputError("precision is 'fp16'; allowed under DeepSpeed and FSDP: bf16, fp32")
     if deepspeed is not None:
         built["mixed_precision"] = "no"
-        _complete_deepspeed(deepspeed.deepspeed_config)
+        config = deepspeed.deepspeed_config
+        if own := {"optimizer", "scheduler"} & config.keys():
+            raise InputError(
+                f"the configuration of DeepSpeed has a section '{min(own)}'; take it out: --optimizer and --schedule decide"
+            )
+        # In DeepSpeed's own bf16 mode weights, sums of micro-batches and what processes add up would be bfloat16. A section "bf16"
+        # that is missing would be filled in, one that says false would be held against the run's precision. For an optimiser that
+        # is offloaded Accelerate would take an Adam of DeepSpeed's.
+        config |= {"bf16": {}, "fp16": {"enabled": False}, "zero_force_ds_cpu_optimizer": False}
     elif is_fsdp:
         plugin = built["fsdp_plugin"] = built["fsdp_plugin"] or FullyShardedDataParallelPlugin()
         if plugin.fsdp_version != 2:
@@ -119,21 +127,6 @@ def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str,
             # Of processes on CPUs Accelerate makes DDP and does not say so, though torch's FSDP2 runs there.
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
     return built
-
-
-def _complete_deepspeed(config: dict[str, Any]) -> None:
-    """Leave optimiser, schedule and precision to the run.
-
-    In DeepSpeed's own bf16 mode the model's weights, the sums of micro-batches and what processes add up would be bfloat16; for
-    an offloaded optimiser Accelerate would take an Adam of DeepSpeed's.
-    """
-    for name in ("optimizer", "scheduler"):
-        if name in config:
-            raise InputError(
-                f"the configuration of DeepSpeed has a section '{name}'; take it out: --optimizer and --schedule decide"
-            )
-    # A section "bf16" that is missing would be filled in, one that says false would be held against the run's precision.
-    config |= {"bf16": {}, "fp16": {"enabled": False}, "zero_force_ds_cpu_optimizer": False}
 
 
 # The main process

@@ -1,8 +1,7 @@
 """Optimisers and schedules by name: the paper's Adam and its schedule, AdamW, LAMB, and everything of the Trainer."""
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +28,8 @@ class BertAdam(torch.optim.AdamW):
     instead of eight.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float = 1e-4,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.01,
-    ) -> None:
-        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+    def __init__(self, params: Iterable[Any], lr: float = 1e-4, eps: float = 1e-6, **settings: Any) -> None:
+        super().__init__(params, lr=lr, eps=eps, fused=True, **settings)
         # A loss scaler must skip a step from outside: the steps are counted here, without asking the device.
         self._step_supports_amp_scaling = False
         # id of a parameter -> its steps up to now; read off its state when it is first met.
@@ -50,40 +42,32 @@ class BertAdam(torch.optim.AdamW):
 
     def step(self, closure: Any = None) -> Any:
         """One update of all parameters that have a gradient; nothing where none has one."""
-        if not has_gradients(self):
-            return None
-        with self._uncorrected():
-            return super().step(closure)
-
-    @contextmanager
-    def _uncorrected(self) -> Iterator[None]:
-        """Set lr, eps and weight_decay so that AdamW's bias correction cancels, and put them back."""
+        # lr, eps and weight_decay are set so that AdamW's bias correction cancels, and put back.
         plain = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
         try:
             for group in self.param_groups:
-                step = self._count_step(group["params"])
-                if step == 0:
+                if (step := self._count_step(group["params"])) == 0:
                     continue
                 beta1, beta2 = group["betas"]
                 root = (1 - beta2**step) ** 0.5
                 scale = (1 - beta1**step) / root
                 group["lr"], group["eps"] = group["lr"] * scale, group["eps"] / root
                 group["weight_decay"] = group["weight_decay"] / scale
-            yield
+            return super().step(closure)
         finally:
             for group, (lr, eps, weight_decay) in zip(self.param_groups, plain, strict=True):
                 group["lr"], group["eps"], group["weight_decay"] = lr, eps, weight_decay
 
     def _count_step(self, parameters: Iterable[torch.Tensor]) -> int:
         """Number of the coming step of those with a gradient, from 1; 0 where none has one."""
-        stepped = [parameter for parameter in parameters if parameter.grad is not None]
-        for parameter in stepped:
-            if id(parameter) not in self._counts:
-                self._counts[id(parameter)] = (
-                    int(self.state[parameter].get("step", 0)) if parameter in self.state else 0
-                )
-            self._counts[id(parameter)] += 1
-        numbers = {self._counts[id(parameter)] for parameter in stepped}
+        numbers = set()
+        for parameter in parameters:
+            if parameter.grad is not None:
+                key = id(parameter)
+                if key not in self._counts:
+                    self._counts[key] = int(self.state[parameter].get("step", 0)) if parameter in self.state else 0
+                self._counts[key] += 1
+                numbers.add(self._counts[key])
         if len(numbers) > 1:
             raise RuntimeError(
                 "parameters of one group have had a gradient in different numbers of steps; put those that are trained at other "
@@ -143,23 +127,6 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
 
-def has_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether any parameter has a gradient; a step whose gradient was not finite has lost it."""
-    return any(parameter.grad is not None for group in optimizer.param_groups for parameter in group["params"])
-
-
-def bert_linear(step: int, *, num_warmup_steps: int, num_training_steps: int, power: float = 1.0) -> float:
-    """Factor of the learning rate at optimiser step `step` (from 0).
-
-    step / warmup while step < warmup, then (1 - step / total) ^ power: the first update has rate 0, the decay counts from step
-    0, so the peak is (1 - warmup / total) ^ power. Source: google-research/bert optimization.py, `create_optimizer`, with power 1;
-    NVIDIA DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5.
-    """
-    if step < num_warmup_steps:
-        return step / num_warmup_steps
-    return max(0.0, 1.0 - step / num_training_steps) ** power
-
-
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two groups: with decay, embeddings too as in the original, and without for names that contain one of `NO_DECAY`."""
     pattern = re.compile("|".join(NO_DECAY))
@@ -180,27 +147,26 @@ def create_optimizer(
     weight_decay: float = 0.01,
 ) -> torch.optim.Optimizer:
     """Build "bert_adam" (the paper's), "adamw" (with bias correction, fused) or "lamb" over `decay_groups`."""
-    groups = decay_groups(model, weight_decay)
+    settings: dict[str, Any] = {"lr": learning_rate, "betas": betas, "eps": epsilon}
     if name == "bert_adam":
-        return BertAdam(groups, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay)
+        return BertAdam(decay_groups(model, weight_decay), **settings)
     if name == "adamw":
-        return torch.optim.AdamW(
-            groups, lr=learning_rate, betas=betas, eps=epsilon, weight_decay=weight_decay, fused=True
-        )
-    if name == "lamb":
-        # Which ones have neither decay nor ratio their names say: the others may have no decay either.
-        groups = [
-            group
-            | {"weight_decay": weight_decay * group["weight_decay"], "layer_adaptation": group["weight_decay"] > 0}
-            for group in decay_groups(model, 1.0)
-        ]
-        return Lamb(groups, lr=learning_rate, betas=betas, eps=epsilon)
-    raise InputError(f"optimizer is '{name}'; allowed: {', '.join(OPTIMIZERS)}")
+        return torch.optim.AdamW(decay_groups(model, weight_decay), fused=True, **settings)
+    # LAMB. Which ones have neither decay nor ratio their names say: the others may have no decay either.
+    groups = decay_groups(model, 1.0)
+    for group in groups:
+        group |= {"weight_decay": weight_decay * group["weight_decay"], "layer_adaptation": group["weight_decay"] > 0}
+    return Lamb(groups, **settings)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A warm-up and a decay; `start` is the step of the run that is step 0 of the schedule, `steps` are all of it."""
+    """A warm-up and a decay; `start` is the step of the run that is step 0 of the schedule, `steps` are all of it.
+
+    step / warmup while step < warmup, then (1 - step / total) ^ power: the first update has rate 0, the decay counts from step
+    0, so the peak is (1 - warmup / total) ^ power. Source: google-research/bert optimization.py, `create_optimizer`, with power 1;
+    NVIDIA DeepLearningExamples, BERT, schedulers.py, `PolyWarmUpScheduler`, with power 0.5.
+    """
 
     start: int
     steps: int
@@ -209,14 +175,11 @@ class Schedule:
     power: float = 1.0
 
     def factor(self, step: int) -> float:
-        """Factor of the learning rate at a step of the run; see `bert_linear`. Before the start it is that of the start."""
-        own, warmup = max(step - self.start, 0), self.warmup_steps
-        return bert_linear(own, num_warmup_steps=warmup, num_training_steps=self.steps, power=self.power)
-
-
-def create_bert_schedule(optimizer: torch.optim.Optimizer, schedule: Schedule) -> LambdaLR:
-    """A schedule as a torch scheduler; step it after every optimiser step."""
-    return LambdaLR(optimizer, schedule.factor)
+        """Factor of the learning rate at a step of the run; before the start it is that of the start."""
+        own = max(step - self.start, 0)
+        if own < self.warmup_steps:
+            return own / self.warmup_steps
+        return max(0.0, 1.0 - own / self.steps) ** self.power
 
 
 def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:

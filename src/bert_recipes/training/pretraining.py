@@ -14,7 +14,6 @@ from tqdm import tqdm
 from transformers import set_seed
 
 from bert_recipes.checkpointing import check_checkpoint, opening, warn_once
-from bert_recipes.config import read_tree
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.instances import InstanceDataset
@@ -24,7 +23,6 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
 from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
 from bert_recipes.models.sizes import pretraining_config
-from bert_recipes.tasks.rows import list_tasks
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.arguments import DataArguments, ModelArguments, Phase, PreTrainingArguments
@@ -132,16 +130,13 @@ def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
     if data.tokenizer is None or data.train_file is None:
         raise InputError("--train_file needs --tokenizer: the folder or vocab.txt with which the file was made")
     tokenizer = load_tokenizer(data.tokenizer)
-    train, validation = (
-        None if files is None else InstanceDataset(files, cache_dir=data.data_cache_dir, vocab_size=len(tokenizer))
-        for files in (data.train_file, data.validation_file)
-    )
-    assert train is not None
+    settings: Any = {"cache_dir": data.data_cache_dir, "vocab_size": len(tokenizer)}
+    train = InstanceDataset(data.train_file, **settings)
     _warn_of_ignored(data, INSTANCE_FIELDS, "the instance files were made with their own pairs and masks")
     return PreTrainingData(
         tokenizer,
         train=train,
-        validation=validation,
+        validation=None if data.validation_file is None else InstanceDataset(data.validation_file, **settings),
         collator=make_collator(data, tokenizer, seed),
         count_tokens=lambda: _count_tokens(train, len(tokenizer)),
         identity={"instances": fingerprint_files(train.paths), "tokenizer": tokenizer.fingerprint},
@@ -169,16 +164,10 @@ def _warn_of_ignored(settings: Any, names: Sequence[str], reason: str) -> None:
 
 def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: int) -> DataCollatorForPreTraining:
     """The collator that the settings describe; the limit of predictions defaults to the share of the longest pair."""
-    limit = data.max_predictions_per_seq
-    if limit is None:
-        limit = default_max_predictions(data.max_seq_length, data.mlm_probability)
-    return DataCollatorForPreTraining(
-        tokenizer,
-        mlm_probability=data.mlm_probability,
-        max_predictions_per_seq=limit,
-        seed=seed,
-        **{name: getattr(data, name) for name in MASK_FIELDS},
-    )
+    rates = {name: getattr(data, name) for name in ("mlm_probability", "max_predictions_per_seq", *MASK_FIELDS)}
+    if rates["max_predictions_per_seq"] is None:
+        rates["max_predictions_per_seq"] = default_max_predictions(data.max_seq_length, data.mlm_probability)
+    return DataCollatorForPreTraining(tokenizer, seed=seed, **rates)
 
 
 # Model
@@ -194,18 +183,13 @@ def load_model(
 ) -> BertForPreTraining:
     """A new model of the named size, or a checkpoint, ours or stock; heads that it lacks start from scratch, with a warning.
 
-    `max_seq_length` is the longest input of the run. `needs_head`: a checkpoint is to be measured as it is, and without a
-    masked-LM head there is nothing to measure.
+    `max_seq_length` is the longest input of the run. `needs_head`: a checkpoint is measured, and refused without a masked-LM head.
     """
     set_seed(seed)
     if model.model_name_or_path is None:
-        config = pretraining_config(
-            model.size,
-            vocab_size=len(tokenizer),
-            pad_token_id=tokenizer.pad_token_id,
-            **{name: getattr(model, name) for name in NEW_MODEL_FIELDS if name != "size"},
-        )
-        network = BertForPreTraining(config)
+        own = {name: getattr(model, name) for name in NEW_MODEL_FIELDS}
+        pieces = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+        network = BertForPreTraining(pretraining_config(own.pop("size"), **pieces, **own))
     else:
         network = _load_checkpoint(model.model_name_or_path, needs_head=needs_head)
         _warn_of_ignored(model, NEW_MODEL_FIELDS, f"{model.model_name_or_path} has its own")
@@ -222,18 +206,10 @@ def _load_checkpoint(name: str, *, needs_head: bool) -> BertForPreTraining:
     cached_only = check_checkpoint(name)
     with opening(name):
         network, new_heads = open_checkpoint(name, cached_only=cached_only)
-    lost = [key for key in new_heads if key.startswith("cls.predictions.")]
-    if needs_head and lost:
-        advice, file = (
-            "a fine-tuned checkpoint is measured with --task NAME or --task_file FILE.yaml",
-            Path(name, "task.yaml"),
-        )
-        if file.is_file():
-            task = str(read_tree(file)[0].get("name", ""))
-            advice = f"it is fine-tuned: give {f'--task {task}' if task in list_tasks() else f'--task_file {file}'}"
+    if needs_head and any(key.startswith("cls.predictions.") for key in new_heads):
         raise InputError(
-            f"{name} is {(network.config.architectures or ['an unnamed class'])[0]}, without a masked-LM head (no weights for "
-            f"{lost[0]}), so that of pre-training there is nothing to measure; {advice}"
+            f"{name} is {(network.config.architectures or ['an unnamed class'])[0]}, without a masked-LM head, so that of pre-training "
+            "there is nothing to measure; a fine-tuned checkpoint is measured with --task NAME or --task_file CHECKPOINT/task.yaml"
         )
     if new_heads:
         warn_once("%s has no weights for %s; they start from scratch", name, ", ".join(new_heads))
@@ -272,10 +248,8 @@ def make_trainer(
         )
     planned = None
     if phases is not None:
-        planned = [
-            TrainingPhase(phase, part.train, part.validation, part.collator)
-            for phase, part in zip(phases, parts, strict=True)
-        ]
+        joined = zip(phases, parts, strict=True)
+        planned = [TrainingPhase(phase, part.train, part.validation, part.collator) for phase, part in joined]
     trainer = BertTrainer(
         model,
         args,

@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import transformers
 import yaml
 
@@ -37,17 +38,12 @@ RESULTS_FILE = "all_results.json"
 UNFINISHED_FILE = "unfinished"
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
-    *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt"),
-    *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*"),
-    # The Trainer writes it with the model; it is removed at once, if the process lives.
-    "training_args.bin",
-    UNFINISHED_FILE,
-    # A sweep says with it that it has removed the weights.
-    "weights_removed.txt",
-    *("report.md", "report.html", "losses.png"),
-    *("README.md", "card.yaml", ".gitattributes"),
-    # Trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
-    *("runs", "wandb", "emissions.csv*"),
+    *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt", UNFINISHED_FILE),
+    # training_args.bin is the Trainer's and removed at once, if the process lives.
+    *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*", "training_args.bin"),
+    *("report.md", "report.html", "losses.png", "README.md", "card.yaml", ".gitattributes"),
+    # Of sweeps, and of trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
+    *("weights_removed.txt", "runs", "wandb", "emissions.csv*"),
 )
 # Stock settings that change nothing of what the remaining steps learn: where files lie, what is logged, saved and measured, how
 # the work is shared out. Ours say it in their metadata, {"resume": "may change"}. Data, tokenizer, precision and global batch
@@ -81,24 +77,20 @@ def prepare_output_dir(
 ) -> str | None:
     """Make the output folder this run's own; returns the checkpoint folder to resume from, or None.
 
-    Args:
-        args: Its output_dir, resume, overwrite_run and allow_changes decide.
-        configs: The dataclasses of the run: a run is resumed with the settings that it was begun with.
-        sources: Setting -> file or folder that the run reads, which is not deleted with an old run.
+    A run is resumed with the settings (`configs`) that it was begun with. `sources` are the files and folders that the run reads,
+    by setting: they are not deleted with an old run.
     """
-    resume_from = run_on_main_process(args, lambda: _lock_and_prepare(args, configs, sources or {}))
-    return None if resume_from is None else str(resume_from)
+    return run_on_main_process(args, lambda: _lock_and_prepare(args, configs, sources or {}))
 
 
-def _lock_and_prepare(args: Any, configs: Sequence[Any], sources: Mapping[str, str | None]) -> Path | None:
+def _lock_and_prepare(args: Any, configs: Sequence[Any], sources: Mapping[str, str | None]) -> str | None:
     """Look at what is there, and only then change anything."""
     folder = Path(args.output_dir)
     lock_run(folder)
     resume_from = None if args.overwrite_run else _find_checkpoint(args.resume, folder)
-    is_own = resume_from is not None and resume_from.parent.resolve() == folder.resolve()
     if resume_from is not None:
         _check_same_settings(resume_from / CONFIG_FILE, configs, allow=args.allow_changes)
-    if not is_own:
+    if resume_from is None or resume_from.parent.resolve() != folder.resolve():
         _check_free(folder, args)
         for name, path in sources.items():
             # A Hub name is no path that is there.
@@ -106,17 +98,18 @@ def _lock_and_prepare(args: Any, configs: Sequence[Any], sources: Mapping[str, s
                 raise InputError(
                     f"{name} {path} lies in output_dir {folder}, which --overwrite_run true would delete; give another --output_dir"
                 )
-    if folder.is_dir() and args.overwrite_run:
+    else:
+        for later in retire_later_checkpoints(folder, resume_from):
+            logger.warning(
+                "%s: later than %s, from which the run is resumed; it counts no more", later, resume_from.name
+            )
+        # The run is unfinished again.
+        (folder / RESULTS_FILE).unlink(missing_ok=True)
+    if args.overwrite_run and folder.is_dir():
         shutil.rmtree(folder)
     elif folder.is_dir():
         remove_leftovers(folder)
-    if is_own and resume_from is not None:
-        for retired in retire_later_checkpoints(folder, resume_from):
-            message = "%s: later than %s, from which the run is resumed; it counts no more"
-            logger.warning(message, retired, resume_from.name)
-        # The run is unfinished again.
-        (folder / RESULTS_FILE).unlink(missing_ok=True)
-    return resume_from
+    return None if resume_from is None else str(resume_from)
 
 
 def is_run_file(path: Path) -> bool:
@@ -142,9 +135,9 @@ def _find_checkpoint(wanted: str, folder: Path) -> Path | None:
     if wanted == "no" or (wanted == "auto" and not is_unfinished(folder)):
         return None
     if wanted not in ("auto", "last"):
-        if (reason := why_incomplete(Path(wanted))) is not None:
-            raise InputError(f"resume: {wanted} is no complete checkpoint: {reason}")
-        return Path(wanted)
+        if (reason := why_incomplete(Path(wanted))) is None:
+            return Path(wanted)
+        raise InputError(f"resume: {wanted} is no complete checkpoint: {reason}")
     found, incomplete = last_complete(folder)
     for path, reason in incomplete:
         logger.warning("%s is passed over: %s", path, reason)
@@ -165,9 +158,9 @@ def _check_free(folder: Path, args: Any) -> None:
         return
     if not (folder / CONFIG_FILE).is_file():
         raise InputError(f"output_dir {folder} holds files that are no run of this project; give another --output_dir")
+    if not args.overwrite_run and args.resume == "auto" and is_unfinished(folder):
+        return
     if not args.overwrite_run:
-        if args.resume == "auto" and is_unfinished(folder):
-            return
         what = "a finished run" if (folder / RESULTS_FILE).is_file() else "another run"
         resume = " without a checkpoint;" if last_complete(folder)[0] is None else "; continue it with --resume last,"
         raise InputError(
@@ -219,11 +212,6 @@ def _format(value: Any) -> str:
 NO_ENGINE = "none"
 
 
-def write_trainer_state(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write what `read_trainer_state` reads into a checkpoint's folder: `RecipeTrainer.state_dict`, `processes` a list."""
-    (folder / PROGRESS_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-
-
 def read_trainer_state(
     checkpoint: Path, fingerprint: Mapping[str, Any], engine: str, processes: int, *, allow_changes: bool
 ) -> dict[str, Any]:
@@ -232,14 +220,10 @@ def read_trainer_state(
     before, parts = state["engine"], len(state["processes"])
     # DeepSpeed opens parts of its own stage from as many processes only; nobody else opens them.
     if before != engine or (parts != processes and engine.startswith("DeepSpeed")):
-        was, now = (
-            f"{number} process{'es' if number > 1 else ''} {'without DeepSpeed or FSDP' if name == NO_ENGINE else f'under {name}'}"
-            for number, name in ((parts, before), (processes, engine))
-        )
         raise InputError(
-            f"{checkpoint} was written by {was}, this run has {now} and cannot take its optimiser up; launch it as before, or start "
-            "a new run from its weights with --model_name_or_path (of DeepSpeed's checkpoints recipes/consolidate_checkpoint.py "
-            "makes a model)"
+            f"{checkpoint} was written by {parts} process(es) with engine {before}, this run has {processes} with engine {engine} and "
+            "cannot take its optimiser up; launch it as before, or start a new run from its weights with --model_name_or_path (of "
+            "DeepSpeed's checkpoints recipes/consolidate_checkpoint.py makes a model)"
         )
     for name, value in fingerprint.items():
         if (was := state["identity"].get(name)) != value:
@@ -252,14 +236,7 @@ def own_state(everyone: Sequence[dict[str, Any]], index: int, processes: int) ->
     """What one process takes up of what all of them kept; where there were more or fewer, each gets an equal part of the sum."""
     if len(everyone) == processes:
         return everyone[index]
-    return {name: _mean([each[name] for each in everyone]) for name in everyone[0]}
-
-
-def _mean(values: list[Any]) -> Any:
-    """Of numbers, or of lists of them element by element."""
-    if isinstance(values[0], list):
-        return [_mean(list(column)) for column in zip(*values, strict=True)]
-    return sum(values) / len(values)
+    return {name: np.mean([each[name] for each in everyone], axis=0).tolist() for name in everyone[0]}
 
 
 # DeepSpeed's checkpoints

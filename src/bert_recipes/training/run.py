@@ -22,7 +22,6 @@ from transformers.training_args import ParallelMode, TrainingArguments
 
 from bert_recipes.checkpointing import IDENTITY_FILE, keep_run_id, write_run_id
 from bert_recipes.config import save_config
-from bert_recipes.data.instances import InstanceDataset
 from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
 from bert_recipes.errors import InputError, PushError, saving
 from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict
@@ -43,42 +42,31 @@ WEIGHTS_FILE = "model.safetensors"
 
 
 def describe_pretraining_data(settings: Any, data: Any) -> dict[str, Any]:
-    """What a run was trained on and measured with: `DataArguments` and the `PreTrainingData` that they name.
-
-    Returns:
-        `describe_store`, or for instance files by split `files`, `bytes`, `names`, `instances` and a `fingerprint`.
-    """
+    """What a run was trained on and measured with: `describe_store`, or the instance files of each split."""
     if settings.store is not None:
         return describe_store(settings.store)
-    files = {
-        split: {
-            "files": len(part.paths),
-            "bytes": sum(path.stat().st_size for path in part.paths),
-            "names": [path.name for path in part.paths[:MAX_NAMED_SOURCES]],
-            "instances": len(part),
-            "fingerprint": fingerprint_files(part.paths),
-        }
-        for split, part in (("train", data.train), ("validation", data.validation))
-        if isinstance(part, InstanceDataset)
-    }
+    files = {}
+    for split in ("train", "validation"):
+        if (part := getattr(data, split)) is not None:
+            files[split] = {
+                "files": len(part.paths),
+                "bytes": sum(path.stat().st_size for path in part.paths),
+                "names": [path.name for path in part.paths[:MAX_NAMED_SOURCES]],
+                "instances": len(part),
+                "fingerprint": fingerprint_files(part.paths),
+            }
     return {"tokenizer_fingerprint": data.tokenizer.fingerprint, "instance_files": files}
 
 
 def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
-    """Which checkpoint a run began with: a folder or a Hub name, and the opened model's configuration.
-
-    Returns:
-        `name` (of a folder the last part), `is_local`; `sha256` of its weights where they are one local file, `revision` of
-        one from the Hub where it is known.
-    """
+    """Which checkpoint a run began with: its folder's or Hub name, the hash of one local file of weights, the Hub's revision."""
     folder = Path(name)
     if not folder.is_dir():
         revision = getattr(config, "_commit_hash", None)
         return {"name": name, "is_local": False} | ({} if revision is None else {"revision": revision})
-    facts: dict[str, Any] = {"name": folder.resolve().name, "is_local": True}
-    if (folder / WEIGHTS_FILE).is_file():
-        facts["sha256"] = hash_of(folder / WEIGHTS_FILE)
-    return facts
+    weights = folder / WEIGHTS_FILE
+    facts = {"name": folder.resolve().name, "is_local": True}
+    return facts | ({"sha256": hash_of(weights)} if weights.is_file() else {})
 
 
 def hash_of_examples(examples: Sequence[Example]) -> str:
@@ -177,7 +165,7 @@ def run_training(
 
     Args:
         trainer: Ready to train; its processing_class is the tokenizer.
-        configs: The dataclasses of the run, in the order in which they are to be written to run.yaml.
+        configs: The dataclasses of the run, in the order of run.yaml.
         resume_from: Checkpoint folder of `prepare_output_dir`.
         facts: What else all_results.json is to say, for example about the data.
         finish: Called with the results in all processes: predictions, report, card, trackers' end, push.
@@ -217,8 +205,8 @@ def run_training(
 def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[str, Any]:
     trainer.train(resume_from_checkpoint=resume_from)
     results: dict[str, Any] = {"train_loss": trainer.mean_loss, "train_steps": trainer.state.global_step}
-    if trainer.skipped.total:
-        results["skipped_steps"] = trainer.skipped.total
+    if trainer.skipped_steps:
+        results["skipped_steps"] = trainer.skipped_steps
     if resume_from is not None:  # the rates are those since then
         results["resumed_at_step"] = trainer.steps_done
     results |= cost_facts(trainer.cost.so_far(), trainer.args.energy)

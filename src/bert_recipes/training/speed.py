@@ -7,6 +7,7 @@ M predicted tokens, B sequences.
 """
 
 import ctypes
+import itertools
 import logging
 import os
 import platform
@@ -14,6 +15,8 @@ import resource
 import statistics
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +29,8 @@ from accelerate import Accelerator
 # Dense bfloat16 TFLOP/s without sparsity. Source: NVIDIA data sheets, which print the figure with sparsity: "H100 Tensor
 # Core GPU" (SXM: 1,979), "H200 Tensor Core GPU" (SXM: 1,979), "A100 Tensor Core GPU" (312 dense). Other GPUs are left out.
 DENSE_PEAK_TFLOPS = {
-    "NVIDIA H100 80GB HBM3": 989.4,
-    "NVIDIA H200": 989.4,
-    "NVIDIA A100-SXM4-40GB": 312.0,
-    "NVIDIA A100-SXM4-80GB": 312.0,
+    **dict.fromkeys(("NVIDIA H100 80GB HBM3", "NVIDIA H200"), 989.4),
+    **dict.fromkeys(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 312.0),
 }
 
 
@@ -47,10 +48,9 @@ def forward_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bo
     """FLOPs of the matrix products of a forward pass; a product (a, b) x (b, c) has 2abc.
 
     Each layer has, for a token, the projections to query, key, value and output, 4 x 2 H^2, and two feed-forward
-    products, 2 x 2 H I: together 8 H^2 + 4 H I. A sequence of l tokens adds Q K^T and P V over all heads, 2 x 2 l^2 H.
-    The masked-LM head is counted for the M predicted tokens alone: the transform 2 H^2 and the vocabulary 2 H V. The
-    pooler has 2 H^2 a sequence (models of tokens have none), the next-sentence head 4 H. A task's own head, 2 H per label and
-    token or sequence, is less than a thousandth of the total and is not counted.
+    products, 2 x 2 H I. A sequence of l tokens adds Q K^T and P V over all heads, 2 x 2 l^2 H. The masked-LM head is counted for the
+    M predicted tokens alone: the transform 2 H^2 and the vocabulary 2 H V. The pooler has 2 H^2 a sequence (models of tokens have
+    none), the next-sentence head 4 H. A task's own head is less than a thousandth of the total and is not counted.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     layer = work.tokens * (8 * hidden**2 + 4 * hidden * inner) + 4 * hidden * work.squares
@@ -77,17 +77,16 @@ def describe_machine() -> dict[str, Any]:
     """Machine and versions, for results files.
 
     `processor` is the name the system gives; virtual machines often hide all but the maker, so `processor_model` (family and
-    model, or part, as the processor numbers itself) and `instructions` tell those of one name apart. Both are left out where
-    the system does not say.
+    model, or part, as the processor numbers itself) and `instructions` tell those of one name apart, where the system says them.
     """
     facts = _cpu_facts()
     flags = (facts.get("flags") or facts.get("Features") or "").split()
-    known: dict[str, Any] = {
+    known = {
+        "processor": facts.get("model name") or platform.processor() or platform.machine(),
         "processor_model": ", ".join(f"{name} {facts[key]}" for key, name in _NUMBERS.items() if key in facts),
         "instructions": [name for name in _INSTRUCTIONS if name in flags],
     }
     return {
-        "processor": facts.get("model name") or platform.processor() or platform.machine(),
         **{key: value for key, value in known.items() if value},
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -100,9 +99,7 @@ def describe_machine() -> dict[str, Any]:
 
 def _cpu_facts(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     """The lines of the first processor; empty where the system has no such file."""
-    if not path.is_file():
-        return {}
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     lines = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
     return {key.strip(): value.strip() for key, _, value in lines}
 
@@ -114,15 +111,9 @@ REPETITIONS, SLOW_SECONDS, SLOW_REPETITIONS = 20, 0.5, 5
 def model_shapes(tokens: int, masked: int, config: Any) -> dict[str, tuple[int, int, int]]:
     """Name -> (a, b, c) of the products (a, b) x (b, c) of a step with that many tokens, `masked` of them predicted."""
     hidden, inner = config.hidden_size, config.intermediate_size
-    shapes = {
-        "square": (4096, 4096, 4096),
-        "projection": (tokens, hidden, hidden),
-        "feed_forward_in": (tokens, hidden, inner),
-        "feed_forward_out": (tokens, inner, hidden),
-    }
-    if masked:
-        shapes["vocabulary"] = (masked, hidden, config.vocab_size)
-    return shapes
+    shapes = {"square": (4096, 4096, 4096), "projection": (tokens, hidden, hidden)}
+    shapes |= {"feed_forward_in": (tokens, hidden, inner), "feed_forward_out": (tokens, inner, hidden)}
+    return shapes | ({"vocabulary": (masked, hidden, config.vocab_size)} if masked else {})
 
 
 def measure_rates(
@@ -130,31 +121,29 @@ def measure_rates(
 ) -> dict[str, dict[str, Any]]:
     """Name of `model_shapes` -> {"shape", "gflops" (median, GFLOP/s), "repetitions"}, in "fp32", "bf16" or "fp16"."""
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-    rates = {}
     generator = torch.Generator(device).manual_seed(0)  # a run's own numbers stay as they are
-    for name, shape in shapes.items():
-        rows, inner, columns = shape
+    rates = {}
+    for name, (rows, inner, columns) in shapes.items():
         left = torch.randn(rows, inner, device=device, generator=generator).to(dtype)
         right = torch.randn(inner, columns, device=device, generator=generator).to(dtype)
         _time(left, right)  # the first one allocates and chooses
         times = [_time(left, right)]
-        repetitions = SLOW_REPETITIONS if times[0] > SLOW_SECONDS else REPETITIONS
-        times += [_time(left, right) for _ in range(repetitions - 1)]
+        times += [
+            _time(left, right) for _ in range((SLOW_REPETITIONS if times[0] > SLOW_SECONDS else REPETITIONS) - 1)
+        ]
         gflops = 2 * rows * inner * columns / statistics.median(times) / 1e9
-        rates[name] = {"shape": list(shape), "gflops": round(gflops, 2), "repetitions": repetitions}
+        rates[name] = {"shape": [rows, inner, columns], "gflops": round(gflops, 2), "repetitions": len(times)}
     return rates
 
 
 def best_rate(config: Any, tokens: int, precision: str, device: torch.device) -> float:
-    """FLOP/s that the machine can reach: by its data sheet where that is known, otherwise the best of the model's own products.
-
-    `tokens` are those of a micro-batch.
-    """
+    """FLOP/s that the machine can reach: by its data sheet where that is known, else the best of the products of a micro-batch."""
     known = DENSE_PEAK_TFLOPS.get(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     if known is not None and precision != "fp32":
         return known * 1e12
-    shapes = model_shapes(tokens, 0, config)
-    del shapes["square"]  # takes seconds on a CPU
+    shapes = {
+        name: shape for name, shape in model_shapes(tokens, 0, config).items() if name != "square"
+    }  # slow on a CPU
     return max(rate["gflops"] for rate in measure_rates(shapes, precision, device).values()) * 1e9
 
 
@@ -213,19 +202,16 @@ class ThroughputMeter:
         self._has_loss = [False, False]
         self._steps = self._timed_steps = 0
         self._waited = 0.0
-        self._since: float | None = None
+        self._since: Any = None  # a time; None before measuring begins
         # What the steps since the reading before have computed, their seconds and number; None where nothing was timed.
         self.interval: tuple[BatchStats, float, int] | None = None
 
-    def count_step(self, work: torch.Tensor) -> None:
-        """Count one optimiser step; work is float64 (4,), the fields of `BatchStats` over all processes."""
+    def count_step(self, work: torch.Tensor, waited: float) -> None:
+        """Count an optimiser step: float64 (4,), the fields of `BatchStats` over all processes; seconds for which it waited for data."""
         self._steps += 1
         self._timed_steps += 1
         self._work += work
-
-    def count_wait(self, seconds: float) -> None:
-        """Add time for which the model waited for its data."""
-        self._waited += seconds
+        self._waited += waited
 
     def add_losses(self, mlm_loss: torch.Tensor | None, nsp_loss: torch.Tensor | None, scale: int) -> None:
         """Add this micro-batch's parts of the step's losses."""
@@ -244,29 +230,24 @@ class ThroughputMeter:
         self._steps = round(sums[2])
         self._has_loss = [bool(known) for known in sums[3:]]
 
-    def start_clock(self) -> None:
-        """Start measuring, once: after the first step, which is slow everywhere."""
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done inside is no training. Measuring begins with the first pause: after the first step, which is slow everywhere."""
+        start = time.perf_counter()
         if self._since is None:
-            self._start_interval(time.perf_counter())
-
-    def leave_out(self, start: float) -> None:
-        """Do not count the time since `start` (of `time.perf_counter`): it was no training."""
-        now = time.perf_counter()
+            self._start_interval(start)
+        yield
         # A reading in between has started the next interval already.
-        since = now if self._since is None else self._since
-        self._since = since + now - max(start, since)
+        self._since += time.perf_counter() - max(start, self._since)
 
     def read(self, accelerator: Accelerator) -> dict[str, float]:
         """Means since the last reading; the sums start again.
 
-        Returns:
-            `mlm_loss`, `nsp_loss` in nats; `tokens_per_second`; `data_wait_share`, the fraction of the time (0 to 1) for
-            which the model waited for its data.
+        Losses in nats; `data_wait_share` is the fraction of the time (0 to 1) for which the model waited for its data.
         """
-        losses = accelerator.reduce(self._losses.clone(), reduction="mean") / max(self._steps, 1)
-        named = zip(("mlm_loss", "nsp_loss"), losses.tolist(), self._has_loss, strict=True)
-        result = {name: loss for name, loss, is_known in named if is_known}
-        now, work = time.perf_counter(), BatchStats(*(round(value) for value in self._work.tolist()))
+        losses = (accelerator.reduce(self._losses.clone(), reduction="mean") / max(self._steps, 1)).tolist()
+        result = dict(itertools.compress(zip(("mlm_loss", "nsp_loss"), losses, strict=True), self._has_loss))
+        now, work = time.perf_counter(), BatchStats(*map(round, self._work.tolist()))
         self.interval = None
         if work.tokens and self._since is not None:
             seconds = now - self._since

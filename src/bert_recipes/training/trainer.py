@@ -1,6 +1,7 @@
 """`RecipeTrainer`: the loss of the global batch, one order of examples, exact resume, an orderly end at a signal."""
 
 import itertools
+import json
 import logging
 import math
 import shutil
@@ -8,17 +9,19 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from accelerate.utils import convert_outputs_to_fp32, gather_object
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
 from bert_recipes.checkpointing import (
+    PROGRESS_FILE,
     STATE_FILE,
     commit,
     last_complete,
@@ -33,8 +36,8 @@ from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.training.callbacks import StopOnSignal, ignore_signals
 from bert_recipes.training.emissions import CostMeter, EnergySettings
 from bert_recipes.training.launch import asks_for_fsdp, complete_engine
-from bert_recipes.training.optimization import Schedule, create_bert_schedule, create_optimizer, set_peak_rate
-from bert_recipes.training.resume import NO_ENGINE, own_state, read_trainer_state, write_trainer_state
+from bert_recipes.training.optimization import Schedule, create_optimizer, set_peak_rate
+from bert_recipes.training.resume import NO_ENGINE, own_state, read_trainer_state
 from bert_recipes.training.speed import BatchStats, ThroughputMeter, best_rate, keep_freed_memory
 from bert_recipes.training.trackers import Trackers
 
@@ -54,33 +57,6 @@ STOCK_SETTINGS: dict[str, Any] = {
 }
 
 
-@dataclass
-class NonFiniteGradientGuard:
-    """Counts steps whose gradient is not finite; `limit` of them in a row end the run."""
-
-    limit: int
-    total: int = 0
-    in_a_row: int = 0
-
-    def note(self, norm: float) -> bool:
-        """Take a step's gradient norm; whether the step is to be left out."""
-        is_finite = math.isfinite(norm)
-        self.total += not is_finite
-        self.in_a_row = 0 if is_finite else self.in_a_row + 1
-        return not is_finite
-
-    def check(self, step: int, *, is_deepspeed: bool) -> None:
-        """End the run where it is enough; DeepSpeed has updated the weights by the time that it tells the norm."""
-        if self.in_a_row < self.limit and not is_deepspeed:
-            return
-        times = f"{self.in_a_row} steps in a row" if self.in_a_row > 1 else "one step"
-        why = ", and DeepSpeed cannot leave a step out" if is_deepspeed else ""
-        raise InputError(
-            f"step {step}: the gradient was not finite for {times}{why}; the checkpoints are from before. Lower learning_rate, "
-            "give more warmup_steps, or --precision fp32"
-        )
-
-
 @contextmanager
 def _stock_settings(args: TrainingArguments, **settings: Any) -> Iterator[None]:
     """Settings that stock would follow where it should not, changed inside of the block."""
@@ -92,22 +68,14 @@ def _stock_settings(args: TrainingArguments, **settings: Any) -> Iterator[None]:
         vars(args).update(before)
 
 
-def real_tokens(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """int64, the shape of input_ids: 1 = token, 0 = padding; without an attention mask all are tokens."""
-    return batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
-
-
 class RecipeTrainer(Trainer):
     """`Trainer` whose loss is a mean over the global batch, whose step s trains on fixed examples, and whose checkpoints are complete or absent.
 
     The global batch G is all micro-batches of all processes; stock BERT heads scale the loss with both. Step s trains on the
     samples [s * G, (s + 1) * G) of one order, however G is split. SIGTERM and SIGINT end the run after the step that is being
     computed, with a checkpoint. A step whose gradient is not finite changes nothing and is counted. A subclass says what the
-    loss is a mean over (`num_items`), and computes its part of it (`compute_loss`).
-
-    Args:
-        args: `RunArguments`, or stock `TrainingArguments`.
-        resume_fingerprint: Name -> value: what must be the same where a run is resumed, such as the data and the tokenizer.
+    loss is a mean over (`num_items`), and computes its part of it (`compute_loss`). `resume_fingerprint` names what must be the
+    same where a run is resumed, such as the data and the tokenizer.
     """
 
     args: Any
@@ -119,32 +87,31 @@ class RecipeTrainer(Trainer):
     def __init__(
         self,
         model: PreTrainedModel,
-        args: TrainingArguments,
+        args: Any,
         *,
         resume_fingerprint: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        own: Any = args
         for name, value in STOCK_SETTINGS.items():
-            if not hasattr(own, name):
-                setattr(own, name, value)
-        if own.use_cpu:
+            if not hasattr(args, name):
+                setattr(args, name, value)
+        if args.use_cpu:
             # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
-            enable_packed_layers(model, "off" if asks_for_fsdp(args) else own.fast_layers)
-            if own.keep_freed_memory:
+            enable_packed_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers)
+            if args.keep_freed_memory:
                 keep_freed_memory()
-        if own.ddp_find_unused_parameters is None and model.config.model_type == "bert":
-            own.ddp_find_unused_parameters = False  # every pass uses all; stock would look for unused ones in each
+        if args.ddp_find_unused_parameters is None and model.config.model_type == "bert":
+            args.ddp_find_unused_parameters = False  # every pass uses all; stock would look for unused ones in each
         self.trackers = Trackers(args)
         callbacks = [self.trackers, *(kwargs.pop("callbacks", None) or [])]
-        # Our trackers cannot end a run, so the Trainer makes none of its own.
+        # Our trackers cannot end a run, so the Trainer makes none of its args.
         with _stock_settings(args, report_to=[], push_to_hub=False):
             super().__init__(model=model, args=args, callbacks=callbacks, **kwargs)
-        if own.bf16 and self.engine != NO_ENGINE:
+        if args.bf16 and self.engine != NO_ENGINE:
             # Accelerate puts no autocast around a model that an engine has.
-            autocast = torch.autocast(own.device.type, torch.bfloat16)
+            autocast = torch.autocast(args.device.type, torch.bfloat16)
             self.model.forward = convert_outputs_to_fp32(autocast(self.model.forward))
-        if own.optimizer == "lamb" and self.engine != NO_ENGINE:
+        if args.optimizer == "lamb" and self.engine != NO_ENGINE:
             raise InputError(
                 f"optimizer is lamb; {self.engine} shares tensors out over the processes, and none knows the norms that LAMB scales "
                 "with: give --optimizer bert_adam or adamw, or LAUNCH=ddp"
@@ -152,10 +119,10 @@ class RecipeTrainer(Trainer):
         self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
         self.model_accepts_loss_kwargs = True
-        self.meter = ThroughputMeter(own.device)
-        self.cost = CostMeter(own)
-        self.skipped = NonFiniteGradientGuard(own.max_skipped_steps)
-        self.precision = "bf16" if own.bf16 else "fp16" if own.fp16 else "fp32"
+        self.meter = ThroughputMeter(args.device)
+        self.cost = CostMeter(args)
+        self.skipped_steps = self._skipped_in_a_row = 0  # their gradients were not finite
+        self.precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
         self.resume_fingerprint = {
             "precision": self.precision,  # "auto" may be another one on another machine
             "global batch": self.global_batch_size,
@@ -169,13 +136,12 @@ class RecipeTrainer(Trainer):
         self.checkpoint_files: dict[str, Callable[[Path], object]] = {}
         # Whether the run ends with a checkpoint whatever save_strategy says: one that is ended while it is measured is resumed from it.
         self.ends_with_checkpoint = False
-        self._save_total_limit = own.save_total_limit
+        self._save_total_limit = args.save_total_limit
         self._loaded: dict[str, Any] = {}
         # Whether the evaluation of this step comes after its checkpoint, or was stopped: a resumed run begins with it.
         self._evaluation_is_due = False
         self._writes_to: Path | None = None
-        self._flops_per_token: int | None = None
-        self._peak: float | None = None  # FLOP/s of matrix products of a process; found when it is first asked for
+        self._peak: float | None = None  # FLOP/s of matrix products of a process
 
     # 1. A run
 
@@ -199,14 +165,14 @@ class RecipeTrainer(Trainer):
                 self._loaded = read_trainer_state(
                     checkpoint, self.resume_fingerprint, self.engine, args.world_size, allow_changes=args.allow_changes
                 )
-            self.skipped = NonFiniteGradientGuard(args.max_skipped_steps, self._loaded.get("skipped_steps", 0))
+            self.skipped_steps, self._skipped_in_a_row = self._loaded.get("skipped_steps", 0), 0
             self._evaluation_is_due = False
             self.stop_request.begin()
-            # At its end stock deletes all checkpoints but the best; `rotate` has done what is to be done.
-            stock = {"push_to_hub": False, "save_total_limit": None}
             # A resumed run has its first evaluation in its log.
-            stock["eval_on_start"] = args.eval_on_start and self.steps_done == 0
-            with self.stop_request.listening(), _stock_settings(args, **stock):
+            begins = args.eval_on_start and self.steps_done == 0
+            # At its end stock deletes all checkpoints but the best; `rotate` has done what is to be done.
+            stock = _stock_settings(args, push_to_hub=False, save_total_limit=None, eval_on_start=begins)
+            with self.stop_request.listening(), stock:
                 output = super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
                 self._stop_if_asked()
         return output
@@ -215,8 +181,7 @@ class RecipeTrainer(Trainer):
         """The folder that stock's `resume_from_checkpoint` means; True: the newest complete one in output_dir."""
         if resume is not True:
             return Path(resume) if resume else None
-        found, _ = last_complete(Path(self.args.output_dir))
-        if found is None:
+        if (found := last_complete(Path(self.args.output_dir))[0]) is None:
             raise InputError(f"{self.args.output_dir} holds no complete checkpoint to resume from")
         return found
 
@@ -228,10 +193,9 @@ class RecipeTrainer(Trainer):
     @property
     def mean_loss(self) -> float:
         """Mean of the training loss over all steps of the run, those before a resume too; after `train`."""
-        own = torch.tensor([self._total_loss_scalar], dtype=torch.float64, device=self.args.device)
         # What came after the last line of the log is each process' own.
-        total = self.accelerator.gather(own).mean().item()
-        return total / max(self.state.global_step, 1)
+        own = torch.tensor([self._total_loss_scalar], dtype=torch.float64, device=self.args.device)
+        return self.accelerator.gather(own).mean().item() / max(self.state.global_step, 1)
 
     # 2. Stopping
 
@@ -278,10 +242,7 @@ class RecipeTrainer(Trainer):
     def train_loader(self, order: Order, first_step: int = 0, dataset: Any = None) -> DataLoader:
         """The micro-batches of this process as one pass over the whole run; those that are done are not read.
 
-        Args:
-            order: Samples of the steps from `first_step` on.
-            first_step: Steps of the run that are another order's.
-            dataset: Takes the order's keys; default: train_dataset.
+        `order` has the samples from step `first_step` on; `dataset` (default: train_dataset) takes its keys.
         """
         args = self.args
         batches = ResumableBatchSampler(
@@ -309,7 +270,7 @@ class RecipeTrainer(Trainer):
         """As stock; the counts are float64 (K,): `num_items` of the step over all micro-batches and processes, at least 1 each."""
         start = time.perf_counter()
         batches = list(itertools.islice(epoch_iterator, num_batches))
-        self.meter.count_wait(time.perf_counter() - start)  # the model waits for data
+        waited = time.perf_counter() - start
         if not batches:
             return batches, None
         parts = [torch.cat([items := self.num_items(batch), self.count_work(batch, items)]) for batch in batches]
@@ -320,7 +281,7 @@ class RecipeTrainer(Trainer):
             counts = self.accelerator.reduce(counts, reduction="sum")
             self.stop_request.flags.append(counts[-1])
             counts = counts[:-1]
-        self.meter.count_step(counts[-4:])
+        self.meter.count_step(counts[-4:], waited)
         return batches, counts[:-4].clamp(min=1.0)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
@@ -332,9 +293,10 @@ class RecipeTrainer(Trainer):
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
         """int64 (4,): the fields of `BatchStats` for a batch; `items` are those of `num_items`."""
-        lengths = real_tokens(batch).sum(dim=-1).flatten()
-        zero = lengths.new_zeros(())
-        return torch.stack([lengths.sum(), (lengths**2).sum(), lengths.new_tensor(len(lengths)), zero])
+        mask = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
+        lengths = mask.sum(dim=-1).flatten()  # without padding
+        number, none = lengths.new_tensor([len(lengths), 0])
+        return torch.stack([lengths.sum(), (lengths**2).sum(), number, none])
 
     # 4. Optimiser and engine
 
@@ -344,14 +306,9 @@ class RecipeTrainer(Trainer):
         if args.optimizer == "trainer":
             return super().create_optimizer(model)
         if self.optimizer is None:
-            self.optimizer = create_optimizer(
-                args.optimizer,
-                self.model if model is None else model,
-                learning_rate=args.learning_rate,
-                betas=(args.adam_beta1, args.adam_beta2),
-                epsilon=args.adam_epsilon,
-                weight_decay=args.weight_decay,
-            )
+            settings = {"betas": (args.adam_beta1, args.adam_beta2), "epsilon": args.adam_epsilon}
+            settings |= {"learning_rate": args.learning_rate, "weight_decay": args.weight_decay}
+            self.optimizer = create_optimizer(args.optimizer, model or self.model, **settings)
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
@@ -361,19 +318,15 @@ class RecipeTrainer(Trainer):
         if self.lr_scheduler is None:
             schedule = self.schedule_of(num_training_steps)
             if schedule.warmup_steps >= schedule.steps:
-                logger.warning(
-                    "warmup_steps %d is not shorter than the run of %d steps: the learning rate will not reach its peak; "
-                    "a tenth of the steps is usual",
-                    *(schedule.warmup_steps, schedule.steps),
-                )
-            self.lr_scheduler = create_bert_schedule(optimizer or self.optimizer, schedule)
+                message = "warmup_steps %d is not shorter than the run of %d steps: the learning rate will not reach its peak"
+                logger.warning(message, schedule.warmup_steps, schedule.steps)
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, schedule.factor)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
     def schedule_of(self, num_training_steps: int) -> Schedule:
         """The schedule of the steps that are trained now."""
-        args = self.args
-        warmup = args.get_warmup_steps(num_training_steps)
+        args, warmup = self.args, self.args.get_warmup_steps(num_training_steps)
         return Schedule(0, num_training_steps, warmup, args.learning_rate, args.schedule_power)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -384,22 +337,33 @@ class RecipeTrainer(Trainer):
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """A step whose gradient is not finite loses its gradients, so that the optimiser leaves everything as it is."""
         norm = super()._get_grad_norm(model, grad_norm)
-        if norm is None or not self.skipped.note(float(norm)):
+        if norm is None or math.isfinite(norm):
+            self._skipped_in_a_row = 0
             return norm
+        self.skipped_steps += 1
+        self._skipped_in_a_row += 1
         scaler = self.accelerator.scaler
         # With a loss scaler this is how it finds its scale, which halves every time; below 1 it is not the scale that is wrong.
         if scaler is None or scaler.get_scale() < 1:
-            step = self.state.global_step + 1
-            self.skipped.check(step, is_deepspeed=self.is_deepspeed_enabled)
+            step, times = self.state.global_step + 1, self._skipped_in_a_row
+            # DeepSpeed has updated the weights by the time that it tells the norm.
+            if times >= self.args.max_skipped_steps or self.is_deepspeed_enabled:
+                why = ", and DeepSpeed cannot leave a step out" if self.is_deepspeed_enabled else ""
+                raise InputError(
+                    f"step {step}: the gradient was not finite for {f'{times} steps in a row' if times > 1 else 'one step'}{why}; the "
+                    "checkpoints are from before. Lower learning_rate, give more warmup_steps, or --precision fp32"
+                )
             if self.is_world_process_zero():
                 logger.warning("step %d is skipped: its gradient is not finite (%s)", step, float(norm))
         model.zero_grad()
         return norm
 
+    @cached_property
+    def _flops_per_token(self) -> int:
+        return 6 * self.model.num_parameters(exclude_embeddings=True)
+
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """As stock, 6 x parameters x tokens; stock walks through all modules at every step to count the parameters."""
-        if self._flops_per_token is None:
-            self._flops_per_token = 6 * self.model.num_parameters(exclude_embeddings=True)
         return self._flops_per_token * inputs[self.model.main_input_name].numel()
 
     @property
@@ -450,25 +414,23 @@ class RecipeTrainer(Trainer):
                 super()._save_checkpoint(model, trial)
                 self._name_best(target)
                 state = self.state_dict()
-                processes = gather_object([state.pop("process")])
+                state["processes"] = gather_object([state.pop("process")])
                 self.accelerator.wait_for_everyone()
                 if self.args.should_save:
-                    written = staging / target.name
-                    write_trainer_state(written, {**state, "processes": processes})
-                    self._finish_checkpoint(written, target)
+                    self._finish_checkpoint(staging / target.name, target, state)
             self.accelerator.wait_for_everyone()
         finally:
             self._writes_to = None
             if self.args.should_save:
                 shutil.rmtree(staging, ignore_errors=True)
 
-    def _finish_checkpoint(self, written: Path, target: Path) -> None:
-        """In the main process: correct what names folders, seal, rename, rotate."""
+    def _finish_checkpoint(self, written: Path, target: Path, state: Mapping[str, Any]) -> None:
+        """In the main process: write our state, correct what names folders, seal, rename, rotate."""
+        (written / PROGRESS_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
         # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
         (written / "training_args.bin").unlink(missing_ok=True)
         self.state.save_to_json(str(written / STATE_FILE))
-        states = len(list(written.glob("rng_state*.pth")))
-        if states != self.args.world_size:
+        if (states := len(list(written.glob("rng_state*.pth")))) != self.args.world_size:
             raise InputError(
                 f"output_dir {target.parent}: {states} of {self.args.world_size} processes wrote their part of the checkpoint "
                 "there; it must be one folder that all machines share"
@@ -496,7 +458,7 @@ class RecipeTrainer(Trainer):
             "engine": self.engine,
             "total_loss": self._total_loss_scalar,
             "last_logged_step": self._globalstep_last_logged,
-            "skipped_steps": self.skipped.total,
+            "skipped_steps": self.skipped_steps,
             "evaluation_is_due": self._evaluation_is_due,
             "cost": self.cost.so_far(),
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
@@ -524,27 +486,25 @@ class RecipeTrainer(Trainer):
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """The last step is saved before it is measured; an evaluation that a signal ends is made up for by the resumed run."""
-        start = time.perf_counter()
-        self.meter.start_clock()
-        control, is_last = self.control, self.state.global_step >= self.state.max_steps
-        saves_first = is_last and control.should_evaluate and control.should_save
-        if saves_first:
-            self._evaluation_is_due, self.control.should_evaluate = True, False
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-            self.control.should_evaluate = True
-        try:
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-        except Interrupted:
-            self._evaluation_is_due = True
-            self.stop_request.stop(self.control)
-            self.control.should_evaluate, self.control.should_save = False, not saves_first
-            super()._maybe_log_save_evaluate(*args, **kwargs)
-        if saves_first:  # it may be the best one
-            self._name_best(self._checkpoint_folder())
-            if self.args.should_save:
-                self._rotate(self._checkpoint_folder())
-            self.accelerator.wait_for_everyone()
-        self.meter.leave_out(start)  # none of this is training
+        with self.meter.paused():
+            control, is_last = self.control, self.state.global_step >= self.state.max_steps
+            saves_first = is_last and control.should_evaluate and control.should_save
+            if saves_first:
+                self._evaluation_is_due, self.control.should_evaluate = True, False
+                super()._maybe_log_save_evaluate(*args, **kwargs)
+                self.control.should_evaluate = True
+            try:
+                super()._maybe_log_save_evaluate(*args, **kwargs)
+            except Interrupted:
+                self._evaluation_is_due = True
+                self.stop_request.stop(self.control)
+                self.control.should_evaluate, self.control.should_save = False, not saves_first
+                super()._maybe_log_save_evaluate(*args, **kwargs)
+            if saves_first:  # it may be the best one
+                self._name_best(self._checkpoint_folder())
+                if self.args.should_save:
+                    self._rotate(self._checkpoint_folder())
+                self.accelerator.wait_for_everyone()
 
     def flops_of(self, work: BatchStats) -> int | None:
         """Model FLOPs of training steps (`speed.training_flops`); None where nobody knows them."""
@@ -555,18 +515,14 @@ class RecipeTrainer(Trainer):
         return {}
 
     def throughput(self) -> dict[str, float]:
-        """Of the meter's last reading: `mfu`, the fraction of the machine's rate of matrix products, and `hours_left`.
-
-        The machine's rate is measured at the first call, which takes up to a few seconds for a large model on a CPU.
-        """
+        """Of the meter's last reading: `mfu`, the fraction of the machine's rate of matrix products, and `hours_left`."""
         if self.meter.interval is None:
             return {}
         args, (work, seconds, steps) = self.args, self.meter.interval
         pace = {"hours_left": (self.state.max_steps - self.state.global_step) * seconds / steps / 3600}
-        flops = self.flops_of(work)
-        if flops is None:
+        if (flops := self.flops_of(work)) is None:
             return pace
-        if self._peak is None:
+        if self._peak is None:  # measuring it takes seconds for a large model on a CPU
             tokens = round(work.tokens / steps / args.gradient_accumulation_steps / args.world_size)
             self._peak = best_rate(self.model.config, max(tokens, 1), self.precision, args.device)
         return {"mfu": flops / seconds / (self._peak * args.world_size), **pace}

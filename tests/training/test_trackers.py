@@ -1,6 +1,7 @@
 """A tracker may fail at any moment: one warning, and the run is what it would have been without it."""
 
 import logging
+from functools import partialmethod
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import ClassVar
@@ -12,57 +13,36 @@ from transformers import TrainerCallback, TrainingArguments
 
 from bert_recipes.config import parse_arguments, resolved_values
 from bert_recipes.errors import InputError, Interrupted
-from bert_recipes.training import trackers as recording
+from bert_recipes.training import trackers
 from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.training.pretraining import load_data, load_model, make_trainer
 from bert_recipes.training.run import run_training
-from bert_recipes.training.trackers import TrackedRun, Tracker
 
 
-EVENTS = ("on_train_begin", "on_log", "on_train_end")
+class Other(TrainerCallback):
+    """Any callback: CodeCarbon begins at on_init_end, Neptune logs at on_evaluate, Kubeflow counts steps. Fails at one event."""
 
-
-class Stub(Tracker):
-    """Counts its events and fails at one of them."""
-
-    made: ClassVar[list["Stub"]] = []
+    made: ClassVar[list["Other"]] = []
 
     def __init__(self, fails_at="never", number=1):
-        self.events, self.fails_at, self.number, self.files = [], fails_at, number, []
-        stub = self
+        self.events, self.fails_at, self.number, self.arguments = [], fails_at, number, {}
+        Other.made.append(self)
 
-        class Callback(TrainerCallback):
-            def on_train_begin(self, *args, **kwargs):
-                stub.note("on_train_begin")
-
-            def on_log(self, *args, **kwargs):
-                stub.note("on_log")
-
-            def on_save(self, *args, **kwargs):
-                stub.note("on_save")
-
-            def on_train_end(self, *args, **kwargs):
-                stub.note("on_train_end")
-
-        super().__init__("stub", Callback())
-        Stub.made.append(self)
-
-    def note(self, event):
+    def note(self, event, *args, **kwargs):
         self.events.append(event)
+        self.arguments[event] = args
         if event == self.fails_at and self.events.count(event) == self.number:
             raise OSError(28, "No space left on device")
 
-    def open(self, run, state, control, model=None):
-        self.run = run
-        self.note("open")
 
-    def add_files(self, files):
-        self.files = [file.name for file in files]
-        self.note("add_files")
+class Stub(Other):
+    """One of ours, in the place of wandb."""
 
-    def close(self, *, failed):
-        self.failed = failed
-        self.note("close")
+
+OF_ALL = ("on_init_end", "on_train_begin", "on_step_end", "on_log", "on_evaluate", "on_train_end")
+for kind, events in ((Other, OF_ALL), (Stub, ("start", "add_files", "close"))):
+    for event in events:
+        setattr(kind, event, partialmethod(Other.note, event))
 
 
 def train(store, folder, monkeypatch, make=None, **flags):
@@ -74,7 +54,7 @@ def train(store, folder, monkeypatch, make=None, **flags):
     for name, value in flags.items():
         argv += [f"--{name}", value]
     if make is not None:
-        monkeypatch.setitem(recording.TRACKERS, "wandb", make)
+        monkeypatch.setitem(trackers.OWN, "wandb", make)
         argv += ["--report_to", "wandb"]
     configs = parse_arguments(ModelArguments, DataArguments, PreTrainingArguments, argv=list(map(str, argv)))
     model_args, data_args, args = configs
@@ -92,35 +72,33 @@ def plain(small_store, tmp_path_factory):
         return train(small_store, tmp_path_factory.mktemp("plain") / "run", patch)[0]
 
 
+def dropped(caplog):
+    return [record.getMessage() for record in caplog.records if "goes on without it" in record.getMessage()]
+
+
 @pytest.mark.parametrize(
-    ("event", "number", "where"),
-    [
-        ("never", 1, None),
-        ("open", 1, "its start"),
-        ("on_log", 3, "on_log"),
-        ("add_files", 1, "keeping files"),
-        ("close", 1, "its end"),
-    ],
+    ("event", "number"), [("never", 1), ("start", 1), ("on_log", 3), ("add_files", 1), ("close", 1)]
 )
 def test_a_tracker_that_fails_is_dropped_with_one_warning_and_changes_nothing(
-    small_store, tmp_path, monkeypatch, plain, caplog, event, number, where
+    small_store, tmp_path, monkeypatch, plain, caplog, event, number
 ):
     with caplog.at_level(logging.WARNING):
-        weights, _ = train(small_store, tmp_path / "run", monkeypatch, lambda: Stub(event, number))
+        weights, trainer = train(small_store, tmp_path / "run", monkeypatch, lambda: Stub(event, number))
     stub = Stub.made[-1]
     assert all(torch.equal(weights[name], plain[name]) for name in plain)
-    said = [record.getMessage() for record in caplog.records if "goes on without it" in record.getMessage()]
-    if where is None:
-        assert said == []
-        assert stub.events[0] == "open"
+    if event == "never":
+        assert dropped(caplog) == []
+        assert stub.events[0] == "start"
         assert stub.events[-3:] == ["add_files", "on_train_end", "close"]
         assert stub.events.count("on_log") >= 8  # six steps, evaluations, the end of training
-        assert not stub.failed
-        assert {"run.yaml", "all_results.json"} <= set(stub.files)
+        assert stub.arguments["close"] == (False,)
+        assert {"run.yaml", "all_results.json"} <= {file.name for file in stub.arguments["add_files"][0]}
+        config = stub.arguments["start"][0].config
+        assert {"size", "max_seq_length", "learning_rate", "report_to"} <= set(config)
+        assert config["report_to"] == trainer.args.report_to == ["wandb"], "as it was given"
     else:
-        assert said == [
-            f"stub fails at {where} (OSError: [Errno 28] No space left on device); the run goes on without it"
-        ]
+        reason = "OSError: [Errno 28] No space left on device"
+        assert dropped(caplog) == [f"wandb fails at {event} ({reason}); the run goes on without it"]
         assert stub.events[-1] == event, "nothing is asked of it any more"
         assert stub.events.count(event) == number
 
@@ -145,42 +123,15 @@ def test_a_disk_that_is_full_under_tensorboard_costs_its_log_only(
         weights, _ = train(small_store, tmp_path / "run", monkeypatch, report_to="tensorboard")
     assert len(calls) == number
     assert all(torch.equal(weights[name], plain[name]) for name in plain)
-    said = [record.getMessage() for record in caplog.records if "goes on without it" in record.getMessage()]
-    assert len(said) == 1
-    assert "tensorboard fails at" in said[0]
-    assert "No space left on device" in said[0]
-
-
-def test_a_tracker_is_told_every_setting_of_the_run(small_store, tmp_path, monkeypatch):
-    _, trainer = train(small_store, tmp_path / "run", monkeypatch, Stub)
-    config = Stub.made[-1].run.config
-    assert {"size", "max_seq_length", "learning_rate", "report_to"} <= set(config)
-    assert config["report_to"] == ["wandb"]
-    assert trainer.args.report_to == ["wandb"], "as it was given"
+    (said,) = dropped(caplog)
+    assert said.startswith("tensorboard fails at")
+    assert "No space left on device" in said
 
 
 def test_any_other_callback_of_transformers_gets_all_that_it_lives_on(small_store, tmp_path, monkeypatch):
-    """CodeCarbon begins at on_init_end, Neptune logs at on_evaluate, Kubeflow counts steps."""
-    events = []
-
-    class Other(TrainerCallback):
-        def on_init_end(self, *args, **kwargs):
-            events.append("on_init_end")
-
-        def on_train_begin(self, *args, **kwargs):
-            events.append("on_train_begin")
-
-        def on_step_end(self, *args, **kwargs):
-            events.append("on_step_end")
-
-        def on_evaluate(self, *args, metrics, **kwargs):
-            events.append("on_evaluate")
-
-        def on_train_end(self, *args, **kwargs):
-            events.append("on_train_end")
-
-    monkeypatch.setattr(recording, "get_reporting_integration_callbacks", lambda names: [Other])
+    monkeypatch.setattr(trackers, "get_reporting_integration_callbacks", lambda names: [Other])
     train(small_store, tmp_path / "run", monkeypatch, report_to="mlflow")
+    events = Stub.made[-1].events
     assert events[:2] == ["on_init_end", "on_train_begin"]
     assert events.count("on_step_end") == 6
     assert events.count("on_evaluate") >= 2
@@ -201,7 +152,6 @@ def test_a_run_that_fails_ends_its_trackers_as_failed(small_store, tmp_path, mon
     with pytest.raises(Interrupted):
         train(small_store, tmp_path / "run", monkeypatch, Stub)
     assert Stub.made[-1].events == [], "nothing was logged: nothing was opened"
-    original = Stub.open
 
     def opened_then_failed(trainer, resume_from):
         trainer.log({"loss": 1.0})
@@ -211,43 +161,49 @@ def test_a_run_that_fails_ends_its_trackers_as_failed(small_store, tmp_path, mon
     with pytest.raises(Interrupted):
         train(small_store, tmp_path / "other", monkeypatch, Stub)
     stub = Stub.made[-1]
-    assert stub.events == ["open", "on_log", "on_train_end", "close"]
-    assert stub.failed
-    assert stub.files == []
-    assert Stub.open is original
+    assert stub.events == ["start", "on_log", "on_train_end", "close"]
+    assert stub.arguments["close"] == (True,)
+
+
+def made(report_to=(), **settings):
+    return trackers.Trackers(
+        SimpleNamespace(**{"report_to": report_to, "process_index": 0, "output_dir": "x", "run_name": None} | settings)
+    )
 
 
 def test_only_the_main_process_has_trackers():
-    args = SimpleNamespace(report_to=["tensorboard"], process_index=1, output_dir="x", run_name=None)
-    assert recording.Trackers(args).trackers == []
+    assert made(["tensorboard"], process_index=1).callbacks == {}
 
 
 @pytest.mark.parametrize("name", ["wanbd", "clearml"])
 def test_a_tracker_that_cannot_be_had_is_one_line(name):
     if find_spec(name) is not None:
         pytest.skip(f"{name} is installed")
-    args = SimpleNamespace(report_to=[name], process_index=0, output_dir="x", run_name=None)
     with pytest.raises(InputError, match=f"report_to: {name} cannot be used: .*{name}"):
-        recording.Trackers(args)
+        made([name])
 
 
-def test_runs_have_names_that_tell_them_apart(tmp_path):
-    def name(folder, run_name=None):
-        return TrackedRun(SimpleNamespace(output_dir=str(tmp_path / folder), run_name=run_name)).name
+@pytest.mark.parametrize(
+    ("folder", "run_name", "name"),
+    [
+        ("my_bert", None, "my_bert"),
+        ("my_bert", "other", "other"),
+        ("mrpc_paper/lr2e-05/seed-1", None, "lr2e-05-seed-1"),
+    ],
+)
+def test_runs_have_names_that_tell_them_apart(tmp_path, folder, run_name, name):
+    assert made(output_dir=str(tmp_path / folder), run_name=run_name).name == name
 
-    assert name("my_bert") == "my_bert"
-    assert name("my_bert", "other") == "other"
-    assert name("mrpc_paper/lr2e-05/seed-1") == "lr2e-05-seed-1"
 
-
-def test_notes_are_kept_for_a_run_that_goes_on_only(tmp_path, caplog):
-    args = SimpleNamespace(output_dir=str(tmp_path), run_name=None)
-    begun = TrackedRun(args, {"seed": 1})
-    begun.note("wandb", {"id": "abc"})
-    begun.note("trackio", {"name": "n"})
-    assert TrackedRun(args, {"seed": 1}, resumes=True).notes("wandb") == {"id": "abc"}
-    assert TrackedRun(args, {"seed": 1}, resumes=True).notes("trackio") == {"name": "n"}
-    assert TrackedRun(args, {"seed": 1}, resumes=False).notes("wandb") == {}
-    (tmp_path / "trackers.json").write_text("{", encoding="utf-8")
-    assert TrackedRun(args, {"seed": 1}, resumes=True).notes("wandb") == {}
-    assert "cannot be read" in caplog.text
+def test_notes_are_kept_for_a_run_that_goes_on_only(tmp_path):
+    configs = (TrainingArguments(output_dir=str(tmp_path), use_cpu=True),)
+    begun, other = made(output_dir=str(tmp_path)), made(["tensorboard"], output_dir=str(tmp_path))
+    begun.note("wandb", {"id": "of what is only measured"})
+    assert not (tmp_path / "trackers.json").exists()
+    with begun.recording(configs, resumes=False):
+        begun.note("wandb", {"id": "abc"})
+        begun.note("trackio", {"name": "n"})
+    with other.recording(configs, resumes=True):
+        assert other.notes == {"wandb": {"id": "abc"}, "trackio": {"name": "n"}}
+    with other.recording(configs, resumes=False):
+        assert other.notes == {}
