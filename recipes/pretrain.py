@@ -42,7 +42,7 @@ def main() -> None:
     from bert_recipes.reports.finish import finish_run
     from bert_recipes.reports.page import pretraining_table
     from bert_recipes.training.launch import run_on_main_process
-    from bert_recipes.training.pretraining import build_quickstart, load_model, load_phases, make_trainer
+    from bert_recipes.training.pretraining import build_missing_quickstart, load_model, load_phases, make_trainer
     from bert_recipes.training.run import (
         check_launch,
         describe_checkpoint,
@@ -55,7 +55,7 @@ def main() -> None:
     check_launch(args)
     check_push(args)
     phases = plan_phases(args, data_args, phase_args)
-    run_on_main_process(args, lambda: build_quickstart(data_args.store, REPOSITORY))
+    run_on_main_process(args, lambda: build_missing_quickstart(data_args.store, REPOSITORY))
     parts = load_phases(data_args, args.seed, phases)
     data, longest = parts[0], max(part.max_seq_length for part in parts)
     model = load_model(model_args, data.tokenizer, longest, args.seed)

@@ -24,7 +24,7 @@ from bert_recipes.training.arguments import DataArguments, ModelArguments
 from bert_recipes.training.pretraining import (
     QUICKSTART,
     QUICKSTART_STEPS,
-    build_quickstart,
+    build_missing_quickstart,
     load_data,
     load_model,
     make_collator,
@@ -270,16 +270,16 @@ def repository_of_notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def test_every_part_is_made_once_and_again_what_comes_after_a_missing_one(repository_of_notes: Path):
     for store in (None, "my_store"):
-        build_quickstart(store, repository_of_notes)
+        build_missing_quickstart(store, repository_of_notes)
     assert not Path("calls").exists()
-    build_quickstart(str(QUICKSTART_STORE), repository_of_notes)
+    build_missing_quickstart(str(QUICKSTART_STORE), repository_of_notes)
     configs = [f"--config {repository_of_notes / file}" for *_, file in QUICKSTART_STEPS[1:]]
     assert Path("calls").read_text().splitlines() == ["", *configs]
-    build_quickstart(str(QUICKSTART_STORE), repository_of_notes)
+    build_missing_quickstart(str(QUICKSTART_STORE), repository_of_notes)
     assert len(Path("calls").read_text().splitlines()) == 3
     (QUICKSTART / "tokenizer" / "vocab.txt").unlink()
     (QUICKSTART_STORE / "store.json").unlink()
-    build_quickstart("data/quickstart/store/", repository_of_notes)
+    build_missing_quickstart("data/quickstart/store/", repository_of_notes)
     assert len(Path("calls").read_text().splitlines()) == 5
 
 
@@ -288,7 +288,7 @@ def test_a_script_that_fails_ends_the_run_in_one_line(repository_of_notes: Path)
     with pytest.raises(
         InputError, match=r"store is missing and could not be made: tokenizer/train\.py ended with exit code 3"
     ):
-        build_quickstart(str(QUICKSTART_STORE), repository_of_notes)
+        build_missing_quickstart(str(QUICKSTART_STORE), repository_of_notes)
 
 
 def test_configurations_and_scripts_name_the_same_files(repository: Path):

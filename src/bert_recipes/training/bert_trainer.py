@@ -328,7 +328,11 @@ class BertTrainer(RecipeTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | None = None,
     ) -> Any:
-        """Loss of one micro-batch; those of a step add up to that of the global batch of num_items_in_batch float64 (2,)."""
+        """Loss of one micro-batch; those of a step add up to that of the global batch.
+
+        num_items_in_batch, float64 (2,), is what `num_items` counts, over the whole step: masked tokens and pairs. Autocast is
+        Accelerate's, around the model's `forward`.
+        """
         if num_items_in_batch is None:
             output = model(**inputs)
             return (output.loss, output) if return_outputs else output.loss

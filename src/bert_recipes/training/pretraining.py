@@ -50,7 +50,7 @@ QUICKSTART_STEPS = (
 # Data
 
 
-def build_quickstart(store: str | None, repository: Path) -> None:
+def build_missing_quickstart(store: str | None, repository: Path) -> None:
     """Make the quickstart's data, from the first part that is missing on, where a run is to train on its store."""
     missing = [not (QUICKSTART / made).is_file() for made, *_ in QUICKSTART_STEPS]
     if store is None or Path(store) != QUICKSTART / "store" or not missing[-1]:

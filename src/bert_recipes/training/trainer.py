@@ -6,6 +6,7 @@ import logging
 import math
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,15 @@ import torch
 from accelerate.utils import convert_outputs_to_fp32, gather_object
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    ProgressCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainingArguments,
+)
 from transformers.trainer_utils import TrainOutput
 
 from bert_recipes.checkpointing import (
@@ -34,6 +43,7 @@ from bert_recipes.data.order import Order, ResumableBatchSampler
 from bert_recipes.errors import InputError, Interrupted, saving
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.training.callbacks import StopOnSignal, ignore_signals
+from bert_recipes.training.console import Console
 from bert_recipes.training.emissions import CostMeter, EnergySettings
 from bert_recipes.training.launch import asks_for_fsdp, complete_engine
 from bert_recipes.training.optimization import Schedule, create_optimizer, set_peak_rate
@@ -44,8 +54,8 @@ from bert_recipes.training.trackers import Trackers
 
 logger = logging.getLogger(__name__)
 
-# What stock `TrainingArguments` lack; optimiser and schedule are then the Trainer's.
-STOCK_SETTINGS: dict[str, Any] = {
+# Our settings, for stock `TrainingArguments`, which lack them; optimiser and schedule are then the Trainer's.
+OWN_DEFAULTS: dict[str, Any] = {
     "optimizer": "trainer",
     "schedule": "trainer",
     "fast_layers": "auto",
@@ -58,7 +68,7 @@ STOCK_SETTINGS: dict[str, Any] = {
 
 
 @contextmanager
-def _stock_settings(args: TrainingArguments, **settings: Any) -> Iterator[None]:
+def _overridden(args: TrainingArguments, **settings: Any) -> Iterator[None]:
     """Settings that stock would follow where it should not, changed inside of the block."""
     before = {name: getattr(args, name) for name in settings}
     vars(args).update(settings)
@@ -92,10 +102,10 @@ class RecipeTrainer(Trainer):
         resume_fingerprint: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        for name, value in STOCK_SETTINGS.items():
+        for name, value in OWN_DEFAULTS.items():
             if not hasattr(args, name):
                 setattr(args, name, value)
-        if args.use_cpu:
+        if args.device.type == "cpu":
             # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
             enable_packed_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers)
             if args.keep_freed_memory:
@@ -105,8 +115,10 @@ class RecipeTrainer(Trainer):
         self.trackers = Trackers(args)
         callbacks = [self.trackers, *(kwargs.pop("callbacks", None) or [])]
         # Our trackers cannot end a run, so the Trainer makes none of its args.
-        with _stock_settings(args, report_to=[], push_to_hub=False):
+        with _overridden(args, report_to=[], push_to_hub=False):
             super().__init__(model=model, args=args, callbacks=callbacks, **kwargs)
+        if self.pop_callback(PrinterCallback if args.disable_tqdm else ProgressCallback) is not None:
+            self.add_callback(Console(has_bar=not args.disable_tqdm and sys.stderr.isatty()))
         if args.bf16 and self.engine != NO_ENGINE:
             # Accelerate puts no autocast around a model that an engine has.
             autocast = torch.autocast(args.device.type, torch.bfloat16)
@@ -171,7 +183,7 @@ class RecipeTrainer(Trainer):
             # A resumed run has its first evaluation in its log.
             begins = args.eval_on_start and self.steps_done == 0
             # At its end stock deletes all checkpoints but the best; `rotate` has done what is to be done.
-            stock = _stock_settings(args, push_to_hub=False, save_total_limit=None, eval_on_start=begins)
+            stock = _overridden(args, push_to_hub=False, save_total_limit=None, eval_on_start=begins)
             with self.stop_request.listening(), stock:
                 output = super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
                 self._stop_if_asked()
@@ -273,7 +285,7 @@ class RecipeTrainer(Trainer):
         waited = time.perf_counter() - start
         if not batches:
             return batches, None
-        parts = [torch.cat([items := self.num_items(batch), self.count_work(batch, items)]) for batch in batches]
+        parts = [torch.cat([own := self.num_items(batch), self.count_work(batch, own)]) for batch in batches]
         counts = torch.stack([part.to(device) for part in parts]).sum(dim=0, dtype=torch.float64)
         if self.args.world_size > 1:
             # The request to stop travels with the counts: no collective of its own in each step.
@@ -281,8 +293,10 @@ class RecipeTrainer(Trainer):
             counts = self.accelerator.reduce(counts, reduction="sum")
             self.stop_request.flags.append(counts[-1])
             counts = counts[:-1]
-        self.meter.count_step(counts[-4:], waited)
-        return batches, counts[:-4].clamp(min=1.0)
+        # `num_items`, then the four fields of BatchStats.
+        items, work = counts[:-4], counts[-4:]
+        self.meter.count_step(work, waited)
+        return batches, items.clamp(min=1.0)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
         """Nothing: `get_batch_samples` counts; stock asks in `predict` too, whose loss is of one batch."""
