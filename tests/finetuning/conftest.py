@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import BertConfig
 
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -42,28 +41,3 @@ def tiny_config() -> Callable[..., BertConfig]:
         return BertConfig(vocab_size=vocab_size, max_position_embeddings=64, **small | settings)
 
     return make
-
-
-@pytest.fixture(scope="session")
-def assert_split_changes_nothing() -> Callable[..., None]:
-    """Loss and gradients of features in batches of other sizes, which add up, are those of one batch."""
-
-    def check(kind: Any, model: Any, features: list, *sizes: int) -> None:
-        results = []
-        for size in (len(features), *sizes):
-            batches = [kind.collate(features[start : start + size]) for start in range(0, len(features), size)]
-            items = sum(kind.count_items(batch) for batch in batches)
-            model.zero_grad()
-            total = 0.0
-            for batch in batches:
-                inputs = {key: value for key, value in batch.items() if key not in kind.label_keys}
-                loss = kind.loss_sum(model(**inputs), batch) / items
-                loss.backward()
-                total += loss.item()
-            results.append((total, [each.grad.clone() for each in model.parameters() if each.grad is not None]))
-        for total, gradients in results[1:]:
-            assert total == pytest.approx(results[0][0], rel=1e-5)
-            for gradient, expected in zip(gradients, results[0][1], strict=True):
-                torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
-
-    return check

@@ -6,13 +6,13 @@ import shutil
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from bert_recipes.errors import InputError
 from bert_recipes.exporting.onnx import head_of, open_stock
 from bert_recipes.features.extract import open_encoder
 from bert_recipes.finetuning.arguments import TaskArguments, choose_checkpoint
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
-from bert_recipes.finetuning.multiple_choice import MultipleChoice
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
 from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.models.bert import open_checkpoint
@@ -22,7 +22,7 @@ from bert_recipes.tasks.rows import get_task
 
 def open_for(folder, task, kind=SequenceClassification, seed=1, needs_head=False, **settings):
     tokenizer = open_tokenizer(str(folder))
-    arguments = TaskArguments(task=task, max_seq_length=64, **settings)
+    arguments = TaskArguments(task=task, **{"max_seq_length": 64} | settings)
     return open_model(str(folder), get_task(task), kind, tokenizer, arguments, seed=seed, needs_head=needs_head)
 
 
@@ -64,82 +64,83 @@ def test_a_new_head_is_a_cut_off_normal_without_bias(tiny_checkpoint):
     assert not torch.equal(head.weight, other.weight)
 
 
-@pytest.mark.parametrize("task", ["rte", "mrpc", "stsb"])
-def test_an_mnli_run_gives_its_encoder_to_another_task(mnli_run, caplog, task):
-    """Intermediate task: the head is new where the label sets differ, which a log line says."""
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {},
+        {"label2id": None},
+        {"label2id": {"x": 0, "entailment": 1}},
+        {"id2label": {n: f"LABEL_{n}" for n in range(3)}},
+    ],
+)
+def test_a_head_with_the_same_labels_is_kept_and_class_numbers_are_those_of_id2label(mnli_run, caplog, edited):
+    """Labels without names are taken in the order of the task."""
+    edit_config(mnli_run, **edited)
+    with caplog.at_level(logging.INFO):
+        model = open_for(mnli_run, "mnli", seed=9, needs_head=True)
+    assert "new head" not in caplog.text
+    assert ("does not name its labels" in caplog.text) == ("id2label" in edited)
+    kept = transformers.BertForSequenceClassification.from_pretrained(mnli_run)
+    assert torch.equal(model.classifier.weight, kept.classifier.weight)
+    assert model.config.label2id == {"entailment": 0, "neutral": 1, "contradiction": 2}
+    assert model.config.id2label == {0: "entailment", 1: "neutral", 2: "contradiction"}
+
+
+NAMES = ["entailment", "neutral", "contradiction"]
+
+
+@pytest.mark.parametrize(
+    ("task", "edited", "why"),
+    [
+        (
+            "mrpc",
+            {},
+            "the checkpoint's labels are entailment, neutral, contradiction; the task's are not_equivalent, eq",
+        ),
+        ("stsb", {}, "the checkpoint's labels are entailment, neutral, contradiction; the task's are one number"),
+        (
+            "mnli",
+            {"id2label": dict(enumerate([*NAMES, "neutral"])), "label2id": {"entailment": 0}},
+            "the checkpoint's labels are entailment, neutral, contradiction, neutral; the task's are",
+        ),
+        (
+            "mnli",
+            {"problem_type": "multi_label_classification"},
+            "the checkpoint is for multi_label_classification, the task is single_label_classification",
+        ),
+        ("mnli", {"architectures": ["BertForPreTraining"]}, "BertForPreTraining, which has no head ForSequenceClass"),
+    ],
+)
+def test_a_head_for_something_else_is_replaced_and_a_checkpoint_with_it_cannot_be_measured(
+    mnli_run, caplog, task, edited, why
+):
+    """The encoder is that of the checkpoint: its task is an intermediate one."""
+    edit_config(mnli_run, **edited)
+    with pytest.raises(InputError, match=why):
+        open_for(mnli_run, task, needs_head=True)
     with caplog.at_level(logging.INFO):
         model = open_for(mnli_run, task)
-    assert f"gets a new head for task {task}: the checkpoint's labels are entailment, neutral" in caplog.text
-    assert model.classifier.out_features == (1 if task == "stsb" else 2)
+    assert f"gets a new head for task {task}: " in caplog.text
+    assert why in caplog.text
+    assert model.classifier.out_features == max(1, len(get_task(task).labels))
+    assert model.config.problem_type == get_task(task).problem_type
     trained = transformers.BertModel.from_pretrained(mnli_run)
     assert torch.equal(trained.pooler.dense.weight, model.bert.pooler.dense.weight)
 
 
-def test_a_head_with_the_same_labels_is_kept(mnli_run, caplog):
-    with caplog.at_level(logging.INFO):
-        model = open_for(mnli_run, "mnli", seed=9)
-    assert "new head" not in caplog.text
-    kept = transformers.BertForSequenceClassification.from_pretrained(mnli_run)
-    assert torch.equal(model.classifier.weight, kept.classifier.weight)
-
-
-def test_a_checkpoint_to_be_measured_must_have_the_tasks_head(mnli_run, tiny_checkpoint):
-    with pytest.raises(InputError, match="labels are entailment, neutral, contradiction; the task's are not_equiv"):
-        open_for(mnli_run, "mrpc", needs_head=True)
-    with pytest.raises(InputError, match="BertForPreTraining, which has no head ForMultipleChoice"):
-        open_for(tiny_checkpoint, "swag", MultipleChoice, needs_head=True)
-
-
-def test_unnamed_labels_are_taken_in_order(mnli_run, caplog):
-    edit_config(
-        mnli_run, id2label={str(n): f"LABEL_{n}" for n in range(3)}, label2id={f"LABEL_{n}": n for n in range(3)}
-    )
-    with caplog.at_level(logging.INFO):
-        model = open_for(mnli_run, "mnli", needs_head=True)
-    assert "does not name its labels" in caplog.text
-    assert model.config.label2id == {"entailment": 0, "neutral": 1, "contradiction": 2}
-
-
-@pytest.mark.parametrize("label2id", [None, {"x": 0, "entailment": 1}])
-def test_class_numbers_are_those_of_id2label(mnli_run, label2id):
-    edit_config(mnli_run, label2id=label2id)
-    config = open_for(mnli_run, "mnli", needs_head=True).config
-    assert config.label2id == {"entailment": 0, "neutral": 1, "contradiction": 2}
-    assert config.id2label == {0: "entailment", 1: "neutral", 2: "contradiction"}
-
-
-def test_a_label_named_twice_is_another_head(mnli_run):
-    names = ("entailment", "neutral", "contradiction", "neutral")
-    edit_config(mnli_run, id2label=dict(enumerate(names)), label2id={"entailment": 0})
-    with pytest.raises(InputError, match="labels are entailment, neutral, contradiction, neutral; the task's are"):
-        open_for(mnli_run, "mnli", needs_head=True)
-
-
-def test_a_kept_head_bears_the_type_of_its_problem(tiny_checkpoint, tmp_path):
+def test_a_regressions_head_is_saved_as_stocks_and_bears_its_type(tiny_checkpoint, tmp_path):
     """Stock pipelines put a sigmoid over a single number whose problem_type is not said."""
     open_for(tiny_checkpoint, "stsb").save_pretrained(tmp_path)
     open_tokenizer(str(tiny_checkpoint)).save_pretrained(tmp_path)
+    stock = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    assert type(stock.classifier) is torch.nn.Linear
     edit_config(tmp_path, problem_type=None)
     model = open_for(tmp_path, "stsb")
-    kept = transformers.BertForSequenceClassification.from_pretrained(tmp_path)
-    assert torch.equal(model.classifier.weight, kept.classifier.weight)
+    assert torch.equal(model.classifier.weight, stock.classifier.weight)
     assert model.config.problem_type == "regression"
 
 
-def test_a_head_for_several_labels_a_text_is_another_head(mnli_run, caplog):
-    edit_config(mnli_run, problem_type="multi_label_classification")
-    message = "the checkpoint is for multi_label_classification, the task is single_label_classification"
-    with pytest.raises(InputError, match=message):
-        open_for(mnli_run, "mnli", needs_head=True)
-    with caplog.at_level(logging.INFO):
-        model = open_for(mnli_run, "mnli")
-    assert f"gets a new head for task mnli: {message}" in caplog.text
-    assert model.config.problem_type == "single_label_classification"
-
-
 def test_a_new_pooler_is_not_frozen(copy, caplog):
-    from safetensors.torch import load_file, save_file
-
     def trained(model):
         return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
 
@@ -159,34 +160,9 @@ def test_dropout_of_encoder_and_head_can_be_set(tiny_checkpoint):
     assert model.config.hidden_dropout_prob == model.config.attention_probs_dropout_prob == 0.0
 
 
-def test_what_does_not_belong_together_is_refused_in_one_line(copy):
-    edit_config(copy, vocab_size=300)
-    with pytest.raises(InputError, match="has a vocabulary of 300, the tokenizer 112 pieces"):
-        open_for(copy, "mrpc")
-
-
-def test_a_checkpoint_without_its_tokenizer_is_refused(copy):
-    for name in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
-        (copy / name).unlink()
-    with pytest.raises(InputError, match="fine-tuned with its own tokenizer"):
-        open_tokenizer(str(copy))
-
-
-def test_a_length_beyond_the_positions_is_refused(tiny_checkpoint):
+def test_positions_and_weights_that_are_not_there_are_refused(copy):
     with pytest.raises(InputError, match="max_seq_length is 129, the model has 128 positions"):
-        open_model(
-            str(tiny_checkpoint),
-            get_task("mrpc"),
-            SequenceClassification,
-            open_tokenizer(str(tiny_checkpoint)),
-            TaskArguments(task="mrpc", max_seq_length=129),
-            seed=1,
-        )
-
-
-def test_lost_weights_of_the_encoder_are_refused(copy):
-    from safetensors.torch import load_file, save_file
-
+        open_for(copy, "mrpc", max_seq_length=129)
     weights = load_file(copy / "model.safetensors")
     del weights["bert.encoder.layer.1.output.dense.weight"]
     save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
@@ -204,11 +180,8 @@ def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tiny_checkp
     tuned = shutil.copytree(runs / "new", runs / "mrpc")
     edit_config(tuned, architectures=["BertForSequenceClassification"])
     assert choose_checkpoint(None, runs) == str(runs / "new")
-
-
-def test_without_a_run_and_without_the_hub_one_line_says_what_to_give(tmp_path):
     with pytest.raises(InputError, match=r"google-bert/bert-base-uncased.*make: MODEL=FOLDER"):
-        choose_checkpoint(None, tmp_path)
+        choose_checkpoint(None, tmp_path / "empty")
 
 
 def test_layers_that_config_json_does_not_count_are_refused_by_all_who_open_a_checkpoint(copy, mnli_run):
@@ -247,11 +220,3 @@ def test_a_regression_is_computed_in_float32_under_bfloat16(tiny_checkpoint, fas
     assert (logits.double() - expected).abs().max() < 1e-6
     assert not torch.equal(logits, logits.bfloat16().float())
     assert model.classifier.weight.grad is not None
-
-
-def test_a_regressions_head_is_saved_as_stocks(tiny_checkpoint, tmp_path):
-    model = open_for(tiny_checkpoint, "stsb")
-    model.save_pretrained(tmp_path)
-    stock = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
-    assert type(stock.classifier) is torch.nn.Linear
-    assert torch.equal(stock.classifier.weight, model.classifier.weight)

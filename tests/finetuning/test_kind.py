@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from bert_recipes.finetuning.kind import pad_batch, pad_further, truncate_pair
+from bert_recipes.finetuning.kind import pad_batch, truncate_pair
 
 
 def plain_truncation(a, b, limit):
@@ -37,10 +37,3 @@ def test_a_batch_is_padded_to_its_longest_row():
     assert batch["token_type_ids"].tolist() == [[0] * 6, [0, 0, 0, 0, 1, 1]]
     assert batch["labels"].tolist() == [[-100, 1, -100, -100, -100, -100], [-100, 0, 2, -100, 1, -100]]
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
-
-
-def test_padding_further_is_padding_to_that_length():
-    pads = {"input_ids": 0, "token_type_ids": 0, "attention_mask": 0, "labels": -100}
-    longer = pad_further(pad_batch(FEATURES, 0, label_pads={"labels": -100}), 9, pads)
-    wanted = pad_batch(FEATURES, 0, pad_to=9, label_pads={"labels": -100})
-    assert all(torch.equal(longer[key], wanted[key]) for key in wanted)

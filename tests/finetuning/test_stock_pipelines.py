@@ -111,14 +111,3 @@ def test_question_answering(tiny_runs):
         assert row["context"][offsets[first][0] : offsets[last][1]] == line["prediction"]
         compared += 1
     assert compared >= 5
-
-
-def test_the_pipeline_for_questions_where_the_installed_version_has_it(tiny_runs):
-    from transformers.pipelines import SUPPORTED_TASKS
-
-    if "question-answering" not in SUPPORTED_TASKS:
-        pytest.skip(f"transformers {transformers.__version__} has no pipeline question-answering")
-    run = tiny_runs("question_answering")
-    answer = transformers.pipeline("question-answering", model=str(run), device="cpu")
-    row, _ = read(run)[0]
-    assert answer(question=row["question"], context=row["context"], max_answer_len=30)["answer"] in row["context"]

@@ -11,6 +11,7 @@ import torch
 from transformers import BertForTokenClassification, BertTokenizer
 
 from bert_recipes.finetuning.arguments import CONTEXTS, TaskArguments
+from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.token_classification import (
     TokenClassification,
     cut_document,
@@ -51,22 +52,14 @@ def random_examples(rng, num_documents, max_sentences, max_words, max_letters):
     return examples
 
 
-def pieces(tokenizer, examples):
-    return [[tokenizer.encode_ids(word) for word in example.tokens] for example in examples]
-
-
 def occurrences(windows):
-    """(sentence, word) -> the windows that predict it."""
+    """(sentence, word) -> the windows that predict it, with the position and the number of its pieces."""
     found = {}
     for window in windows:
-        for sentence, word, position, count in zip(
-            window.sentences.tolist(),
-            window.words.tolist(),
-            window.positions.tolist(),
-            window.num_pieces.tolist(),
-            strict=True,
+        for sentence, word, *place in zip(
+            window.sentences, window.words, window.positions, window.num_pieces, strict=True
         ):
-            found.setdefault((sentence, word), []).append((window, position, count))
+            found.setdefault((int(sentence), int(word)), []).append((window, *place))
     return found
 
 
@@ -87,23 +80,14 @@ def test_every_word_is_predicted_once_where_its_pieces_stand(tokenizer, max_seq_
 
 @pytest.mark.parametrize("max_seq_length", [6, 9, 16, 40])
 def test_windows_are_stretches_of_one_document_in_its_order(tokenizer, max_seq_length):
-    rng = np.random.default_rng(max_seq_length)
-    examples = random_examples(rng, 5, 6, 10, 4)
-    windows = lay_out_documents(examples, tokenizer, max_seq_length)
-    for window in windows:
-        assert window.input_ids[0] == tokenizer.cls_token_id
-        assert window.input_ids[-1] == tokenizer.sep_token_id
+    examples = random_examples(np.random.default_rng(max_seq_length), 5, 6, 10, 4)
+    for window in lay_out_documents(examples, tokenizer, max_seq_length):
+        first, *inner, last = window.input_ids
+        assert (first, last) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
         assert len(window.input_ids) <= max_seq_length
-        document = {examples[sentence].document for sentence in window.sentences}
-        assert len(document) == 1
-        whole = [
-            piece
-            for example in examples
-            if example.document in document
-            for word in pieces(tokenizer, [example])[0]
-            for piece in word
-        ]
-        inner = window.input_ids[1:-1]
+        (document,) = {examples[sentence].document for sentence in window.sentences}
+        words = [word for example in examples if example.document == document for word in example.tokens]
+        whole = [piece for word in words for piece in tokenizer.encode_ids(word)]
         assert any(whole[start : start + len(inner)] == inner for start in range(len(whole)))
         places = list(zip(window.sentences.tolist(), window.words.tolist(), strict=True))
         assert places == sorted(places)
@@ -194,16 +178,12 @@ def hidden(examples):
     return replace(as_split([replace(each, labels=None) for each in examples]), is_labelled=False)
 
 
-def random_split(seed, num_sentences=12, num_documents=4):
+def random_split(seed):
     rng = np.random.default_rng(seed)
-    examples = []
-    for number in range(num_sentences):
-        sizes = rng.integers(1, 4, rng.integers(1, 12))
-        tokens = tuple("".join(rng.choice(list(LETTERS), size)) for size in sizes)
-        labels = tuple(rng.integers(0, len(TASK.labels), len(tokens)).tolist())
-        document = number * num_documents // num_sentences
-        examples.append(TaggedExample(idx=number, tokens=tokens, labels=labels, document=document))
-    return as_split(examples)
+    examples = random_examples(rng, 4, 4, 11, 3)
+    return as_split(
+        [replace(each, labels=tuple(rng.integers(0, len(TASK.labels), len(each.tokens)))) for each in examples]
+    )
 
 
 def names(labels):
@@ -221,35 +201,12 @@ def test_the_first_piece_of_a_word_bears_its_label(tokenizer):
 
 
 def test_with_label_all_pieces_a_word_that_begins_an_entity_goes_on_inside(tokenizer):
-    encoded = kind_for(tokenizer, label_all_pieces=True).encode(as_split([SENTENCE]), for_training=True)
-    assert names(encoded[0]["labels"]) == [
-        "-",
-        "B-PER",
-        "I-PER",
-        "I-PER",
-        "I-PER",
-        "O",
-        "O",
-        "O",
-        "B-LOC",
-        "I-LOC",
-        "-",
-    ]
-
-
-def test_with_label_all_pieces_a_label_without_an_inside_form_is_repeated(tokenizer):
-    task = replace(TASK, labels=("O", "B-PER", "NOUN"))
-    settings = TaskArguments(task="conll2003", label_all_pieces=True)
-    kind = TokenClassification(task, tokenizer, settings, {"O": 0, "B-PER": 1, "NOUN": 2})
-    sentence = TaggedExample(idx=0, tokens=("ab", "cd"), labels=(1, 2))
-    assert kind.encode(as_split([sentence]))[0]["labels"] == [-100, 1, 1, 2, 2, -100]
-
-
-def test_split_without_labels_has_features_without_labels(tokenizer):
-    kind = kind_for(tokenizer)
-    encoded = kind.encode(hidden([SENTENCE]))
-    assert "labels" not in encoded[0]
-    assert set(kind.collate([encoded[0]])) == {"input_ids", "token_type_ids", "attention_mask"}
+    """A label without a form for the inside is repeated."""
+    task = replace(TASK, labels=("O", "B-PER", "NOUN", "B-LOC", "I-LOC"))
+    label2id = {name: number for number, name in enumerate(task.labels)}
+    kind = TokenClassification(task, tokenizer, TaskArguments(task="conll2003", label_all_pieces=True), label2id)
+    sentence = TaggedExample(idx=0, tokens=("ab", "cd", "efg", "hi"), labels=(1, 2, 3, 4))
+    assert kind.encode(as_split([sentence]))[0]["labels"] == [-100, 1, 1, 2, 2, 3, 4, 4, 4, 4, -100]
 
 
 def test_with_the_context_of_a_sentence_an_input_is_a_sentence_and_with_that_of_a_document_all_of_it(tokenizer):
@@ -279,18 +236,6 @@ def test_features_of_sentences_are_those_of_the_stock_example(shared_data):
         assert feature["labels"] == labels
 
 
-@pytest.mark.parametrize("context", CONTEXTS)
-@pytest.mark.parametrize("max_seq_length", [8, 12, 64])
-def test_every_labelled_word_is_trained_on_once_however_windows_overlap(tokenizer, max_seq_length, context):
-    split = random_split(max_seq_length)
-    kind = kind_for(tokenizer, max_seq_length=max_seq_length, context=context)
-    encoded = kind.encode(split, for_training=True)
-    labels = sorted(label for feature in encoded for label in feature["labels"] if label != -100)
-    expected = sorted(LABEL2ID[TASK.labels[label]] for each in split.examples for label in each.labels)
-    assert labels == expected
-    assert [len(feature["input_ids"]) for feature in encoded] == encoded.lengths.tolist()
-
-
 def test_loss_is_that_of_the_stock_head(tokenizer, model):
     kind = kind_for(tokenizer, max_seq_length=16)
     encoded = kind.encode(random_split(0), for_training=True)
@@ -301,21 +246,6 @@ def test_loss_is_that_of_the_stock_head(tokenizer, model):
         output = model(**inputs)
     ours = kind.loss_sum(output, batch) / kind.count_items(batch)
     assert ours.item() == pytest.approx(stock.loss.item(), rel=1e-6)
-
-
-def test_loss_and_gradient_do_not_depend_on_how_a_batch_is_split(tokenizer, model, assert_split_changes_nothing):
-    kind = kind_for(tokenizer, max_seq_length=16)
-    assert_split_changes_nothing(kind, model, list(kind.encode(random_split(1), for_training=True)), 1, 3)
-
-
-def test_padding_to_the_maximum_changes_only_the_padding(tokenizer):
-    encoded = kind_for(tokenizer).encode(as_split([SENTENCE]))
-    short = kind_for(tokenizer).collate([encoded[0]])
-    long = kind_for(tokenizer, pad_to_max_length=True).collate([encoded[0]])
-    assert long["labels"].shape == (1, 128)
-    assert torch.equal(long["labels"][:, :11], short["labels"])
-    assert (long["labels"][:, 11:] == -100).all()
-    assert long["attention_mask"].sum() == 11
 
 
 def perfect_outputs(encoded, wanted, num_classes, rng):
@@ -337,6 +267,9 @@ def test_each_word_is_decoded_at_its_place_from_the_window_that_it_belongs_to(to
     split = random_split(3)
     kind = kind_for(tokenizer, max_seq_length=max_seq_length, context=context)
     encoded = kind.encode(split)
+    # Every word is trained on once, too.
+    labels = sorted(label for feature in encoded for label in feature["labels"] if label != -100)
+    assert labels == sorted(LABEL2ID[TASK.labels[label]] for each in split.examples for label in each.labels)
     wanted = [[str(rng.choice(TASK.labels)) for _ in each.tokens] for each in split.examples]
     predictions = kind.decode(encoded, perfect_outputs(encoded, wanted, len(TASK.labels), rng))
     assert [prediction.value for prediction in predictions] == wanted
@@ -346,29 +279,14 @@ def test_each_word_is_decoded_at_its_place_from_the_window_that_it_belongs_to(to
         assert prediction.probabilities == pytest.approx([share] * len(prediction.value))
 
 
-def test_outputs_of_a_padded_batch_are_those_of_each_window_alone(tokenizer, model):
-    kind = kind_for(tokenizer, max_seq_length=16)
-    encoded = kind.encode(random_split(4))
-    features = list(encoded)
-    with torch.no_grad():
-        batch = kind.collate(features)
-        together = kind.split_outputs(model(**batch), batch)
-        for feature, logits in zip(features, together, strict=True):
-            alone = kind.collate([feature])
-            assert logits.shape == (len(feature["input_ids"]), len(TASK.labels))
-            np.testing.assert_allclose(logits, kind.split_outputs(model(**alone), alone)[0], atol=1e-5)
-
-
 def test_score_is_the_entity_score_and_other_metrics_count_words(tokenizer):
     split = random_split(5)
     kind = TokenClassification(
         replace(TASK, metrics=("entities", "f1_macro")), tokenizer, TaskArguments(task="conll2003"), LABEL2ID
     )
-    encoded = kind.encode(split)
     gold = [[TASK.labels[label] for label in each.labels] for each in split.examples]
     wanted = [["O", *tags[1:]] for tags in gold]
-    rng = np.random.default_rng(0)
-    predictions = kind.decode(encoded, perfect_outputs(encoded, wanted, len(TASK.labels), rng))
+    predictions = [Prediction(each.idx, tags) for each, tags in zip(split.examples, wanted, strict=True)]
     figures = kind.score(split.examples, predictions)
     expected = entity_scores(gold, wanted)
     assert 0 < expected["f1"] < 1
@@ -382,11 +300,9 @@ def test_columns_hold_every_word_gold_label_and_prediction(tokenizer, tmp_path):
         example("e", "O", idx=1, document=0),
         example("f", "B-LOC", idx=2, document=1),
     ]
-    kind = kind_for(tokenizer)
-    encoded = kind.encode(as_split(examples))
     wanted = [["B-PER", "O"], ["I-ORG"], ["B-LOC"]]
-    predictions = kind.decode(encoded, perfect_outputs(encoded, wanted, len(TASK.labels), np.random.default_rng(0)))
-    files = kind.write(tmp_path, "validation", examples, predictions)
+    predictions = [Prediction(number, tags, [0.5] * len(tags)) for number, tags in enumerate(wanted)]
+    files = kind_for(tokenizer).write(tmp_path, "validation", examples, predictions)
     assert [file.name for file in files] == ["predictions_validation.jsonl", "predictions_validation.txt"]
     assert files[1].read_text(encoding="utf-8") == (
         "-DOCSTART- O O\n\nabc B-PER B-PER\nd O O\n\ne O I-ORG\n\n-DOCSTART- O O\n\nf B-LOC B-LOC\n\n"
@@ -404,8 +320,7 @@ def test_columns_without_gold_labels_and_documents_have_two_columns(tokenizer, t
     ]
     kind = kind_for(tokenizer)
     encoded = kind.encode(hidden(examples))
-    predictions = kind.decode(
-        encoded, perfect_outputs(encoded, [["O", "B-PER"], ["O"]], len(TASK.labels), np.random.default_rng(0))
-    )
+    assert set(kind.collate(list(encoded))) == {"input_ids", "token_type_ids", "attention_mask"}
+    predictions = [Prediction(0, ["O", "B-PER"]), Prediction(1, ["O"])]
     _, columns = kind.write(tmp_path, "test", examples, predictions)
     assert columns.read_text(encoding="utf-8") == "a_b O\nc B-PER\n\nd O\n\n"

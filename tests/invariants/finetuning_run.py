@@ -124,6 +124,7 @@ def finetuning_run(
     label2id = {name: number for number, name in enumerate(task.labels)}
     encoder = KIND_CLASSES[kind](task, tokenizer, choices, label2id)
     model = make_model(kind, len(tokenizer), len(task.labels) or 2, dropout)
+    model.base_model.requires_grad_(not freeze_encoder)
     recorder = Recorder(model)
     trainer = FineTuningTrainer(
         model,

@@ -14,7 +14,6 @@ from transformers import Trainer, TrainingArguments
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.kind import NOT_FINITE
-from bert_recipes.finetuning.trainer import FineTuningTrainer
 
 
 KINDS = tuple(TASKS)
@@ -133,16 +132,6 @@ def test_a_frozen_encoder_keeps_its_weights_and_has_no_dropout(kind, tmp_path):
     trainer.compute_loss(trainer.model, batch)
     states = [trainer.model.base_model(**flat).last_hidden_state for _ in range(2)]
     assert torch.equal(*states)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_frozen_choice_of_parameters_stays(kind, tmp_path):
-    """What `open_model` leaves trainable of a frozen encoder."""
-    trainer = finetuning_run(kind, output_dir=str(tmp_path), train=False)["trainer"]
-    trainer.model.base_model.requires_grad_(False)
-    bias = trainer.model.bert.encoder.layer[1].output.dense.bias.requires_grad_(True)
-    FineTuningTrainer(trainer.model, trainer.args, trainer.kind, freeze_encoder=True)
-    assert [p for p in trainer.model.bert.parameters() if p.requires_grad] == [bias]
 
 
 @pytest.mark.parametrize("kind", KINDS)

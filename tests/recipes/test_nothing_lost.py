@@ -156,7 +156,7 @@ def finetuning(repository, questions, tmp_path_factory):
     folder = tmp_path_factory.mktemp("straight") / "run"
     with pytest.MonkeyPatch.context() as patch:
         batches = signal_at(patch, QuestionAnswering, "split_outputs")
-        answers = signal_at(patch, question_answering, "decode_original")
+        answers = signal_at(patch, question_answering, "decode_answer")
         run_main(repository, "finetune", *questions, "--output_dir", folder)
     # Two evaluations in the training, the last one, the test split.
     assert len(answers) == 4 * 23
@@ -189,7 +189,7 @@ def test_a_signal_ends_what_fine_tuning_measures_within_a_batch(
             calls = signal_at(patch, QuestionAnswering, "split_outputs", call, number)
         else:
             call = before * 23 + question
-            calls = signal_at(patch, question_answering, "decode_original", call, number)
+            calls = signal_at(patch, question_answering, "decode_answer", call, number)
         said = call_recipe("finetune", *flags, code=code)
     # A signal is heeded before the next batch, and where a question is decoded at once.
     assert len(calls) == call

@@ -7,7 +7,9 @@ from bert_recipes.training.console import evaluation_line, time_left, training_l
 
 def test_a_training_line_has_what_is_known():
     logs = {"loss": 7.8254, "mlm_loss": 7.136, "nsp_loss": 0.6893, "grad_norm": 0.894, "learning_rate": 8.96e-4}
-    line = training_line(logs | {"tokens_per_second": 58760.0, "mfu": 0.183, "hours_left": 0.5, "epoch": 0.1}, 500, 8000)
+    line = training_line(
+        logs | {"tokens_per_second": 58760.0, "mfu": 0.183, "hours_left": 0.5, "epoch": 0.1}, 500, 8000
+    )
     assert line == (
         "step   500/8,000  loss 7.825  masked-LM 7.136  next-sentence 0.689  gradient 0.89  rate 9.0e-04  tokens/s 58,760  "
         "MFU 18%  30 min left"
@@ -16,9 +18,20 @@ def test_a_training_line_has_what_is_known():
 
 
 def test_an_evaluation_line_has_the_metrics_and_nothing_about_the_measuring():
-    logs = {"eval_accuracy": 0.857, "eval_loss": 0.3, "eval_runtime": 2.0, "eval_samples_per_second": 9.0, "epoch": 1.0}
+    logs = {
+        "eval_accuracy": 0.857,
+        "eval_loss": 0.3,
+        "eval_runtime": 2.0,
+        "eval_samples_per_second": 9.0,
+        "epoch": 1.0,
+    }
     assert evaluation_line(logs, 12, 200) == "step  12/200  held out: accuracy 85.7%"
-    logs = {"eval_mlm_loss": 4.057, "eval_unigram_loss": 6.17, "eval_nsp_accuracy": 0.822, "eval_majority_accuracy": 0.54}
+    logs = {
+        "eval_mlm_loss": 4.057,
+        "eval_unigram_loss": 6.17,
+        "eval_nsp_accuracy": 0.822,
+        "eval_majority_accuracy": 0.54,
+    }
     assert evaluation_line(logs, 8, 8) == "step 8/8  held out: masked-LM loss 4.057  next-sentence accuracy 82.2%"
     assert evaluation_line({"eval_pearson": -0.1, "eval_f1": None}, 8, 8) == "step 8/8  held out: pearson -0.100"
 

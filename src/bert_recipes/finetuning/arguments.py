@@ -3,7 +3,9 @@
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from argparse import ArgumentParser
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +21,7 @@ from bert_recipes.files import atomic_write
 from bert_recipes.tasks.rows import get_task
 from bert_recipes.tasks.sources import check_source, labels_in_data
 from bert_recipes.tasks.task import Task, build_task, task_values
-from bert_recipes.training.arguments import PRECISIONS, RunArguments
+from bert_recipes.training.arguments import PRECISIONS, RunArguments, free, option
 from bert_recipes.training.resume import CONFIG_FILE
 
 
@@ -34,41 +36,29 @@ TASK_FILE = "task.yaml"
 class TaskArguments:
     """Which task, on which data, cut how."""
 
-    task: str | None = field(default=None, metadata={"help": "name of a task"})
-    task_file: str | None = field(
-        default=None, metadata={"help": "YAML file of your own task", "resume": "may change"}
+    task: str | None = option(None, "name of a task")
+    task_file: str | None = free(None, "YAML file of your own task")
+    model_name_or_path: str | None = free(
+        None, "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/"
     )
-    model_name_or_path: str | None = field(
-        default=None,
-        metadata={
-            "help": "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/",
-            "resume": "may change",
-        },
+    data_dir: str | None = free(None, "local folder of the task's data; default: the Hub")
+    max_train_examples: int | None = option(None, "train on this many examples at most")
+    max_eval_examples: int | None = free(None, "measure on this many examples at most")
+    max_predict_examples: int | None = free(None, "predict this many examples at most")
+    max_seq_length: int = option(128, "positions of an input, special tokens included")
+    pad_to_max_length: bool = option(False, "pad to max_seq_length, not to the batch")
+    freeze_encoder: bool = option(False, "train the head only")
+    dropout: float | None = option(None, "dropout of encoder and head; default: the model's")
+    doc_stride: int = option(128, "question answering: step between windows of a paragraph")
+    max_query_length: int = option(64, "question answering: pieces of the question, at most")
+    n_best_size: int = option(20, "question answering: answers that are kept")
+    max_answer_length: int = option(30, "question answering: pieces of an answer, at most")
+    null_score_diff_threshold: float = option(
+        0.0, "question answering: no answer where the null score exceeds the best by more"
     )
-    data_dir: str | None = field(
-        default=None, metadata={"help": "local folder of the task's data; default: the Hub", "resume": "may change"}
-    )
-    max_train_examples: int | None = field(default=None, metadata={"help": "train on this many examples at most"})
-    max_eval_examples: int | None = field(
-        default=None, metadata={"help": "measure on this many examples at most", "resume": "may change"}
-    )
-    max_predict_examples: int | None = field(
-        default=None, metadata={"help": "predict this many examples at most", "resume": "may change"}
-    )
-    max_seq_length: int = field(default=128, metadata={"help": "positions of an input, special tokens included"})
-    pad_to_max_length: bool = field(default=False, metadata={"help": "pad to max_seq_length, not to the batch"})
-    freeze_encoder: bool = field(default=False, metadata={"help": "train the head only"})
-    dropout: float | None = field(default=None, metadata={"help": "dropout of encoder and head; default: the model's"})
-    doc_stride: int = field(default=128, metadata={"help": "question answering: step between windows of a paragraph"})
-    max_query_length: int = field(default=64, metadata={"help": "question answering: pieces of the question, at most"})
-    n_best_size: int = field(default=20, metadata={"help": "question answering: answers that are kept"})
-    max_answer_length: int = field(default=30, metadata={"help": "question answering: pieces of an answer, at most"})
-    null_score_diff_threshold: float = field(
-        default=0.0, metadata={"help": "question answering: no answer where the null score exceeds the best by more"}
-    )
-    decoder: str = field(default="original", metadata={"help": f"question answering: {' or '.join(DECODERS)}"})
-    label_all_pieces: bool = field(default=False, metadata={"help": "tagging: label every piece of a word"})
-    context: str = field(default="sentence", metadata={"help": f"tagging: an input shows its {' or '.join(CONTEXTS)}"})
+    decoder: str = option("original", f"question answering: {' or '.join(DECODERS)}")
+    label_all_pieces: bool = option(False, "tagging: label every piece of a word")
+    context: str = option("sentence", f"tagging: an input shows its {' or '.join(CONTEXTS)}")
 
     def __post_init__(self) -> None:
         if (self.task is None) == (self.task_file is None):
@@ -77,15 +67,13 @@ class TaskArguments:
         for name, allowed in (("decoder", DECODERS), ("context", CONTEXTS)):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is '{getattr(self, name)}'; allowed: {', '.join(allowed)}")
-        for name in ("max_train_examples", "max_eval_examples", "max_predict_examples"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: 1 or more; leave it out for all")
         if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
             raise InputError(f"dropout is {self.dropout}; allowed: 0 or more and below 1")
-        least = {"max_seq_length": 8, "doc_stride": 1, "max_query_length": 1, "n_best_size": 1, "max_answer_length": 1}
-        for name, value in least.items():
-            if getattr(self, name) < value:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: {value} or more")
+        counts = ("max_train_examples", "max_eval_examples", "max_predict_examples", "max_seq_length", "doc_stride")
+        for name in (*counts, "max_query_length", "n_best_size", "max_answer_length"):
+            value, least = getattr(self, name), 8 if name == "max_seq_length" else 1
+            if value is not None and value < least:
+                raise InputError(f"{name} is {value}; allowed: {least} or more")
 
 
 @dataclass
@@ -97,37 +85,25 @@ class FineTuningArguments(RunArguments):
     the Stability of Fine-tuning BERT"); `--optimizer bert_adam --schedule bert_linear` is the original's.
     """
 
-    WITHOUT_EFFECT: ClassVar[Mapping[str, str]] = {
-        "do_train": "training is what the recipe does; recipes/evaluate_checkpoint.py measures without it",
-        "bf16_full_eval": "precision decides",
-        "fp16_full_eval": "precision decides",
-        "auto_find_batch_size": "the global batch would change with the memory at hand",
-        "ignore_data_skip": "a run resumes where it stopped",
-        "label_smoothing_factor": "the loss is the original's cross-entropy",
-        "prediction_loss_only": "the metrics need the predictions",
-        "batch_eval_metrics": "metrics are computed over the complete split",
-    }
-
-    learning_rate: float = field(default=2e-5, metadata={"help": "peak learning rate"})
-    num_train_epochs: float = field(default=3.0, metadata={"help": "passes over the training examples"})
-    warmup_steps: float = field(default=0.1, metadata={"help": "warm-up steps, or their fraction if below 1"})
-    global_train_batch_size: int | None = field(
-        default=32, metadata={"help": "examples per step over all processes; decides the accumulation"}
+    WITHOUT_EFFECT: ClassVar[Collection[str]] = (
+        *("do_train", "bf16_full_eval", "fp16_full_eval"),
+        *("label_smoothing_factor", "prediction_loss_only", "batch_eval_metrics"),
     )
-    per_device_train_batch_size: int = field(default=32, metadata={"help": "examples per process at once, at most"})
-    per_device_eval_batch_size: int = field(default=64, metadata={"help": "examples of a prediction batch"})
+
+    learning_rate: float = option(2e-5, "peak learning rate")
+    num_train_epochs: float = option(3.0, "passes over the training examples")
+    warmup_steps: float = option(0.1, "warm-up steps, or their fraction if below 1")
+    global_train_batch_size: int | None = option(32, "examples per step over all processes; decides the accumulation")
+    per_device_train_batch_size: int = option(32, "examples per process at once, at most")
+    per_device_eval_batch_size: int = option(64, "examples of a prediction batch")
     optimizer: str = field(default="adamw", metadata=RunArguments.__dataclass_fields__["optimizer"].metadata)
     schedule: str = field(default="trainer", metadata=RunArguments.__dataclass_fields__["schedule"].metadata)
-    train_sampling_strategy: str = field(
-        default="group_by_length", metadata={"help": f"one of {', '.join(STRATEGIES)}"}
-    )
-    save_strategy: str = field(default="epoch", metadata={"help": "checkpoints: no, steps, epoch, best"})
-    save_total_limit: int | None = field(default=1, metadata={"help": "checkpoints that are kept, beside the best"})
-    logging_steps: float = field(default=50, metadata={"help": "steps between two lines of the log"})
+    train_sampling_strategy: str = option("group_by_length", f"one of {', '.join(STRATEGIES)}")
+    save_strategy: str = option("epoch", "checkpoints: no, steps, epoch, best")
+    save_total_limit: int | None = option(1, "checkpoints that are kept, beside the best")
+    logging_steps: float = option(50, "steps between two lines of the log")
     # The default of the Trainer is the loss; here it is the task's own metric.
-    metric_for_best_model: str | None = field(
-        default=None, metadata={"help": "metric that chooses the best checkpoint; default: the task's"}
-    )
+    metric_for_best_model: str | None = option(None, "metric that chooses the best checkpoint; default: the task's")
 
     def __post_init__(self) -> None:
         self.has_output_dir = self.output_dir is not None
@@ -143,15 +119,9 @@ class FineTuningArguments(RunArguments):
         super().__post_init__()
 
 
-# google-research/bert run_squad.py: max_seq_length; windows take what does not fit.
-_SQUAD_LENGTH = 384
-# As many as any original BERT has; batches are padded to their longest input, so that short ones cost nothing.
-_MOST_POSITIONS = 512
-
-
 def _as_trained(name: str) -> Any:
     help_text = TaskArguments.__dataclass_fields__[name].metadata["help"]
-    return field(default=None, metadata={"help": f"{help_text}; default: as the checkpoint was trained"})
+    return option(None, f"{help_text}; default: as the checkpoint was trained")
 
 
 @dataclass
@@ -175,13 +145,13 @@ class InputArguments:
         A checkpoint without run.yaml reads as many positions as it has, 512 at most; 384 for question answering.
         """
         trained = read_trained_settings(Path(name))
-        values: dict[str, Any] = {}
-        for item in fields(InputArguments):
-            given = getattr(self, item.name)
-            default = TaskArguments.__dataclass_fields__[item.name].default
-            values[item.name] = trained.get(item.name, default) if given is None else given
+        given = {item.name: getattr(self, item.name) for item in fields(InputArguments)}
+        values = {key: TaskArguments.__dataclass_fields__[key].default for key in given} | dict(trained)
+        values |= {key: value for key, value in given.items() if value is not None}
         if self.max_seq_length is None and "max_seq_length" not in trained:
-            most = _SQUAD_LENGTH if architecture(config).endswith("ForQuestionAnswering") else _MOST_POSITIONS
+            # 384: google-research/bert run_squad.py; windows take what does not fit. Elsewhere batches are padded to their
+            # longest input, so that short ones cost nothing.
+            most = 384 if architecture(config).endswith("ForQuestionAnswering") else 512
             values["max_seq_length"] = min(most, getattr(config, "max_position_embeddings", most))
             logger.info("%s does not say how long its inputs were: max_seq_length %d", name, values["max_seq_length"])
         return values
@@ -189,20 +159,12 @@ class InputArguments:
 
 def read_trained_settings(folder: Path) -> Mapping[str, Any]:
     """The fields of `InputArguments` that the run.yaml of a folder has; none where it has no run.yaml."""
-    path = folder / CONFIG_FILE
-    if not path.is_file():
+    if not (folder / CONFIG_FILE).is_file():
         return {}
-    values, lines = read_tree(path)
-    hints = field_types(TaskArguments)
-    settings: dict[str, Any] = {"context": "document"}  # what runs read that were made before the setting
-    for item in fields(InputArguments):
-        text = values.get(item.name)
-        if text is not None:
-            try:
-                settings[item.name] = read_text(hints[item.name], text)
-            except (ValueError, AttributeError) as error:
-                raise InputError(f"{path}, line {lines[item.name]}: {item.name}: {error}") from error
-    return settings
+    values, _ = read_tree(folder / CONFIG_FILE)
+    hints = {item.name: field_types(TaskArguments)[item.name] for item in fields(InputArguments)}
+    given = {name: read_text(hint, values[name]) for name, hint in hints.items() if values.get(name) is not None}
+    return {"context": "document"} | given  # what runs read that were made before the setting
 
 
 def read_model_config(name: str) -> PretrainedConfig:
@@ -245,9 +207,8 @@ def write_task_file(path: str | Path, task: Task) -> None:
 class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # None: as the checkpoint was trained
     """`TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were in training."""
 
-    predictions_dir: str | None = field(
-        default=None,
-        metadata={"help": "also write predictions_<split>.jsonl and the task's own files into this folder"},
+    predictions_dir: str | None = option(
+        None, "also write predictions_<split>.jsonl and the task's own files into this folder"
     )
 
     def __post_init__(self) -> None:
@@ -267,20 +228,20 @@ class PredictionArguments:
 
     model_name_or_path: str = field(metadata={"help": "checkpoint folder or Hub name"})
     input_file: str = field(metadata={"help": ".txt (one input a line), .jsonl, .json, .csv, .tsv or .parquet"})
-    output_file: str | None = field(default=None, metadata={"help": "JSON Lines; default: stdout"})
+    output_file: str | None = option(None, "JSON Lines; default: stdout")
     text_columns: list[str] | None = field(
         default=None, metadata={"help": "columns of the texts, two for pairs; default: those of the model's task.yaml"}
     )
     choice_columns: list[str] | None = field(
         default=None, metadata={"help": "multiple choice: columns of the choices"}
     )
-    id_column: str | None = field(default=None, metadata={"help": "column of the ids; default: idx or id, if there"})
-    version_2_with_negative: bool | None = field(
-        default=None, metadata={"help": "question answering: there may be no answer; default: what task.yaml says"}
+    id_column: str | None = option(None, "column of the ids; default: idx or id, if there")
+    version_2_with_negative: bool | None = option(
+        None, "question answering: there may be no answer; default: what task.yaml says"
     )
-    batch_size: int = field(default=64, metadata={"help": "inputs that a device takes at once"})
-    precision: str = field(default="auto", metadata={"help": f"one of {', '.join(PRECISIONS)}"})
-    use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
+    batch_size: int = option(64, "inputs that a device takes at once")
+    precision: str = option("auto", f"one of {', '.join(PRECISIONS)}")
+    use_cpu: bool = option(False, "use the CPU even where there is a GPU")
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -301,14 +262,14 @@ class PredictionArguments:
 
 def names_a_task(argv: Sequence[str]) -> bool:
     """Whether a command line, or the --config file on it, says `task` or `task_file`."""
-    flags = [argument.partition("=")[0].replace("-", "_") for argument in argv]
-    if {"__task", "__task_file"} & set(flags):
-        return True
-    if "__config" not in flags:
-        return False
-    position = flags.index("__config")
-    file = argv[position].partition("=")[2] or "".join(argv[position + 1 : position + 2])
-    return Path(file).is_file() and bool({"task", "task_file"} & read_tree(Path(file))[0].keys())
+    parser = ArgumentParser(add_help=False, allow_abbrev=False)
+    for flags in (("--task",), ("--task_file", "--task-file"), ("--config",)):
+        parser.add_argument(*flags, nargs="?", const="")
+    given = parser.parse_known_args(argv)[0]
+    in_file = read_tree(Path(given.config))[0] if given.config and Path(given.config).is_file() else {}
+    return (
+        given.task is not None or given.task_file is not None or not in_file.keys().isdisjoint({"task", "task_file"})
+    )
 
 
 DEFAULT_MODEL = "google-bert/bert-base-uncased"
@@ -336,8 +297,15 @@ def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
     if name is not None:
         check_checkpoint(name)
         return name
-    newest = newest_pretraining_run(runs_dir)
-    if newest is not None:
+    finished = []
+    for results in (*runs_dir.glob("*/all_results.json"), *runs_dir.glob("*/*/all_results.json")):
+        # A folder without config.json may be somebody else's, or still being written.
+        with suppress(OSError, ValueError, AttributeError):
+            config = json.loads((results.parent / "config.json").read_text(encoding="utf-8"))
+            if "BertForPreTraining" in (config.get("architectures") or ()):
+                finished.append((results.stat().st_mtime, results.parent))
+    if finished:
+        newest = max(finished)[1]
         logger.info("model_name_or_path is not given: %s is the newest finished pre-training run", newest)
         return str(newest)
     try:
@@ -348,16 +316,3 @@ def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
             f"{runs_dir}/ to take instead"
         ) from error
     return DEFAULT_MODEL
-
-
-def newest_pretraining_run(runs_dir: Path) -> Path | None:
-    """The run with both pre-training heads that was finished last, or None."""
-    finished = []
-    for results in [*runs_dir.glob("*/all_results.json"), *runs_dir.glob("*/*/all_results.json")]:
-        try:
-            config = json.loads((results.parent / "config.json").read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError):
-            continue  # not a finished run of ours: its folder is somebody else's or still being written
-        if isinstance(config, dict) and "BertForPreTraining" in (config.get("architectures") or ()):
-            finished.append((results.stat().st_mtime, results.parent))
-    return max(finished)[1] if finished else None

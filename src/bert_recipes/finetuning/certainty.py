@@ -1,10 +1,10 @@
 """What the metrics of a run are to be held against: the constant answer, and the spread over the rows."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from statistics import mode
 from typing import Any
 
 import numpy as np
@@ -60,13 +60,12 @@ def _answers(kind: TaskKind, examples: Sequence[Any]) -> list[Any]:
     if task.kind == "question_answering":
         return [""]
     if task.kind == "token_classification":
-        labels = Counter(chain.from_iterable(example.labels for example in examples))
-        return [task.labels[labels.most_common(1)[0][0]]]
-    most = Counter(example.label for example in examples).most_common(1)[0][0]
-    if task.kind == "multiple_choice" or task.problem_type == "regression":
-        return [most]
+        return [task.labels[mode(chain.from_iterable(example.labels for example in examples))]]
+    most = mode(example.label for example in examples)
     if task.problem_type == "multi_label_classification":
         return [[task.labels[number] for number in most], list(task.labels)]
+    if task.kind == "multiple_choice" or task.problem_type == "regression":
+        return [most]
     return [task.labels[most], task.labels[-1]]
 
 

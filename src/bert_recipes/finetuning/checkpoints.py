@@ -1,16 +1,15 @@
 """Open a checkpoint for a task or for prediction: its tokenizer, its encoder, a head that is kept or new."""
 
 import logging
-from typing import Any
 
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, set_seed
+from transformers import PretrainedConfig, PreTrainedModel, set_seed
 
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import TaskArguments
+from bert_recipes.finetuning.arguments import TaskArguments, read_model_config
 from bert_recipes.finetuning.kind import TaskKind
 from bert_recipes.models.sizes import check_layers
 from bert_recipes.tasks.task import Task
@@ -52,10 +51,11 @@ def open_model(
     drawn by the original's rule (google-research/bert run_classifier.py `create_model`: a normal of deviation 0.02 cut off
     at two deviations, bias 0), which a log line says. With needs_head, for a checkpoint that is measured, that is an error.
     """
-    cached_only = check_checkpoint(name)
-    with opening(name):
-        config = AutoConfig.from_pretrained(name, local_files_only=cached_only)
-    _check_sizes(name, config, tokenizer, settings.max_seq_length)
+    config = read_model_config(name)
+    check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
+    length, positions = settings.max_seq_length, getattr(config, "max_position_embeddings", settings.max_seq_length)
+    if length > positions:
+        raise InputError(f"max_seq_length is {length}, the model has {positions} positions; lower --max_seq_length")
     why_new = _why_new_head(config, task, kind)
     if needs_head and why_new:
         raise InputError(
@@ -63,25 +63,32 @@ def open_model(
         )
     _fit_config(name, config, task, settings, is_new=why_new is not None)
     set_seed(seed)
-    model, info = _load(name, kind, config, cached_only=cached_only)
-    new_pooler = _check_encoder(name, model, info)
+    model, new = _load(name, kind, config, keeps_head=why_new is None)
+    inside = set(model.base_model.modules())
+    head = [part for part in model.modules() if isinstance(part, nn.Linear) and part not in inside]
     if why_new:
-        _draw_head(model)
+        std = getattr(config, "initializer_range", 0.02)
+        for layer in head:
+            nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
         logger.info("%s gets a new head for task %s: %s", name, task.name, why_new)
-    else:
-        _check_head(name, info)
     if task.problem_type == "regression":
-        for module in _head_layers(model):
-            module.__class__ = Float32Linear
+        for layer in head:
+            layer.__class__ = Float32Linear
     if settings.freeze_encoder:
-        _freeze_encoder(model, new_pooler)
+        for key, parameter in model.named_parameters():
+            if key.startswith(f"{model.base_model_prefix}."):
+                parameter.requires_grad_(key in new)
+        if new:
+            logger.info("the encoder is frozen but for what is new: %s", ", ".join(sorted(new)))
     return model
 
 
 def _load(
-    name: str, kind: type[TaskKind], config: PretrainedConfig, *, cached_only: bool
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The model, and which of its weights the checkpoint lacks or has in another size."""
+    name: str, kind: type[TaskKind], config: PretrainedConfig, *, keeps_head: bool
+) -> tuple[PreTrainedModel, set[str]]:
+    """The model, and the parameters of its pooler if they are new; no other part of the encoder may be."""
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # what matters of missing and unexpected weights our own lines report
     try:
@@ -92,20 +99,25 @@ def _load(
                 use_safetensors=True,
                 output_loading_info=True,
                 dtype=torch.float32,  # whatever the file holds: weights that learn are kept in full precision
-                local_files_only=cached_only,
-                ignore_mismatched_sizes=True,  # looked at by the caller
+                local_files_only=check_checkpoint(name),
+                ignore_mismatched_sizes=True,  # looked at below
             )
     finally:
         transformers.logging.set_verbosity(verbosity)
-    mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
-    return model, info | {"mismatched_keys": mismatched}
-
-
-def _check_sizes(name: str, config: PretrainedConfig, tokenizer: OriginalBertTokenizer, length: int) -> None:
-    check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
-    positions = getattr(config, "max_position_embeddings", length)
-    if length > positions:
-        raise InputError(f"max_seq_length is {length}, the model has {positions} positions; lower --max_seq_length")
+    check_layers(name, model.config, info["unexpected_keys"])
+    inside = f"{model.base_model_prefix}."
+    # A masked-LM checkpoint has no pooler.
+    new = {key for key in info["missing_keys"] if not keeps_head and key.startswith(inside) and ".pooler." in key}
+    lost = {key if isinstance(key, str) else key[0] for key in (*info["missing_keys"], *info["mismatched_keys"])}
+    lost = {key for key in lost - new if keeps_head or key.startswith(inside)}
+    if lost:
+        raise InputError(
+            f"{name}: no weights for {min(lost)} ({len(lost)} missing) of the size that config.json says; weights and "
+            "config.json do not belong together"
+        )
+    if new:
+        logger.warning("%s has no weights for its pooler (%s); it is drawn at random", name, ", ".join(sorted(new)))
+    return model, new
 
 
 def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) -> str | None:
@@ -116,7 +128,7 @@ def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) ->
         return f"the checkpoint is a {built}, which has no head {wanted}"
     if task.kind not in ("sequence_classification", "token_classification"):
         return None
-    names = _label_names(config)
+    names = label_names(config)
     if task.problem_type == "regression":
         fits = len(names) == 1
     else:
@@ -130,93 +142,32 @@ def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) ->
     return None
 
 
-def _label_names(config: PretrainedConfig) -> list[str]:
+def label_names(config: PretrainedConfig) -> list[str]:
+    """Names of the classes in the order of their numbers; label2id of config.json may be missing or stale."""
     return [str(config.id2label[number]) for number in sorted(config.id2label)]
 
 
 def _fit_config(name: str, config: PretrainedConfig, task: Task, settings: TaskArguments, *, is_new: bool) -> None:
     """Labels, type of problem and dropout as the task wants them, for a new head or one that is kept."""
     if is_new:
-        _set_labels(config, task)
-    elif task.labels and sorted(_label_names(config)) != sorted(task.labels):
-        logger.info("%s does not name its labels; they are taken for %s, in this order", name, ", ".join(task.labels))
-        _set_labels(config, task)
-    elif task.labels:
-        # label2id of config.json may be missing or stale.
-        config.id2label = {number: str(label) for number, label in config.id2label.items()}
-        config.label2id = {label: number for number, label in config.id2label.items()}
+        config.problem_type = None
+    if task.kind in ("sequence_classification", "token_classification") and task.labels:
+        names = label_names(config)
+        if not is_new and sorted(names) != sorted(task.labels):
+            labels = ", ".join(task.labels)
+            logger.info("%s does not name its labels; they are taken for %s, in this order", name, labels)
+        if is_new or sorted(names) != sorted(task.labels):
+            names = list(task.labels)
+        config.id2label = dict(enumerate(names))
+        config.label2id = {label: number for number, label in enumerate(names)}
+    elif is_new and task.kind != "multiple_choice":
+        config.num_labels = 2 if task.kind == "question_answering" else 1  # start and end, or a number
     if task.kind == "sequence_classification":
         config.problem_type = task.problem_type  # stock pipelines choose sigmoid or softmax by it
     if settings.dropout is not None:
         for field in _DROPOUTS:
             if getattr(config, field, None) is not None:
                 setattr(config, field, settings.dropout)
-
-
-def _set_labels(config: PretrainedConfig, task: Task) -> None:
-    if task.kind == "question_answering":
-        config.num_labels = 2  # start and end
-    if task.kind not in ("sequence_classification", "token_classification"):
-        return
-    config.num_labels = max(1, len(task.labels))
-    if task.labels:
-        config.id2label = dict(enumerate(task.labels))
-        config.label2id = {label: number for number, label in enumerate(task.labels)}
-    config.problem_type = None
-
-
-def _check_encoder(name: str, model: PreTrainedModel, info: dict[str, Any]) -> set[str]:
-    """Refuse a checkpoint whose encoder is incomplete, but for its pooler: give the names of its new parameters."""
-    check_layers(name, model.config, info["unexpected_keys"])
-    inside = f"{model.base_model_prefix}."
-    wrong = [key for key in info["mismatched_keys"] if key.startswith(inside)]
-    if wrong:
-        raise InputError(f"{name}: {min(wrong)} is not of the size that config.json says; they do not belong together")
-    # A masked-LM checkpoint has no pooler.
-    lost = [key for key in info["missing_keys"] if key.startswith(inside) and ".pooler." not in key]
-    if lost:
-        raise InputError(f"{name}: no weights for {min(lost)} ({len(lost)} missing); only the head may be new")
-    poolers = [key for key in info["missing_keys"] if ".pooler." in key]
-    if poolers:
-        logger.warning(
-            "%s has no weights for its pooler (%s); it is drawn at random", name, ", ".join(sorted(poolers))
-        )
-    return set(poolers)
-
-
-def _freeze_encoder(model: PreTrainedModel, new: set[str]) -> None:
-    """Fix the parameters that the checkpoint gave; a pooler of random numbers is none, and is trained like the head."""
-    inside = f"{model.base_model_prefix}."
-    for name, parameter in model.named_parameters():
-        if name.startswith(inside):
-            parameter.requires_grad_(name in new)
-    if new:
-        logger.info("the encoder is frozen but for what is new: %s", ", ".join(sorted(new)))
-
-
-def _check_head(name: str, info: dict[str, Any]) -> None:
-    """Refuse a checkpoint whose head is to be kept but is not there, or not the pooler that it was trained on."""
-    lost = [*info["missing_keys"], *info["mismatched_keys"]]
-    if lost:
-        raise InputError(
-            f"{name}: no weights for {min(lost)} of the size that config.json says, which names a head with the task's "
-            "labels; weights and config.json do not belong together"
-        )
-
-
-@torch.no_grad()
-def _draw_head(model: PreTrainedModel) -> None:
-    """New weights for everything that is not the encoder."""
-    std = getattr(model.config, "initializer_range", 0.02)
-    for module in _head_layers(model):
-        nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-
-
-def _head_layers(model: PreTrainedModel) -> list[nn.Linear]:
-    inside = {id(module) for module in model.base_model.modules()}
-    return [part for part in model.modules() if isinstance(part, nn.Linear) and id(part) not in inside]
 
 
 class Float32Linear(nn.Linear):

@@ -32,9 +32,7 @@ NOT_FINITE = (
 class EncodedSplit:
     """A split as the model takes it; a map-style data set of `Feature`, in the order of the examples.
 
-    Attributes:
-        lengths: int64 (features,), positions of each.
-        details: What the kind needs to come back from outputs to predictions.
+    lengths: int64 (features,), positions of each; details: what the kind needs to come back from outputs to predictions.
     """
 
     split: Split
@@ -54,10 +52,10 @@ class Prediction:
     """What the model says of one example.
 
     Attributes:
-        value: Name of a label, a number (regression), the names of the labels predicted (multi-label), one label a word
-            (token classification), the answer's text (question answering), the number of the choice (multiple choice).
-        probabilities: Label -> probability; for token classification one float a word (that of the label predicted);
-            for multiple choice one float a choice; None for regression.
+        value: Name of a label, a number (regression), the names of the labels (multi-label), one label a word (token
+            classification), the answer's text (question answering), the number of the choice (multiple choice).
+        probabilities: Label -> probability; one float a word (token classification) or a choice (multiple choice); that of
+            the answer (question answering); None for regression.
     """
 
     idx: int | str
@@ -66,20 +64,14 @@ class Prediction:
 
     def as_line(self, idx: int | str) -> dict[str, Any]:
         """`idx`, `prediction` and, where there are any, `probabilities` (6 digits), as JSON."""
-        line: dict[str, Any] = {"idx": idx, "prediction": self.value}
-        if self.probabilities is not None:
-            line["probabilities"] = _rounded(self.probabilities)
-        return line
+        line = {"idx": idx, "prediction": self.value}
+        return line if self.probabilities is None else line | {"probabilities": _rounded(self.probabilities)}
 
 
 class TaskKind(ABC):
     """How a kind of task is encoded, trained, decoded and measured.
 
-    Args:
-        task: The row.
-        tokenizer: The checkpoint's.
-        settings: Lengths and what else the kind asks for.
-        label2id: Label names -> class numbers of the model; empty where there are no named labels.
+    label2id has the model's class number of each label name; it is empty where there are no named labels.
     """
 
     # Name of the class in transformers that has the head.
@@ -98,9 +90,16 @@ class TaskKind(ABC):
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
         """Examples -> features; labels are added where the split has them."""
 
-    @abstractmethod
     def collate(self, features: Sequence[Feature]) -> Batch:
-        """Pad to the longest feature: int64 (B, S) or (B, C, S) input_ids, token_type_ids, attention_mask; the labels."""
+        """Pad to the longest feature: int64 (B, S) or (B, C, S) input_ids, token_type_ids, attention_mask; and the labels.
+
+        Labels are there if all features have them: int64 classes or positions, float32 numbers or flags.
+        """
+        batch = self.pad(features)
+        for key in self.label_keys:
+            if all(key in feature for feature in features):
+                batch[key] = torch.tensor([feature[key] for feature in features])
+        return batch
 
     def count_items(self, batch: Batch) -> torch.Tensor:
         """int64 (): what the loss is a mean over: examples, labelled tokens, features."""
@@ -142,16 +141,13 @@ def truncate_pair(tokens_a: list[int], tokens_b: list[int], max_tokens: int) -> 
     The longer one loses its last token; of two equally long ones the second (so that A keeps the odd token, which stock
     `longest_first` gives to B). Source: google-research/bert run_classifier.py `_truncate_seq_pair`.
     """
-    excess = len(tokens_a) + len(tokens_b) - max_tokens
-    if excess <= 0:
-        return
+    excess = max(0, len(tokens_a) + len(tokens_b) - max_tokens)
     # Popping the longer one by one first brings them to one length, then takes turns, B first.
     difference = len(tokens_a) - len(tokens_b)
     first = min(excess, abs(difference))
     rest = excess - first
     cut_a = (first if difference > 0 else 0) + rest // 2
-    cut_b = (first if difference < 0 else 0) + (rest + 1) // 2
-    del tokens_a[max(0, len(tokens_a) - cut_a) :], tokens_b[max(0, len(tokens_b) - cut_b) :]
+    del tokens_a[len(tokens_a) - cut_a :], tokens_b[len(tokens_b) - (excess - cut_a) :]
 
 
 def join_texts(
@@ -190,24 +186,13 @@ def pad_batch(
     return batch
 
 
-def pad_further(batch: Batch, length: int, pads: Mapping[str, int]) -> Batch:
-    """Lengthen the per-position tensors of a batch, those with a key in pads, to so many positions."""
-    missing = length - batch["input_ids"].shape[-1]
-    return {
-        key: torch.nn.functional.pad(value, (0, missing), value=pads[key]) if key in pads else value
-        for key, value in batch.items()
-    }
-
-
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """float64 (C,) logits to probabilities."""
-    values = np.exp(logits - logits.max())
-    return values / values.sum()
+    """float64 (..., C) logits to probabilities."""
+    values = np.exp(logits - logits.max(-1, keepdims=True))
+    return values / values.sum(-1, keepdims=True)
 
 
-def _rounded(value: object) -> object:
-    if isinstance(value, float):
-        return round(value, 6)
+def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
+        return {key: round(item, 6) for key, item in value.items()}
+    return [round(item, 6) for item in value] if isinstance(value, list) else round(value, 6)

@@ -1,6 +1,6 @@
 """The right one of several endings: SWAG."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -40,17 +40,14 @@ class MultipleChoice(TaskKind):
         lengths = np.array([max(map(len, feature["input_ids"])) for feature in features], np.int64)
         return EncodedSplit(split=split, features=features, lengths=lengths)
 
-    def collate(self, features: Sequence[Feature]) -> Batch:
-        """Pad all choices to the longest of the batch: (B, C, S) and, where all have them, int64 (B,) `labels`."""
+    def pad(self, features: Sequence[Feature], label_pads: Mapping[str, int] | None = None) -> Batch:
+        """Pad all choices to the longest of the batch: (B, C, S)."""
         choices = [
             {"input_ids": ids, "token_type_ids": types}
             for feature in features
             for ids, types in zip(feature["input_ids"], feature["token_type_ids"], strict=True)
         ]
-        batch = {key: value.unflatten(0, (len(features), -1)) for key, value in self.pad(choices).items()}
-        if all("labels" in feature for feature in features):
-            batch["labels"] = torch.tensor([feature["labels"] for feature in features], dtype=torch.int64)
-        return batch
+        return {key: value.unflatten(0, (len(features), -1)) for key, value in super().pad(choices).items()}
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
         """Cross-entropy over the choices, of (B, C) logits; summed over the examples."""

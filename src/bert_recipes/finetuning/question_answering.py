@@ -1,9 +1,8 @@
 """Questions about a paragraph -> words of the paragraph (SQuAD 1.1), or nothing (SQuAD 2.0)."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -12,23 +11,21 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from bert_recipes.errors import InputError, saving
+from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction, TaskKind
+from bert_recipes.finetuning.kind import Batch, EncodedSplit, Prediction, TaskKind
 from bert_recipes.finetuning.squad import (
     NOT_LOCATED,
     NUM_SPECIAL_PIECES,
-    AnswerTexts,
-    NBestEntry,
-    OffsetTexts,
+    AnswerPrediction,
+    EncodedContext,
     SpanText,
     SquadFeatures,
-    WindowLogits,
-    decode_offsets,
-    decode_original,
+    decode_answer,
     encode_questions,
+    offset_texts,
+    original_texts,
     split_words,
-    window_owners,
 )
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.tasks.rows import QuestionExample, Split
@@ -40,28 +37,13 @@ from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 _IGNORED = NOT_LOCATED[0]
 
 
-@dataclass(frozen=True)
-class AnswerPrediction(Prediction):
-    """An answer; `value` is its text ("" for none), `probabilities` its probability among the best (a float).
-
-    Attributes:
-        best_text: The best answer other than "", whatever the threshold.
-        nbest: The best answers, best first.
-        null_odds: Score of "no answer" minus that of best_text; None in SQuAD 1.1.
-    """
-
-    best_text: str = ""
-    nbest: tuple[NBestEntry, ...] = ()
-    null_odds: float | None = None
-
-
 class QuestionAnswering(TaskKind):
     """Answers as spans of a paragraph, by the rules of google-research/bert run_squad.py.
 
     The metric "squad" stands for SQuAD 1.1, "squad_v2" for questions that may have no answer. Padding is part of the
     softmax over the positions, as in the original, so that the loss depends on it. The original pads every input to
     max_seq_length, and so does `pad_to_max_length`, where padding also competes for the n-best positions when answers are
-    decoded; without it nothing depends on what else is in the batch of a prediction.
+    decoded; without it nothing depends on what else is in the batch of a prediction. Label -100: the answer was not found.
     """
 
     auto_class: ClassVar[str] = "AutoModelForQuestionAnswering"
@@ -69,18 +51,9 @@ class QuestionAnswering(TaskKind):
     loss_counts_padding: ClassVar[bool] = True
 
     def __init__(
-        self,
-        task: Task,
-        tokenizer: OriginalBertTokenizer,
-        settings: TaskArguments,
-        label2id: Mapping[str, int] | None = None,
+        self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
     ) -> None:
-        super().__init__(task, tokenizer, settings, label2id or {})
-        if len({"squad", "squad_v2"}.intersection(task.metrics)) != 1:
-            raise InputError(
-                f"task {task.name}: its metrics are {', '.join(task.metrics) or 'none'}; question answering takes squad, "
-                "or squad_v2 where questions may have no answer"
-            )
+        super().__init__(task, tokenizer, settings, label2id)
         for token in tokenizer.extra_tokens.values():
             if not token.special and split_words(token.content) != [token.content]:
                 raise InputError(
@@ -96,33 +69,8 @@ class QuestionAnswering(TaskKind):
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
         """One feature or more for each question; see `encode_questions`, whose result is also the `details`."""
-        examples = cast(Sequence[QuestionExample], split.examples)
-        # The official files tell predictions apart by their ids.
-        twice = [idx for idx, count in Counter(example.idx for example in examples).items() if count > 1]
-        if twice and not for_training:
-            raise InputError(
-                f"{split.source}: two questions have the id {twice[0]}; predictions are told apart by their ids: "
-                "give each question its own"
-            )
-        try:
-            features = encode_questions(
-                examples,
-                self.tokenizer,
-                self.settings,
-                allows_no_answer=self.allows_no_answer,
-                for_training=for_training,
-            )
-        except InputError as error:
-            raise InputError(f"{split.source}: {error}") from None
+        features = encode_questions(split, self.tokenizer, self.settings, for_training=for_training)
         return EncodedSplit(split=split, features=features, lengths=features.lengths, details=features)
-
-    def collate(self, features: Sequence[Feature]) -> Batch:
-        """Pad; start_positions and end_positions are int64 (B,), -100 where an answer was not found."""
-        batch = self.pad(features)
-        for key in self.label_keys:
-            if all(key in feature for feature in features):
-                batch[key] = torch.tensor([feature[key] for feature in features], dtype=torch.int64)
-        return batch
 
     def count_items(self, batch: Batch) -> torch.Tensor:
         """int64 (): features whose answer is known."""
@@ -152,32 +100,25 @@ class QuestionAnswering(TaskKind):
         features: SquadFeatures = encoded.details
         assert len(outputs) == len(features)
         is_original = self.settings.decoder == "original"
-        decoder = decode_original if is_original else decode_offsets
         pieces = self.tokenizer.convert_ids_to_tokens(list(range(len(self.tokenizer)))) if is_original else []
 
         # Questions about one paragraph stand beside each other.
         @lru_cache(maxsize=1)
-        def span_text(number: int, text: str) -> SpanText:
-            context = features.contexts[number]
+        def texts_of(context: EncodedContext) -> SpanText:
             if is_original:
-                return AnswerTexts(text, context, pieces, self.tokenizer.normalize)
-            return OffsetTexts(text, context, self.tokenizer)
+                return original_texts(context, pieces, self.tokenizer.normalize)
+            return offset_texts(context, self.tokenizer)
 
-        predictions: list[Prediction] = []
-        for number, example in enumerate(cast(Sequence[QuestionExample], encoded.split.examples)):
-            windows = _windows_of(features, number, outputs)
-            texts = span_text(int(features.context_of_example[number]), example.context)
-            answer = decoder(windows, texts, self.settings, allows_no_answer=self.allows_no_answer)
-            found = AnswerPrediction(
-                idx=example.idx,
-                value=answer.text,
-                probabilities=next((entry.probability for entry in answer.nbest if entry.text == answer.text), 0.0),
-                best_text=answer.best_text,
-                nbest=answer.nbest,
-                null_odds=answer.null_odds,
+        return [
+            decode_answer(
+                example.idx,
+                features.windows_of(number, outputs),
+                texts_of(features.contexts[number]),
+                self.settings,
+                allows_no_answer=self.allows_no_answer,
             )
-            predictions.append(found)
-        return predictions
+            for number, example in enumerate(cast(Sequence[QuestionExample], encoded.split.examples))
+        ]
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Metrics of the official scripts in percent.
@@ -200,11 +141,9 @@ class QuestionAnswering(TaskKind):
     def write(
         self, folder: Path, split_name: str, examples: Sequence[Any], predictions: Sequence[Prediction]
     ) -> list[Path]:
-        """predictions_<split>.jsonl, and the official files.
+        """Write predictions_<split>.jsonl and the official predictions.json, nbest_predictions.json and null_odds.json (2.0).
 
-        These are predictions.json (id -> text), nbest_predictions.json (id -> list of text, probability, start_logit,
-        end_logit) and, for SQuAD 2.0, null_odds.json (id -> number); `<split>_` stands before their names for every
-        split but the first validation split.
+        `<split>_` stands before the official names for every split but the first validation split.
         """
         answers = cast(Sequence[AnswerPrediction], predictions)
         contents: dict[str, dict[int | str, Any]] = {
@@ -217,22 +156,5 @@ class QuestionAnswering(TaskKind):
         paths = super().write(folder, split_name, examples, predictions)
         for name, content in contents.items():
             paths.append(folder / f"{prefix}{name}")
-            with saving(paths[-1]):
-                paths[-1].write_text(json.dumps(content, indent=4) + "\n", encoding="utf-8")
+            paths[-1].write_text(json.dumps(content, indent=4) + "\n", encoding="utf-8")
         return paths
-
-
-def _windows_of(features: SquadFeatures, example: int, outputs: Sequence[np.ndarray]) -> list[WindowLogits]:
-    windows = features.windows_of(example)
-    owners = window_owners(windows, len(features.context_of(example).piece_ids)) if windows else np.zeros(0, np.int32)
-    first_position = features.first_position(example)
-    return [
-        WindowLogits(
-            start=outputs[feature][0],
-            end=outputs[feature][1],
-            first_position=first_position,
-            first_piece=start,
-            owned=owners[start : start + length] == number,
-        )
-        for number, (feature, (start, length)) in enumerate(zip(features.features_of(example), windows, strict=True))
-    ]

@@ -1,8 +1,9 @@
 """A fine-tuning run: what is within reach, its parts, its predictions; measuring a checkpoint on a task."""
 
+import hashlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,10 @@ from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
 from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.rows import Example, get_task
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
-from bert_recipes.training.run import describe_checkpoint, hash_of_examples, name_of_source
+from bert_recipes.training.run import describe_checkpoint
 from bert_recipes.training.speed import describe_machine
 
 
@@ -103,14 +104,14 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
         raise InputError(
             "the best checkpoint is wanted, but nothing is measured during training: --eval_strategy epoch"
         )
-    if args.wanted_best_metric is None:
-        if wants_best:
-            args.metric_for_best_model, args.greater_is_better = task.best_metric, True
+    if args.wanted_best_metric is None and wants_best:
+        args.metric_for_best_model, args.greater_is_better = task.best_metric, True
+    if args.wanted_best_metric is None or not task.validation_splits:
         return
     known = figure_names(task.metrics, task.validation_splits, task.labels)
     if not kind.loss_counts_padding:
         known += [with_suffix(suffix, "loss") for suffix in split_suffixes(task.validation_splits)]
-    if task.validation_splits and args.wanted_best_metric.removeprefix("eval_") not in known:
+    if args.wanted_best_metric.removeprefix("eval_") not in known:
         raise InputError(f"metric_for_best_model is '{args.wanted_best_metric}'; allowed: {', '.join(known)}")
 
 
@@ -133,23 +134,16 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
     Every process takes part in predicting, the main process writes. A model that has diverged, as the evaluation has
     reported, predicts nothing.
     """
-    files: list[Path] = []
-    kind = run.trainer.kind
-    is_main = run.trainer.is_world_process_zero()
-    has_diverged = False
-    for encoded in run.trainer.eval_splits.values():
-        split = encoded.split
-        if split.name not in run.trainer.predictions:
-            has_diverged = True
-        elif is_main:
-            with saving(folder):
-                files += kind.write(folder, split.name, split.examples, run.trainer.predictions[split.name])
-    for name, encoded in ({} if has_diverged else run.test_splits).items():
-        predictions = run.trainer.predict_split(encoded)
-        if is_main:
-            with saving(folder):
-                files += kind.write(folder, name, encoded.split.examples, predictions)
-    if is_main:
+    trainer, files = run.trainer, list[Path]()
+    encoded = {item.split.name: item for item in trainer.eval_splits.values()}
+    predictions = dict(trainer.predictions)
+    if encoded.keys() == predictions.keys():
+        encoded |= run.test_splits
+        predictions |= {name: trainer.predict_split(item) for name, item in run.test_splits.items()}
+    if trainer.is_world_process_zero():
+        with saving(folder):
+            for name, predicted in predictions.items():
+                files += trainer.kind.write(folder, name, encoded[name].split.examples, predicted)
         write_task_file(folder / TASK_FILE, run.task)
     return files
 
@@ -171,12 +165,21 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
             "left_out": len(getattr(item.details, "dropped", ())),
             "published": item.split.published_rows,
             "partial": item.split.is_partial,
-            "source": name_of_source(item.split.source),
-            "sha256": hash_of_examples(item.split.examples),
+            # Without the folders of this machine.
+            "source": source if (source := item.split.source).startswith("Hub data set ") else Path(source).name,
+            "sha256": _hash_of(item.split.examples),
         }
         for name, item in encoded.items()
     }
     return {"task": run.task.name, "model": run.checkpoint, "splits": splits}
+
+
+def _hash_of(examples: Sequence[Example]) -> str:
+    """SHA-256 (hex) of examples as they were read: texts, labels and ids in their order."""
+    digest = hashlib.sha256()
+    for example in examples:
+        digest.update(repr(example).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
 
 
 def describe_origin(run: FineTuningRun) -> dict[str, Any]:

@@ -1,32 +1,46 @@
 """SQuAD by the rules of google-research/bert run_squad.py: paragraph -> windows -> features, logits -> n-best -> answer.
 
-Legend: S positions of a model input (padding may follow the text; it then competes for the best positions, as in the
-original, whose inputs are all padded to max_seq_length).
+Legend: T pieces of a paragraph, S positions of a model input (padding may follow the text; it then competes for the best
+positions, as in the original, whose inputs are all padded to max_seq_length).
 """
 
 import logging
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
 from itertools import chain
-from typing import Any, overload
+from operator import itemgetter
+from typing import Any, cast
 
 import numpy as np
 
-from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.finetuning.kind import Feature
-from bert_recipes.tasks.rows import Answer, QuestionExample
+from bert_recipes.finetuning.kind import Feature, Prediction
+from bert_recipes.tasks.rows import Answer, QuestionExample, Split
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
+logger = logging.getLogger(__name__)
+
 # Words are separated by these five characters and by nothing else. Source: run_squad.py `is_whitespace`.
 _WORD = re.compile("[^ \t\r\n\u202f]+")
+# Distinct words whose ids are remembered while a split is encoded; some 50 MB.
+_REMEMBERED_WORDS = 200_000
+# [CLS], and [SEP] twice.
+NUM_SPECIAL_PIECES = 3
 
 Encoder = Callable[[str], list[int]]
-Window = tuple[int, int]
+# First and last piece of an answer in the paragraph.
+Span = tuple[int, int]
+# The question has none: [CLS] is the answer of every window.
+NO_ANSWER: Span = (-1, -1)
+# There is one, but not in the words as they were cut: its windows take no part in the loss.
+NOT_LOCATED: Span = (-100, -100)
+
+
+# Windows
 
 
 def split_words(text: str) -> list[str]:
@@ -34,19 +48,18 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EncodedContext:
     """A paragraph, tokenised once for all its questions.
 
     Attributes:
         piece_ids: int32 (T,).
-        word_of_piece: int32 (T,), number of the word of `split_words` that a piece belongs to.
-        first_piece: int32 (words + 1,), number of the first piece of each word; T at the end.
+        first_piece: int32 (words + 1,), number of the first piece of each word of `split_words`; T at the end.
         word_starts: int32 (words,), the character at which each word starts.
     """
 
+    text: str
     piece_ids: np.ndarray
-    word_of_piece: np.ndarray
     first_piece: np.ndarray
     word_starts: np.ndarray
 
@@ -55,63 +68,238 @@ def encode_context(text: str, encode_word: Encoder) -> EncodedContext:
     """Cut every word of a paragraph into pieces; a word of control characters has none."""
     words = list(_WORD.finditer(text))
     pieces = [encode_word(word.group()) for word in words]
-    counts = np.fromiter(map(len, pieces), np.int32, len(pieces))
-    first_piece = np.zeros(len(pieces) + 1, np.int32)
-    np.cumsum(counts, out=first_piece[1:])
     return EncodedContext(
-        piece_ids=np.fromiter(chain.from_iterable(pieces), np.int32, int(first_piece[-1])),
-        word_of_piece=np.repeat(np.arange(len(pieces), dtype=np.int32), counts),
-        first_piece=first_piece,
-        word_starts=np.fromiter((word.start() for word in words), np.int32, len(words)),
+        text=text,
+        piece_ids=np.array(list(chain.from_iterable(pieces)), np.int32),
+        first_piece=np.cumsum([0, *map(len, pieces)], dtype=np.int32),
+        word_starts=np.array([word.start() for word in words], np.int32),
     )
 
 
-def cut_windows(num_pieces: int, max_pieces: int, doc_stride: int) -> list[Window]:
-    """Cover a paragraph with windows (first piece, number of pieces) of max_pieces at most; an empty one has none.
+def cut_windows(num_pieces: int, max_pieces: int, doc_stride: int) -> list[tuple[int, int]]:
+    """Cover a paragraph with windows (first piece, piece behind the last) of max_pieces at most; an empty one has none.
 
     Example:
         >>> cut_windows(10, 6, 3)
-        [(0, 6), (3, 6), (6, 4)]
+        [(0, 6), (3, 9), (6, 10)]
 
     Source: run_squad.py `convert_examples_to_features`.
     """
-    windows = []
-    start = 0
-    while start < num_pieces:
-        length = min(num_pieces - start, max_pieces)
-        windows.append((start, length))
-        if start + length == num_pieces:
-            break
-        start += min(length, doc_stride)
+    windows: list[tuple[int, int]] = []
+    while num_pieces and (not windows or windows[-1][1] < num_pieces):
+        start = windows[-1][0] + min(max_pieces, doc_stride) if windows else 0
+        windows.append((start, min(start + max_pieces, num_pieces)))
     return windows
 
 
-def window_owners(windows: Sequence[Window], num_pieces: int) -> np.ndarray:
-    """Say which window, int32 (T,), sees most around each piece: answers may start there only.
+def window_owners(windows: Sequence[tuple[int, int]], lengths: np.ndarray) -> np.ndarray:
+    """Say for each unit of a text, of int64 (units,) pieces, which window sees most around it: int64 (units,).
 
-    A window's score for a piece is min(pieces to its left, pieces to its right) + 0.01 * length of the window; of equal
-    scores the first window has it.
+    A window (first unit, unit behind the last) has the score min(pieces to the unit's left, pieces to its right) + 0.01 *
+    pieces of the window; of equal scores the first window has it. Units are pieces in SQuAD, words in tagging.
 
     Source: run_squad.py `_check_is_max_context`.
     """
-    owners = np.zeros(num_pieces, np.int32)
-    best = np.full(num_pieces, -1.0)
-    for index, (start, length) in enumerate(windows):
-        left = np.arange(length)
-        score = np.minimum(left, left[::-1]) + 0.01 * length
-        inside = slice(start, start + length)
-        better = score > best[inside]
-        best[inside][better] = score[better]
-        owners[inside][better] = index
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    owners = np.zeros(len(lengths), np.int64)
+    best = np.full(len(lengths), -1.0)
+    for number, (start, end) in enumerate(windows):
+        left = offsets[start:end] - offsets[start]
+        right = offsets[end] - offsets[start + 1 : end + 1]
+        score = np.minimum(left, right) + 0.01 * (offsets[end] - offsets[start])
+        better = start + np.flatnonzero(score > best[start:end])
+        owners[better] = number
+        best[better] = score[better - start]
     return owners
 
 
-def join_pieces(pieces: Sequence[str]) -> str:
-    """Pieces -> words in the tokenizer's normal form: ["steve", "sm", "##ith"] -> "steve smith".
+# Answers in windows
 
-    Source: google-research/bert run_squad.py `write_predictions`.
+
+def locate_answer(context: EncodedContext, answer: Answer, encode: Encoder) -> Span | None:
+    """Find the first and last piece of an answer: its characters lead to words, the words to pieces.
+
+    None where the words do not hold the answer: it has other spaces than they, such as U+00A0, or is nothing but spaces.
+
+    Source: run_squad.py `read_squad_examples`, `convert_examples_to_features`.
     """
-    return " ".join(" ".join(pieces).replace(" ##", "").replace("##", "").split())
+    cleaned = " ".join(answer.text.split())
+    # A character between two words belongs to the word before it. -1, before the first word, is the last word for
+    # Python and so for the original, which then hardly ever finds the answer: the same is done here.
+    characters = [answer.answer_start, answer.answer_start + len(answer.text) - 1]
+    first, last = (np.searchsorted(context.word_starts, characters, side="right") - 1).tolist()
+    if not cleaned or cleaned not in " ".join(split_words(context.text)[first : last + 1]):
+        return None
+    start, end = int(context.first_piece[:-1][first]), int(context.first_piece[last + 1]) - 1
+    return improve_answer_span(context.piece_ids[start : end + 1].tolist(), start, end, encode(answer.text))
+
+
+def improve_answer_span(pieces: list[int], start: int, end: int, answer: list[int]) -> Span:
+    """Narrow a span of complete words to the first span of the answer's pieces: "(1895-1943)." to "1895".
+
+    It stays as it was where there is none ("Japan" in "Japanese"). Source: run_squad.py `_improve_answer_span`.
+    """
+    if answer:
+        for offset in range(len(pieces) - len(answer) + 1):
+            if pieces[offset : offset + len(answer)] == answer:
+                return start + offset, start + offset + len(answer) - 1
+    return start, end
+
+
+def positions_in_window(answer: Span, window: tuple[int, int], first_position: int) -> Span:
+    """Start and end of an answer in the model's input; 0, that of [CLS], where the window does not hold all of it.
+
+    Source: run_squad.py `convert_examples_to_features`.
+    """
+    if answer == NOT_LOCATED:
+        return NOT_LOCATED
+    start, end = window
+    if answer[0] < start or answer[1] >= end:
+        return 0, 0
+    return answer[0] - start + first_position, answer[1] - start + first_position
+
+
+# Features
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLogits:
+    """What the model predicted for one window, whose first piece has a position in the input and a number in the paragraph.
+
+    Attributes:
+        logits: float32 (2, S), of start and end.
+        owned: bool (pieces of the window,), whether answers may start at a piece: no other window sees more around it.
+    """
+
+    logits: np.ndarray
+    first_position: int
+    first_piece: int
+    owned: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquadFeatures(Sequence[Feature]):
+    """The windows of a split; a model input is put together when it is asked for, from arrays that share the text.
+
+    A feature is [CLS] question [SEP] window [SEP], types 0 up to the first [SEP] and 1 after it, and, where the split
+    has answers, start_positions and end_positions: positions in input_ids; 0, that of [CLS], where the window lacks the
+    answer or the question has none; -100 where the answer is not in the words (never in training).
+
+    Attributes:
+        contexts: The paragraph of each example; questions about one share it.
+        queries: int32 ids of each example's question.
+        windows: int32 (W, 3), number of the example, first piece of the paragraph, piece behind the last.
+        positions: int32 (W, 2), start and end; None without labels.
+        dropped: Ids of the training examples whose words do not hold their answer.
+    """
+
+    cls_id: int
+    sep_id: int
+    contexts: list[EncodedContext]
+    queries: list[np.ndarray]
+    windows: np.ndarray
+    positions: np.ndarray | None
+    dropped: list[str]
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """int64 (W,), positions of each feature."""
+        queries = np.array([len(query) for query in self.queries], np.int64)
+        return queries[self.windows[:, 0]] + self.windows[:, 2] - self.windows[:, 1] + NUM_SPECIAL_PIECES
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        example, start, end = self.windows[index].tolist()
+        query, window = self.queries[example].tolist(), self.contexts[example].piece_ids[start:end].tolist()
+        ids = [self.cls_id, *query, self.sep_id, *window, self.sep_id]
+        feature: dict[str, Any] = {
+            "input_ids": ids,
+            "token_type_ids": [0] * (len(query) + 2) + [1] * (len(window) + 1),
+            "attention_mask": [1] * len(ids),
+        }
+        if self.positions is not None:
+            feature["start_positions"], feature["end_positions"] = self.positions[index].tolist()
+        return feature
+
+    def windows_of(self, example: int, outputs: Sequence[np.ndarray]) -> list[WindowLogits]:
+        """The windows of an example with their part of the outputs, float32 (2, S) for each feature."""
+        first, last = np.searchsorted(self.windows[:, 0], [example, example + 1]).tolist()
+        spans = [(start, end) for _, start, end in self.windows[first:last].tolist()]
+        owners = window_owners(spans, np.ones_like(self.contexts[example].piece_ids))
+        return [
+            WindowLogits(
+                logits=logits,
+                first_position=len(self.queries[example]) + 2,
+                first_piece=start,
+                owned=owners[start:end] == number,
+            )
+            for number, (logits, (start, end)) in enumerate(zip(outputs[first:last], spans, strict=True))
+        ]
+
+
+def encode_questions(
+    split: Split, tokenizer: OriginalBertTokenizer, settings: TaskArguments, *, for_training: bool
+) -> SquadFeatures:
+    """Tokenise every paragraph once and cut it into windows for each of its questions.
+
+    Training leaves out the examples whose words do not hold their answer, and logs them. Otherwise every example is kept,
+    with labels if all have them. Of several answers the first is the label (the original allows one in training).
+
+    Source: run_squad.py `read_squad_examples`, `convert_examples_to_features`.
+    """
+    examples = cast(Sequence[QuestionExample], split.examples)
+    encode_word: Encoder = lru_cache(maxsize=_REMEMBERED_WORDS)(tokenizer.encode_ids)
+    context_of = cache(lambda text: encode_context(text, encode_word))
+    contexts: list[EncodedContext] = []
+    queries: list[np.ndarray] = []
+    windows: list[tuple[int, int, int]] = []
+    positions: list[Span] = []
+    dropped: list[str] = []
+    for number, example in enumerate(examples):
+        context = context_of(example.context)
+        query = tokenizer.encode_ids(example.question)[: settings.max_query_length]
+        contexts.append(context)
+        queries.append(np.array(query, np.int32))
+        span = locate_answer(context, example.answers[0], tokenizer.encode_ids) if example.answers else NO_ANSWER
+        if span is None and for_training:
+            dropped.append(example.idx)
+            continue
+        room = settings.max_seq_length - len(query) - NUM_SPECIAL_PIECES
+        for window in cut_windows(len(context.piece_ids), room, settings.doc_stride):
+            windows.append((number, *window))
+            positions.append(positions_in_window(span or NOT_LOCATED, window, len(query) + 2))
+    if dropped:
+        named = ", ".join(dropped[:3]) + (", ..." if len(dropped) > 3 else "")
+        logger.warning(
+            "%d of %d training questions are left out: the words of their paragraphs do not hold their answers (%s)",
+            *(len(dropped), len(examples), named),
+        )
+    num_several = sum(len(example.answers or ()) > 1 for example in examples)
+    if for_training and num_several:
+        logger.info(
+            "%d of %d training questions have several answers: the first of each is trained on",
+            *(num_several, len(examples)),
+        )
+    labelled = all(example.answers is not None for example in examples)
+    return SquadFeatures(
+        cls_id=int(tokenizer.cls_token_id),
+        sep_id=int(tokenizer.sep_token_id),
+        contexts=contexts,
+        queries=queries,
+        windows=np.array(windows, np.int32).reshape(-1, 3),
+        positions=np.array(positions, np.int32).reshape(-1, 2) if labelled else None,
+        dropped=dropped,
+    )
+
+
+# The text of a span
+
+# (first piece, last piece) in the paragraph -> text.
+SpanText = Callable[[int, int], str]
 
 
 def realign(predicted: str, original: str, normalized: str) -> str:
@@ -136,140 +324,48 @@ def realign(predicted: str, original: str, normalized: str) -> str:
     return original[characters[first] : characters[first + length - 1] + 1]
 
 
-class AnswerTexts:
-    """The final texts of a paragraph's spans; what candidates have in common is computed once.
+def original_texts(context: EncodedContext, pieces: Sequence[str], normalize: Callable[[str], str]) -> SpanText:
+    """Spans as the original gives them: the words of the paragraph, cut to the characters of the pieces.
 
-    `pieces` has the piece of each id, `normalize` gives the string whose words the tokenizer cuts into pieces.
+    `pieces` has the piece of each id, `normalize` gives the string whose words the tokenizer cuts into pieces. What the
+    candidates of a paragraph have in common is computed once.
+
+    Source: run_squad.py `write_predictions`.
     """
+    words = split_words(context.text)
 
-    def __init__(
-        self, text: str, context: EncodedContext, pieces: Sequence[str], normalize: Callable[[str], str]
-    ) -> None:
-        self._words = split_words(text)
-        self._context = context
-        self._pieces = pieces
-        self._normalize = normalize
-        self._originals: dict[tuple[int, int], tuple[str, str]] = {}
+    @cache
+    def original_of(first: int, last: int) -> tuple[str, str]:
+        original = " ".join(words[first : last + 1])
+        return original, " ".join(normalize(original).split())
 
-    def __call__(self, start: int, end: int) -> str:
-        """The text of the pieces from start to end of the paragraph, as it stands there."""
-        predicted = join_pieces([self._pieces[i] for i in self._context.piece_ids[start : end + 1].tolist()])
-        words = (int(self._context.word_of_piece[start]), int(self._context.word_of_piece[end]))
-        if words not in self._originals:
-            original = " ".join(self._words[words[0] : words[1] + 1])
-            self._originals[words] = original, " ".join(self._normalize(original).split())
-        return realign(predicted, *self._originals[words])
+    def span_text(start: int, end: int) -> str:
+        joined = " ".join(pieces[number] for number in context.piece_ids[start : end + 1].tolist())
+        predicted = " ".join(joined.replace(" ##", "").replace("##", "").split())
+        # Of the words that start at one piece only the last has pieces.
+        first, last = (np.searchsorted(context.first_piece, [start, end], side="right") - 1).tolist()
+        return realign(predicted, *original_of(first, last))
+
+    return span_text
 
 
-class OffsetTexts:
-    """A paragraph's spans as slices between the tokenizer's character offsets, as today's Hugging Face example takes them."""
-
-    def __init__(self, text: str, context: EncodedContext, tokenizer: OriginalBertTokenizer) -> None:
-        self._text = text
-        encoded = tokenizer(split_words(text), add_special_tokens=False, return_offsets_mapping=True)
-        starts = context.word_starts.tolist()
-        self._offsets = [
-            (start + first, start + last)
-            for start, offsets in zip(starts, encoded["offset_mapping"], strict=True)
-            for first, last in offsets
-        ]
-        assert len(self._offsets) == len(context.piece_ids)
-
-    def __call__(self, start: int, end: int) -> str:
-        """The text from the first character of one piece to the last of the other."""
-        return self._text[self._offsets[start][0] : self._offsets[end][1]]
+def offset_texts(context: EncodedContext, tokenizer: OriginalBertTokenizer) -> SpanText:
+    """Spans as slices between the tokenizer's character offsets, as today's Hugging Face example takes them."""
+    encoded = tokenizer(split_words(context.text), add_special_tokens=False, return_offsets_mapping=True)
+    offsets = [
+        (start + first, start + last)
+        for start, of_word in zip(context.word_starts.tolist(), encoded["offset_mapping"], strict=True)
+        for first, last in of_word
+    ]
+    return lambda start, end: context.text[offsets[start][0] : offsets[end][1]]
 
 
-logger = logging.getLogger(__name__)
-
-# First and last piece of an answer in the paragraph.
-Span = tuple[int, int]
-# The question has none: [CLS] is the answer of every window.
-NO_ANSWER: Span = (-1, -1)
-# There is one, but not in the words as they were cut: its windows take no part in the loss.
-NOT_LOCATED: Span = (-100, -100)
-
-
-def locate_answer(context: EncodedContext, text: str, answer: Answer, encode: Encoder) -> Span | None:
-    """Find the first and last piece of an answer: its characters lead to words, the words to pieces.
-
-    None where the words do not hold the answer: it has other spaces than they, such as U+00A0, or is nothing but spaces.
-
-    Source: run_squad.py `read_squad_examples`, `convert_examples_to_features`.
-    """
-    last_character = answer.answer_start + len(answer.text) - 1
-    if not 0 <= answer.answer_start <= last_character < len(text):
-        raise InputError(
-            f"the answer {answer.text!r} at character {answer.answer_start} does not lie in its paragraph of "
-            f"{len(text)} characters; give the answer's words and the character at which they start"
-        )
-    cleaned = " ".join(answer.text.split())
-    if not cleaned:
-        return None
-    # A character between two words belongs to the word before it. -1, before the first word, is the last word for
-    # Python and so for the original, which then hardly ever finds the answer: the same is done here.
-    start_word, end_word = (
-        int(np.searchsorted(context.word_starts, character, side="right")) - 1
-        for character in (answer.answer_start, last_character)
-    )
-    if cleaned not in " ".join(split_words(text)[start_word : end_word + 1]):
-        return None
-    start, end = int(context.first_piece[:-1][start_word]), int(context.first_piece[end_word + 1]) - 1
-    return improve_answer_span(context.piece_ids[start : end + 1].tolist(), start, end, encode(answer.text))
-
-
-def improve_answer_span(pieces: list[int], start: int, end: int, answer: list[int]) -> Span:
-    """Narrow a span of complete words to the first span of the answer's pieces: "(1895-1943)." to "1895".
-
-    It stays as it was where there is none ("Japan" in "Japanese"). Source: run_squad.py `_improve_answer_span`.
-    """
-    if answer:
-        for offset in range(len(pieces) - len(answer) + 1):
-            if pieces[offset : offset + len(answer)] == answer:
-                return start + offset, start + offset + len(answer) - 1
-    return start, end
-
-
-def positions_in_window(answer: Span, window: Window, first_position: int) -> Span:
-    """Start and end of an answer in the model's input; 0, that of [CLS], where the window does not hold all of it.
-
-    Source: run_squad.py `convert_examples_to_features`.
-    """
-    if answer == NOT_LOCATED:
-        return NOT_LOCATED
-    start, length = window
-    if answer[0] < start or answer[1] >= start + length:
-        return 0, 0
-    shift = first_position - start
-    return answer[0] + shift, answer[1] + shift
-
+# Decoding
 
 # What the original starts the minimum of the null scores with: all that an example without windows has.
 _NO_NULL_SCORE = 1_000_000.0
 # Stands for an answer where there is no valid span at all. Source: run_squad.py `write_predictions`.
 _NONCE = "empty"
-_NULL = -1
-
-# (first piece, last piece) in the paragraph -> text.
-SpanText = Callable[[int, int], str]
-
-
-@dataclass(frozen=True, slots=True)
-class WindowLogits:
-    """What the model predicted for one window.
-
-    Attributes:
-        start, end: float32 (S,).
-        first_position: Position of the window's first piece.
-        first_piece: Number of that piece in the paragraph.
-        owned: bool (pieces of the window,), whether answers may start at a piece: no other window sees more around it.
-    """
-
-    start: np.ndarray
-    end: np.ndarray
-    first_position: int
-    first_piece: int
-    owned: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,33 +378,25 @@ class NBestEntry:
     end_logit: float
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedAnswer:
-    """What a decoder makes of an example.
+@dataclass(frozen=True)
+class AnswerPrediction(Prediction):
+    """An answer; `value` is its text ("" for none), `probabilities` its probability among the best (a float).
 
     Attributes:
-        text: The answer; "" where there is none.
-        best_text: The best answer that is not "", whatever the threshold; "" where there is none at all.
-        nbest: Best first.
-        null_odds: Score of "no answer" minus that of best_text; None where every question has an answer.
+        best_text: The best answer other than "", whatever the threshold; "" where there is none at all.
+        nbest: The best answers, best first.
+        null_odds: Score of "no answer" minus that of best_text; None in SQuAD 1.1.
     """
 
-    text: str
-    best_text: str
-    nbest: tuple[NBestEntry, ...]
-    null_odds: float | None
+    best_text: str = ""
+    nbest: tuple[NBestEntry, ...] = ()
+    null_odds: float | None = None
 
 
-# float64 (candidates, 4) in the order in which they were found: first and last piece (-1: no answer), their two logits.
-_Candidates = np.ndarray
-_NO_CANDIDATE = np.zeros((0, 4))
-_Entry = tuple[str, float, float]
-
-
-def decode_original(
-    windows: Sequence[WindowLogits], span_text: SpanText, settings: TaskArguments, *, allows_no_answer: bool = False
-) -> DecodedAnswer:
-    """Decode by the rules of the original.
+def decode_answer(
+    idx: str, windows: Sequence[WindowLogits], span_text: SpanText, settings: TaskArguments, *, allows_no_answer: bool
+) -> AnswerPrediction:
+    """Decode as settings.decoder says: with "original" by these rules.
 
     1. Of each window the n_best_size best starts and ends; a span is a candidate if it lies in the paragraph, its start
        is owned by the window, and it is no longer than max_answer_length.
@@ -321,278 +409,64 @@ def decode_original(
     The original crashes where a question of 2.0 has no candidate but the null one (a list that holds nothing but "" has
     no other cause). Here the answer is then "" whatever the threshold, and the odds are those against rule 4's logits.
 
-    Source: run_squad.py `write_predictions`; for the crash google-research/bert PR #1106.
+    With "offsets" as today's Hugging Face example does, so that the difference can be seen: answers may start in any
+    window, equal texts stay in the list, sums are of float32, and "empty" joins a "" that is alone; see `offset_texts`.
+
+    Source: run_squad.py `write_predictions`; for the crash google-research/bert PR #1106; transformers
+    examples/pytorch/question-answering/utils_qa.py `postprocess_qa_predictions`.
     """
-    parts = [_candidates(window, window.owned, _best_stable, settings) for window in windows]
-    null_start, null_end, null_score = _least_null(windows)
+    is_original = settings.decoder == "original"
+    precision = np.float64 if is_original else np.float32
+    nulls = [(0.0, 0.0, _NO_NULL_SCORE)]
+    for window in windows:
+        start, end = window.logits[:, 0].tolist()
+        nulls.append((start, end, float(precision(start) + precision(end))))
+    null_start, null_end, null_score = min(nulls, key=itemgetter(2))
+
+    parts = [_candidates(window, settings) for window in windows]
     if allows_no_answer:
-        parts.append(np.array([[_NULL, _NULL, null_start, null_end]]))
-    candidates = np.concatenate([_NO_CANDIDATE, *parts])
-    entries: list[_Entry] = []
-    seen: set[str] = set()
-    for rank in np.argsort(-(candidates[:, 2] + candidates[:, 3]), kind="stable").tolist():
+        parts.append(np.array([[-1, -1, null_start, null_end]]))
+    candidates = np.concatenate([np.zeros((0, 4)), *parts])
+    totals = candidates[:, 2].astype(precision) + candidates[:, 3].astype(precision)
+    entries: list[tuple[str, float, float]] = []
+    texts: set[str] = set()
+    for rank in np.argsort(-totals, kind="stable").tolist():
         if len(entries) >= settings.n_best_size:
             break
-        entry = _entry(candidates[rank], span_text)
-        if entry[0] not in seen:
-            seen.add(entry[0])
-            entries.append(entry)
-    if allows_no_answer and "" not in seen:
+        first, last, start, end = candidates[rank].tolist()
+        text = "" if first < 0 else span_text(int(first), int(last))
+        if text not in texts or not is_original:
+            texts.add(text)
+            entries.append((text, start, end))
+    if allows_no_answer and "" not in texts:
         entries.append(("", null_start, null_end))
-    elif not entries:
-        entries.append((_NONCE, 0.0, 0.0))
-    return _decide(entries, null_score if allows_no_answer else None, settings)
-
-
-def decode_offsets(
-    windows: Sequence[WindowLogits], span_text: SpanText, settings: TaskArguments, *, allows_no_answer: bool = False
-) -> DecodedAnswer:
-    """Decode as today's Hugging Face example does, so that the difference can be seen.
-
-    Unlike `decode_original`: answers may start in any window, the text is the slice of the paragraph between the
-    tokenizer's character offsets, equal texts stay in the list, sums are of float32, the order of equal logits is left
-    open, and "empty" joins a "" that is alone.
-
-    Source: transformers examples/pytorch/question-answering/utils_qa.py `postprocess_qa_predictions`.
-    """
-    parts = [_candidates(window, np.ones_like(window.owned), _best_unstable, settings) for window in windows]
-    null_start, null_end, null_score = _least_null(windows, single_precision=True)
-    if allows_no_answer:
-        parts.append(np.array([[_NULL, _NULL, null_start, null_end]]))
-    candidates = np.concatenate([_NO_CANDIDATE, *parts])
-    totals = candidates[:, 2].astype(np.float32) + candidates[:, 3].astype(np.float32)
-    best_rows = candidates[np.argsort(-totals, kind="stable")[: settings.n_best_size]]
-    entries = [_entry(row, span_text) for row in best_rows]
-    if allows_no_answer and _NULL not in best_rows[:, 0]:
-        entries.append(("", null_start, null_end))
-    if not entries or [entry[0] for entry in entries] == [""]:
+    if not entries or (len(entries) == 1 and "" in texts and not is_original):
         entries.insert(0, (_NONCE, 0.0, 0.0))
-    return _decide(entries, null_score if allows_no_answer else None, settings)
 
-
-def _best_stable(logits: np.ndarray, number: int) -> np.ndarray:
-    return np.argsort(-logits, kind="stable")[:number]
-
-
-def _best_unstable(logits: np.ndarray, number: int) -> np.ndarray:
-    return np.argsort(logits)[: -number - 1 : -1]
-
-
-def _candidates(
-    window: WindowLogits,
-    owned: np.ndarray,
-    best: Callable[[np.ndarray, int], np.ndarray],
-    settings: TaskArguments,
-) -> _Candidates:
-    """Valid spans of a window, by rank of the start, then of the end."""
-    starts = best(window.start, settings.n_best_size) - window.first_position
-    ends = best(window.end, settings.n_best_size) - window.first_position
-    starts = starts[(starts >= 0) & (starts < len(owned))]
-    starts = starts[owned[starts]]
-    ends = ends[(ends >= 0) & (ends < len(owned))]
-    lengths = ends[None, :] - starts[:, None] + 1
-    rows, columns = np.nonzero((lengths >= 1) & (lengths <= settings.max_answer_length))
-    starts, ends = starts[rows], ends[columns]
-    logits = window.start[starts + window.first_position], window.end[ends + window.first_position]
-    return np.column_stack([starts + window.first_piece, ends + window.first_piece, *logits]).astype(np.float64)
-
-
-def _least_null(windows: Sequence[WindowLogits], *, single_precision: bool = False) -> tuple[float, float, float]:
-    """Start logit, end logit and sum at [CLS] of the window where the sum is least, the first of equals."""
-    least = (0.0, 0.0, _NO_NULL_SCORE)
-    for window in windows:
-        start, end = float(window.start[0]), float(window.end[0])
-        total = float(window.start[0] + window.end[0]) if single_precision else start + end
-        if total < least[2]:
-            least = (start, end, total)
-    return least
-
-
-def _entry(candidate: np.ndarray, span_text: SpanText) -> _Entry:
-    first, last, start, end = candidate.tolist()
-    return "" if first == _NULL else span_text(int(first), int(last)), start, end
-
-
-def _decide(entries: Sequence[_Entry], null_score: float | None, settings: TaskArguments) -> DecodedAnswer:
-    """The best entry or, in SQuAD 2.0, none; probabilities are a softmax in the original's order of operations."""
-    totals = [start + end for _, start, end in entries]
-    highest = max(totals)
-    powers = [math.exp(total - highest) for total in totals]
+    # The softmax in the original's order of operations.
+    highest = max(start + end for _, start, end in entries)
+    powers = [math.exp(start + end - highest) for _, start, end in entries]
     total_power = sum(powers)
     nbest = tuple(
         NBestEntry(text, power / total_power, *ends) for (text, *ends), power in zip(entries, powers, strict=True)
     )
-    if null_score is None:
-        return DecodedAnswer(nbest[0].text, nbest[0].text, nbest, None)
-    best = next((entry for entry in entries if entry[0]), ("", 0.0, 0.0))
-    odds = null_score - best[1] - best[2]
-    return DecodedAnswer("" if odds > settings.null_score_diff_threshold else best[0], best[0], nbest, odds)
+    value, best_text, odds = nbest[0].text, nbest[0].text, None
+    if allows_no_answer:
+        best_text, start, end = next((entry for entry in entries if entry[0]), ("", 0.0, 0.0))
+        odds = null_score - start - end
+        value = "" if odds > settings.null_score_diff_threshold else best_text
+    probability = next((entry.probability for entry in nbest if entry.text == value), 0.0)
+    return AnswerPrediction(idx, value, probability, best_text=best_text, nbest=nbest, null_odds=odds)
 
 
-# Distinct words whose ids are remembered while a split is encoded; some 50 MB.
-_REMEMBERED_WORDS = 200_000
-# [CLS], and [SEP] twice.
-NUM_SPECIAL_PIECES = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class SquadFeatures(Sequence[Feature]):
-    """The windows of a split; a model input is put together when it is asked for, from arrays that share the text.
-
-    A feature is [CLS] question [SEP] window [SEP], types 0 up to the first [SEP] and 1 after it, and, where the split
-    has answers, start_positions and end_positions: positions in input_ids; 0, that of [CLS], where the window lacks the
-    answer or the question has none; -100 where the answer is not in the words (never in training).
-
-    Attributes:
-        contexts: The distinct paragraphs.
-        context_of_example: int32 (examples,), index into contexts.
-        query_ids: int32 (Q,), the questions' ids, one after the other.
-        query_starts: int64 (examples + 1,), where each question starts in query_ids.
-        first_feature: int64 (examples + 1,), number of the first feature of each example.
-        window_starts, window_lengths: int32 (W,), in pieces of the paragraph.
-        positions: int32 (W, 2), start and end; None without labels.
-        dropped: Ids of the training examples left out, because their words do not hold their answer.
-    """
-
-    cls_id: int
-    sep_id: int
-    contexts: list[EncodedContext]
-    context_of_example: np.ndarray
-    query_ids: np.ndarray
-    query_starts: np.ndarray
-    first_feature: np.ndarray
-    window_starts: np.ndarray
-    window_lengths: np.ndarray
-    positions: np.ndarray | None = None
-    dropped: list[str] = field(default_factory=list)
-
-    @cached_property
-    def example_of_feature(self) -> np.ndarray:
-        """int32 (W,), the example that a window belongs to."""
-        return np.repeat(np.arange(len(self.first_feature) - 1, dtype=np.int32), np.diff(self.first_feature))
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        """int64 (W,), positions of each feature."""
-        return np.diff(self.query_starts)[self.example_of_feature] + self.window_lengths + NUM_SPECIAL_PIECES
-
-    def __len__(self) -> int:
-        return len(self.window_starts)
-
-    @overload
-    def __getitem__(self, index: int) -> Feature: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Feature]: ...
-
-    def __getitem__(self, index: int | slice) -> Feature | list[Feature]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        example = int(self.example_of_feature[index])
-        context = self.contexts[self.context_of_example[example]]
-        query = self.query_ids[self.query_starts[example] : self.query_starts[example + 1]].tolist()
-        start, length = int(self.window_starts[index]), int(self.window_lengths[index])
-        window = context.piece_ids[start : start + length].tolist()
-        ids = [self.cls_id, *query, self.sep_id, *window, self.sep_id]
-        first = self.first_position(example)
-        feature: dict[str, Any] = {
-            "input_ids": ids,
-            "token_type_ids": [0] * first + [1] * (len(ids) - first),
-            "attention_mask": [1] * len(ids),
-        }
-        if self.positions is not None:
-            feature["start_positions"], feature["end_positions"] = self.positions[index].tolist()
-        return feature
-
-    def context_of(self, example: int) -> EncodedContext:
-        """The paragraph of an example."""
-        return self.contexts[self.context_of_example[example]]
-
-    def features_of(self, example: int) -> range:
-        """Numbers of an example's features."""
-        return range(int(self.first_feature[example]), int(self.first_feature[example + 1]))
-
-    def windows_of(self, example: int) -> list[Window]:
-        """First piece and number of pieces of each of an example's windows."""
-        return [(int(self.window_starts[i]), int(self.window_lengths[i])) for i in self.features_of(example)]
-
-    def first_position(self, example: int) -> int:
-        """Position in input_ids at which the windows of an example start."""
-        return int(self.query_starts[example + 1] - self.query_starts[example]) + 2
-
-
-def encode_questions(
-    examples: Sequence[QuestionExample],
-    tokenizer: OriginalBertTokenizer,
-    settings: TaskArguments,
-    *,
-    allows_no_answer: bool,
-    for_training: bool,
-) -> SquadFeatures:
-    """Tokenise every paragraph once and cut it into windows for each of its questions.
-
-    Training leaves out the examples whose words do not hold their answer, and logs them. Otherwise every example is kept,
-    with labels if all have them. Of several answers the first is the label (the original allows one in training).
-
-    Source: run_squad.py `read_squad_examples`, `convert_examples_to_features`.
-    """
-    labelled = all(example.answers is not None for example in examples)
-    encode_word: Encoder = lru_cache(maxsize=_REMEMBERED_WORDS)(tokenizer.encode_ids)
-    numbers: dict[str, int] = {}
-    contexts: list[EncodedContext] = []
-    dropped: list[str] = []
-    context_of_example, queries, positions = [], [], list[Span]()
-    windows_of_example: list[list[Window]] = []
-    for example in examples:
-        number = numbers.setdefault(example.context, len(contexts))
-        if number == len(contexts):
-            contexts.append(encode_context(example.context, encode_word))
-        span: Span | None = NO_ANSWER
-        if labelled and not example.answers and not allows_no_answer:
-            raise InputError(
-                f"question {example.idx} has no answer, but the task is SQuAD 1.1; take --task squad_v2, "
-                "or the metric squad_v2 in your own task"
-            )
-        if example.answers:
-            try:
-                span = locate_answer(contexts[number], example.context, example.answers[0], tokenizer.encode_ids)
-            except InputError as error:
-                raise InputError(f"question {example.idx}: {error}") from None
-        query: list[int] = []
-        windows: list[Window] = []
-        if span is None and for_training:
-            dropped.append(example.idx)
-        else:
-            query = tokenizer.encode_ids(example.question)[: settings.max_query_length]
-            room = settings.max_seq_length - len(query) - NUM_SPECIAL_PIECES
-            windows = cut_windows(len(contexts[number].piece_ids), room, settings.doc_stride)
-        context_of_example.append(number)
-        queries.append(np.array(query, np.int32))
-        windows_of_example.append(windows)
-        positions += [positions_in_window(span or NOT_LOCATED, window, len(query) + 2) for window in windows]
-    if dropped:
-        named = ", ".join(dropped[:3]) + (", ..." if len(dropped) > 3 else "")
-        logger.warning(
-            "%d of %d training questions are left out: the words of their paragraphs do not hold their answers (%s)",
-            *(len(dropped), len(examples), named),
-        )
-    num_several = sum(len(example.answers or ()) > 1 for example in examples)
-    if for_training and num_several:
-        logger.info(
-            "%d of %d training questions have several answers: the first of each is trained on",
-            *(num_several, len(examples)),
-        )
-    all_windows = np.array(list(chain.from_iterable(windows_of_example)), np.int32).reshape(-1, 2)
-    return SquadFeatures(
-        cls_id=int(tokenizer.cls_token_id),
-        sep_id=int(tokenizer.sep_token_id),
-        contexts=contexts,
-        context_of_example=np.array(context_of_example, np.int32),
-        query_ids=np.concatenate([np.zeros(0, np.int32), *queries]),
-        query_starts=np.cumsum([0, *map(len, queries)], dtype=np.int64),
-        first_feature=np.cumsum([0, *map(len, windows_of_example)], dtype=np.int64),
-        window_starts=all_windows[:, 0].copy(),
-        window_lengths=all_windows[:, 1].copy(),
-        positions=np.array(positions, np.int32).reshape(-1, 2) if labelled else None,
-        dropped=dropped,
-    )
+def _candidates(window: WindowLogits, settings: TaskArguments) -> np.ndarray:
+    """float64 (candidates, 4): first and last piece and their logits of the valid spans, by rank of start, then of end."""
+    best = np.argsort(-window.logits, axis=1, kind="stable")[:, : settings.n_best_size] - window.first_position
+    starts, ends = (row[(row >= 0) & (row < len(window.owned))] for row in best)
+    if settings.decoder == "original":
+        starts = starts[window.owned[starts]]
+    lengths = ends[None, :] - starts[:, None] + 1
+    rows, columns = np.nonzero((lengths >= 1) & (lengths <= settings.max_answer_length))
+    starts, ends = starts[rows], ends[columns]
+    logits = window.logits[0, starts + window.first_position], window.logits[1, ends + window.first_position]
+    return np.column_stack([starts + window.first_piece, ends + window.first_piece, *logits]).astype(np.float64)

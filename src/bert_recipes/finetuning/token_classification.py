@@ -17,9 +17,9 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 
-from bert_recipes.errors import saving
 from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction, TaskKind
+from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction, TaskKind, softmax
+from bert_recipes.finetuning.squad import window_owners
 from bert_recipes.metrics.classification import compute
 from bert_recipes.metrics.entities import entity_scores
 from bert_recipes.models.bert import IGNORE_INDEX
@@ -28,7 +28,10 @@ from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
+logger = logging.getLogger(__name__)
+
 DOCUMENT_START = "-DOCSTART-"
+NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
 
 
 def write_columns(
@@ -42,33 +45,25 @@ def write_columns(
     """
     has_documents = any(first.document == second.document for first, second in pairwise(examples))
     document: int | None = None
-    with saving(path), path.open("w", encoding="utf-8", newline="\n") as file:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
         for example, predicted in zip(examples, predictions, strict=True):
+            gold = [] if example.labels is None else [[labels[label] for label in example.labels]]
             if has_documents and example.document != document:
                 document = example.document
-                file.write(f"{DOCUMENT_START} O{'' if example.labels is None else ' O'}\n\n")
-            gold = None if example.labels is None else [labels[label] for label in example.labels]
-            for number, (word, guess) in enumerate(zip(example.tokens, predicted, strict=True)):
-                row = ["_".join(word.split()) or "_", *([] if gold is None else [gold[number]]), guess]
-                file.write(" ".join(row) + "\n")
+                file.write(" ".join([DOCUMENT_START, "O", *("O" for _ in gold)]) + "\n\n")
+            for word, *tags in zip(example.tokens, *gold, predicted, strict=True):
+                file.write(" ".join(["_".join(word.split()) or "_", *tags]) + "\n")
             file.write("\n")
-
-
-logger = logging.getLogger(__name__)
-
-NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentWindow:
-    """One model input and the words that are predicted in it.
+    """One model input and, for each word that is predicted in it, int64 (words,) numbers.
 
     Attributes:
         input_ids: [CLS], the pieces of consecutive words of one document, [SEP]; nothing stands between sentences.
-        sentences: int64 (words,), for each word that is predicted here the number of its sentence.
-        words: int64 (words,), its number in that sentence.
-        positions: int64 (words,), the position of its first piece in input_ids.
-        num_pieces: int64 (words,), how many pieces it has here.
+        sentences, words: The word's sentence, and its number there.
+        positions, num_pieces: The position of its first piece in input_ids, and how many it has.
     """
 
     input_ids: list[int]
@@ -96,15 +91,13 @@ def lay_out_documents(
     a window keeps the first ones, which a warning counts.
     """
     max_pieces = max_seq_length - NUM_SPECIAL_TOKENS
-    pieces_of = _WordPieces(tokenizer, max_pieces)
+    pieces_of = _cut_words(examples, tokenizer, max_pieces)
     windows: list[DocumentWindow] = []
     texts = [number if context == "sentence" else example.document for number, example in enumerate(examples)]
     for _, document in groupby(enumerate(examples), key=lambda numbered: texts[numbered[0]]):
-        sentences = list(document)
-        pieces = [pieces_of[word] for _, example in sentences for word in example.tokens]
-        sentence_of = np.repeat([number for number, _ in sentences], [len(each.tokens) for _, each in sentences])
-        word_of = np.concatenate([np.arange(len(each.tokens)) for _, each in sentences])
-        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        places = np.array([(number, word) for number, each in document for word in range(len(each.tokens))], np.int64)
+        pieces = [pieces_of[examples[number].tokens[word]] for number, word in places]
+        lengths = np.array([len(each) for each in pieces], np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         spans = cut_document(lengths, max_pieces)
         owners = window_owners(spans, lengths)
@@ -112,17 +105,34 @@ def lay_out_documents(
             own = start + np.flatnonzero(owners[start:end] == number)
             if not own.size:
                 continue  # others show more around each of its words
+            sentences, words = places[own].T
             windows.append(
                 DocumentWindow(
                     [tokenizer.cls_token_id, *chain.from_iterable(pieces[start:end]), tokenizer.sep_token_id],
-                    sentences=sentence_of[own],
-                    words=word_of[own],
+                    sentences=sentences,
+                    words=words,
                     positions=1 + offsets[own] - offsets[start],
                     num_pieces=lengths[own],
                 )
             )
-    pieces_of.report()
     return windows
+
+
+def _cut_words(
+    examples: Sequence[TaggedExample], tokenizer: OriginalBertTokenizer, max_pieces: int
+) -> dict[str, list[int]]:
+    """Word -> ids of its pieces, one at least and max_pieces at most."""
+    words = dict.fromkeys(chain.from_iterable(example.tokens for example in examples))
+    pieces = {word: tokenizer.encode_ids(word) for word in words}
+    if num_empty := sum(not ids for ids in pieces.values()):
+        logger.info("%d distinct words have no pieces (control characters only): read as [UNK]", num_empty)
+    if num_cut := sum(len(ids) > max_pieces for ids in pieces.values()):
+        logger.warning(
+            "%d distinct words have more than %d pieces: only their first ones are read; raise max_seq_length",
+            num_cut,
+            max_pieces,
+        )
+    return {word: (ids or [tokenizer.unk_token_id])[:max_pieces] for word, ids in pieces.items()}
 
 
 def cut_document(lengths: np.ndarray, max_pieces: int) -> list[tuple[int, int]]:
@@ -142,27 +152,6 @@ def cut_document(lengths: np.ndarray, max_pieces: int) -> list[tuple[int, int]]:
         next_fits = int(np.searchsorted(offsets, offsets[end + 1] - max_pieces, side="left"))
         start = min(max(half, next_fits), end)
     return spans
-
-
-def window_owners(spans: Sequence[tuple[int, int]], lengths: np.ndarray) -> np.ndarray:
-    """Say for each word which window shows most of the document around it.
-
-    A window's score for a word is the smaller of the pieces to its left and to its right, + 0.01 * the window's pieces;
-    of equal scores the first window has it. Returns int64 (W,) numbers of windows.
-
-    Source: google-research/bert run_squad.py `_check_is_max_context`, on words instead of pieces.
-    """
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    owners = np.zeros(len(lengths), np.int64)
-    best = np.full(len(lengths), -1.0)
-    for number, (start, end) in enumerate(spans):
-        left = offsets[start:end] - offsets[start]
-        right = offsets[end] - offsets[start + 1 : end + 1]
-        score = np.minimum(left, right) + 0.01 * (offsets[end] - offsets[start])
-        better = start + np.flatnonzero(score > best[start:end])
-        owners[better] = number
-        best[better] = score[better - start]
-    return owners
 
 
 class _WordPieces(dict[str, list[int]]):
@@ -202,9 +191,8 @@ class TokenClassification(TaskKind):
     Sentences are read in windows of their document (`lay_out_documents`); the words of a window that belong to another
     one are context only: no loss, no prediction. Every word is trained on once an epoch and predicted once.
 
-    By default the other pieces of a word have no label. With `label_all_pieces` they have one too: I-X where the word's
-    label is B-X and the task knows I-X, the word's own label otherwise. Predictions are read off first pieces either
-    way.
+    With `label_all_pieces` the other pieces of a word have a label too: I-X where the word's label is B-X and the task
+    knows I-X, the word's own label otherwise.
 
     Source: BERT, Devlin et al. 2019, section 5.3: maximal document context, the first sub-token, no CRF.
     """
@@ -223,27 +211,22 @@ class TokenClassification(TaskKind):
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
         """Sentences -> a feature for each window, with labels where the split has them; details are the `DocumentWindow`s."""
         examples = cast(Sequence[TaggedExample], split.examples)
-        windows = lay_out_documents(
-            examples, self.tokenizer, self.settings.max_seq_length, context=self.settings.context
-        )
-        features = [self._feature(window, examples, with_labels=split.is_labelled) for window in windows]
+        settings, features = self.settings, []
+        windows = lay_out_documents(examples, self.tokenizer, settings.max_seq_length, context=settings.context)
+        for window in windows:
+            feature = {"input_ids": window.input_ids, "token_type_ids": [0] * len(window.input_ids)}
+            if split.is_labelled:
+                labels = np.full(len(window.input_ids), IGNORE_INDEX, np.int64)
+                words = zip(window.sentences, window.words, strict=True)
+                tags = np.array([cast(Sequence[int], examples[sentence].labels)[word] for sentence, word in words])
+                if settings.label_all_pieces:
+                    for tag, start, count in zip(tags, window.positions, window.num_pieces, strict=True):
+                        labels[start : start + count] = self._later_class[tag]
+                labels[window.positions] = self._first_class[tags]
+                feature["labels"] = labels.tolist()
+            features.append(feature)
         lengths = np.array([len(window.input_ids) for window in windows], np.int64)
         return EncodedSplit(split=split, features=features, lengths=lengths, details=windows)
-
-    def _feature(
-        self, window: DocumentWindow, examples: Sequence[TaggedExample], *, with_labels: bool
-    ) -> dict[str, list[int]]:
-        feature = {"input_ids": window.input_ids, "token_type_ids": [0] * len(window.input_ids)}
-        if with_labels:
-            labels = np.full(len(window.input_ids), IGNORE_INDEX, np.int64)
-            words = zip(window.sentences, window.words, strict=True)
-            tags = np.array([cast(Sequence[int], examples[sentence].labels)[word] for sentence, word in words])
-            if self.settings.label_all_pieces:
-                for tag, start, count in zip(tags, window.positions, window.num_pieces, strict=True):
-                    labels[start + 1 : start + count] = self._later_class[tag]
-            labels[window.positions] = self._first_class[tags]
-            feature["labels"] = labels.tolist()
-        return feature
 
     def collate(self, features: Sequence[Feature]) -> Batch:
         """Pad; `labels` is int64 (B, S), -100 where there is none."""
@@ -271,18 +254,13 @@ class TokenClassification(TaskKind):
         labels = [[""] * len(example.tokens) for example in examples]
         probabilities = [[0.0] * len(example.tokens) for example in examples]
         for window, logits in zip(encoded.details, outputs, strict=True):
-            scores = logits[window.positions][:, self._first_class].astype(np.float64)
-            scores = np.exp(scores - scores.max(-1, keepdims=True))
-            best = scores.argmax(-1)
-            values = scores.max(-1) / scores.sum(-1)
-            words = zip(window.sentences, window.words, best.tolist(), values.tolist(), strict=True)
+            scores = softmax(logits[window.positions][:, self._first_class].astype(np.float64))
+            words = zip(window.sentences, window.words, scores.argmax(-1), scores.max(-1).tolist(), strict=True)
             for sentence, word, number, value in words:
                 labels[sentence][word] = self.task.labels[number]
                 probabilities[sentence][word] = value
-        return [
-            Prediction(idx=example.idx, value=own_labels, probabilities=own_probabilities)
-            for example, own_labels, own_probabilities in zip(examples, labels, probabilities, strict=True)
-        ]
+        pairs = zip(examples, labels, probabilities, strict=True)
+        return [Prediction(example.idx, tags, shares) for example, tags, shares in pairs]
 
     def score(self, examples: Sequence[TaggedExample], predictions: Sequence[Prediction]) -> dict[str, float]:
         """Entity scores by the CoNLL rules for "entities"; every other metric of the task over the single words."""

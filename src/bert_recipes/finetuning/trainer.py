@@ -19,7 +19,7 @@ from bert_recipes.data.order import FixedOrder, num_training_steps, training_ord
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.certainty import describe_certainty
-from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind, pad_further
+from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
 from bert_recipes.tasks.task import figure_names
 from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
@@ -29,20 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 class FineTuningTrainer(RecipeTrainer):
-    """`Trainer` for any kind of task.
+    """`Trainer` for any kind of task; takes what `Trainer` takes, and the kind.
 
     The loss is the kind's, a mean over the items of the global batch. Predictions come back in the order of the rows,
     whatever the order of the batches: stock `Trainer.predict` with batches of like length gives them in another one.
 
     Args:
-        model: A model with the kind's head.
-        args: Settings.
-        kind: How the task is encoded, decoded and measured.
-        train_dataset: None where nothing is trained.
         eval_splits: Metric prefix -> validation split; one without a prefix ("") where there is only one.
-        freeze_encoder: The encoder is fixed, and without dropout; where parts of it are fixed already (`open_model` does
-            not fix what is new), the choice of them stays.
-        kwargs: Everything else that `Trainer` takes.
+        freeze_encoder: `open_model` has fixed the encoder: it goes without dropout.
     """
 
     args: FineTuningArguments
@@ -70,9 +64,6 @@ class FineTuningTrainer(RecipeTrainer):
         self.kind = kind
         self.eval_splits = dict(eval_splits or {})
         self.freeze_encoder = freeze_encoder
-        encoder: Any = model.base_model
-        if freeze_encoder and all(parameter.requires_grad for parameter in encoder.parameters()):
-            encoder.requires_grad_(False)
         # DistilBERT, for one, takes no token_type_ids.
         accepted = inspect.signature(model.forward).parameters
         self._model_inputs = [key for key in ("input_ids", "attention_mask", "token_type_ids") if key in accepted]
@@ -84,20 +75,14 @@ class FineTuningTrainer(RecipeTrainer):
             self.resume_fingerprint["training features"] = (
                 f"{len(lengths)} ({hashlib.sha256(lengths.tobytes()).hexdigest()[:12]})"
             )
-            self._plan_steps(len(train_dataset))
-
-    def _plan_steps(self, num_features: int) -> None:
-        """Turn epochs into steps: the loader is one pass over the complete run, not over an epoch."""
-        args = self.args
-        if args.max_steps < 0:
-            args.max_steps = num_training_steps(num_features, self.global_batch_size, args.num_train_epochs)
-        every = math.ceil(num_features / self.global_batch_size)
-        if args.eval_strategy == IntervalStrategy.EPOCH:
-            args.eval_strategy, args.eval_steps = IntervalStrategy.STEPS, every
-        if args.save_strategy == SaveStrategy.EPOCH:
-            args.save_strategy, args.save_steps = SaveStrategy.STEPS, every
-        if args.logging_strategy == IntervalStrategy.EPOCH:
-            args.logging_strategy, args.logging_steps = IntervalStrategy.STEPS, every
+            # Epochs become steps: the loader is one pass over the complete run, not over an epoch.
+            if args.max_steps < 0:
+                args.max_steps = num_training_steps(len(lengths), self.global_batch_size, args.num_train_epochs)
+            every = math.ceil(len(lengths) / self.global_batch_size)
+            for event, kind_of in (("eval", IntervalStrategy), ("save", SaveStrategy), ("logging", IntervalStrategy)):
+                if getattr(args, f"{event}_strategy") == kind_of.EPOCH:
+                    setattr(args, f"{event}_strategy", kind_of.STEPS)
+                    setattr(args, f"{event}_steps", every)
 
     # Data
 
@@ -120,7 +105,10 @@ class FineTuningTrainer(RecipeTrainer):
             if self.args.world_size > 1:
                 longest = self.accelerator.gather(longest).max()
             pads = {"input_ids": self.processing_class.pad_token_id, "attention_mask": 0, "token_type_ids": 0}
-            batches = [pad_further(batch, int(longest), pads) for batch in batches]
+            for batch in batches:
+                for key, pad in pads.items():
+                    missing = int(longest) - batch[key].shape[-1]
+                    batch[key] = torch.nn.functional.pad(batch[key], (0, missing), value=pad)
         return batches, counts
 
     # Loss
@@ -175,12 +163,10 @@ class FineTuningTrainer(RecipeTrainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
-        """Measure on every validation split, by default the Trainer's.
+        """Measure on every validation split, by default the Trainer's; gives the kind's metrics as `eval_<metric>`.
 
-        Returns:
-            The kind's metrics as `eval_<metric>`, or `eval_<prefix>_<metric>` where there are several splits, the loss
-            where it can be computed, and the seconds that predicting took. Where an output of a split is NaN or
-            infinite, every metric of that split is NaN, which a warning says.
+        `eval_<prefix>_<metric>` where there are several splits; also the loss, where it can be computed, and the seconds
+        that predicting took. Where an output of a split is NaN or infinite, every metric of that split is NaN.
         """
         start = time.perf_counter()
         splits = self.eval_splits if eval_dataset is None else eval_dataset
@@ -216,45 +202,37 @@ class FineTuningTrainer(RecipeTrainer):
         return metrics
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """As stock; an undefined metric (a correlation with equal predictions) is no new best, an unknown one is named."""
-        if self.args.metric_for_best_model is None:
-            return super()._determine_best_metric(metrics, trial)
+        """As stock; an undefined metric (a correlation with equal predictions) is no new best."""
         wanted = f"eval_{str(self.args.metric_for_best_model).removeprefix('eval_')}"
-        if wanted not in metrics or wanted == "eval_seconds":
-            known = ", ".join(name.removeprefix("eval_") for name in metrics if name != "eval_seconds")
-            raise InputError(f"metric_for_best_model is '{self.args.metric_for_best_model}'; allowed: {known}")
-        return not math.isnan(metrics[wanted]) and super()._determine_best_metric(metrics, trial)
+        return not math.isnan(metrics.get(wanted, 0.0)) and super()._determine_best_metric(metrics, trial)
 
     @torch.no_grad()
     def predict_outputs(self, encoded: EncodedSplit) -> tuple[list[np.ndarray], float | None]:
         """Run the model over a split, the longest features first.
 
-        Returns:
-            The kind's output array of each feature, in the order of the features, and the mean loss (None without
-            labels, and for question answering).
+        Gives the kind's output of each feature, in the order of the features, and the mean loss (None without labels, and
+        for question answering).
         """
-        model = self.model
-        was_training = model.training
+        model, was_training = self.model, self.model.training
         model.eval()
         order = np.argsort(-encoded.lengths, kind="stable")
         size, rank, world = self.args.eval_batch_size, self.args.process_index, self.args.world_size
         batches = [order[start : start + size] for start in range(0, len(order), size)]
         # As many for each process, or a collective inside the model hangs; the results of what fills up are dropped.
-        num_batches = len(batches)
-        batches += [order[:1]] * (-num_batches % world)
+        filled = [*batches, *[order[:1]] * (-len(batches) % world)]
         # Where padding counts in the loss, that of a split would change with the size of the batches: it is left out.
         has_labels = len(encoded) > 0 and set(self.kind.label_keys) <= encoded[0].keys()
         has_labels = has_labels and not self.kind.loss_counts_padding
         own: list[tuple[int, np.ndarray]] = []
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         quiet = self.args.disable_tqdm or not self.is_world_process_zero()
-        own_batches = list(enumerate(batches))[rank::world]
+        own_batches = list(enumerate(filled))[rank::world]
         for index, numbers in tqdm(own_batches, desc=encoded.split.name, leave=False, disable=quiet):
             self.check_stop()
             batch = self._prepare_inputs(self.kind.collate([encoded[number] for number in numbers]))
             with self.accelerator.autocast():
                 output = model(**{key: batch[key] for key in self._model_inputs})
-            if index >= num_batches:
+            if index >= len(batches):
                 continue
             if has_labels:
                 loss = self.kind.loss_sum(output, batch)

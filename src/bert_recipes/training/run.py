@@ -1,7 +1,6 @@
 """A run from its start to its results: launch checks, log, training, evaluation, files; and what it was made from."""
 
 import ctypes
-import hashlib
 import json
 import logging
 import os
@@ -25,7 +24,6 @@ from bert_recipes.config import save_config
 from bert_recipes.data.store import MAX_NAMED_SOURCES, describe_store
 from bert_recipes.errors import InputError, PushError, saving
 from bert_recipes.files import atomic_write, fingerprint_files, hash_of, strict
-from bert_recipes.tasks.rows import Example
 from bert_recipes.training.emissions import cost_facts
 from bert_recipes.training.launch import asks_for_fsdp
 from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, UNFINISHED_FILE
@@ -67,19 +65,6 @@ def describe_checkpoint(name: str, config: Any) -> dict[str, Any]:
     weights = folder / WEIGHTS_FILE
     facts = {"name": folder.resolve().name, "is_local": True}
     return facts | ({"sha256": hash_of(weights)} if weights.is_file() else {})
-
-
-def hash_of_examples(examples: Sequence[Example]) -> str:
-    """SHA-256 (hex) of examples as they were read: texts, labels and ids in their order."""
-    digest = hashlib.sha256()
-    for example in examples:
-        digest.update(repr(example).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
-
-
-def name_of_source(source: str) -> str:
-    """Where a split was read (`Split.source`), without the folders of this machine."""
-    return source if source.startswith("Hub data set ") else Path(source).name
 
 
 # Launch and log
