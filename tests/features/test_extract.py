@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, DistilBertConfig,
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
 from bert_recipes.features import extract as module
-from bert_recipes.features.arguments import COLUMN_NAMES, FeatureArguments
+from bert_recipes.features.arguments import FeatureArguments
 from bert_recipes.features.extract import (
     Column,
     FeatureExtractor,
@@ -54,10 +54,6 @@ def test_names_are_those_of_table_7_and_numbers_those_of_transformers(wanted, la
     """BERT, Devlin et al. 2019, Table 7; `hidden_states` of transformers begin with the embeddings."""
     (column,) = choose_columns([wanted], "none", 6)
     assert column.layers == layers
-
-
-def test_every_name_can_be_chosen():
-    assert [column.name for column in choose_columns(COLUMN_NAMES, "none", 6)] == list(COLUMN_NAMES)
 
 
 def test_layers_are_summed_put_side_by_side_or_kept_apart():
@@ -202,11 +198,12 @@ def random_inputs(tokenizer, number=23, seed=0, length=40):
     return [encode_input(pair, tokenizer, length) for pair in pairs]
 
 
-def extractor(checkpoint, layers, *, join="none", fast_layers="off", **settings):
+def extractor(checkpoint, layers, **settings):
+    args = FeatureArguments(str(checkpoint), "", **{"fast_layers": "off"} | settings)
     encoder, tokenizer = open_encoder(str(checkpoint))
-    columns = choose_columns(layers, join, encoder.config.num_hidden_layers)
-    make_fast(encoder, max(number for column in columns for number in column.layers), fast_layers)
-    return FeatureExtractor(encoder=encoder.eval(), tokenizer=tokenizer, columns=columns, **settings)
+    columns = choose_columns(layers, "none", encoder.config.num_hidden_layers)
+    make_fast(encoder, max(number for column in columns for number in column.layers), args.fast_layers)
+    return FeatureExtractor(encoder.eval(), tokenizer, columns, args)
 
 
 @pytest.mark.parametrize("fast_layers", ["off", "plain", "auto"])
@@ -374,21 +371,16 @@ def test_a_model_of_base_size_is_as_close(tiny_checkpoint, tmp_path, fast_layers
     stock = BertModel(BertConfig(vocab_size=len(tokenizer))).eval()
     stock.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    names = ["last", "second_to_last", "concat_last_four", "embeddings"]
-    own = extractor(tmp_path, names, fast_layers=fast_layers, batch_size=8)
+    own = extractor(tmp_path, ["last", "concat_last_four", "embeddings"], fast_layers=fast_layers, batch_size=8)
     inputs = random_inputs(own.tokenizer, 16, length=128)
     part = own.extract(inputs)
-    for number, each in enumerate(inputs):
+    for each, start, end in zip(inputs, part.offsets, part.offsets[1:], strict=False):
+        ids = {"input_ids": torch.tensor([each.input_ids]), "token_type_ids": torch.tensor([each.token_type_ids])}
         with torch.no_grad():
-            states = stock(
-                input_ids=torch.tensor([each.input_ids]),
-                token_type_ids=torch.tensor([each.token_type_ids]),
-                output_hidden_states=True,
-            ).hidden_states
-        rows = slice(part.offsets[number], part.offsets[number + 1])
-        expected = (states[12][0], states[11][0], torch.cat([state[0] for state in states[9:]], -1), states[0][0])
-        for name, vectors in zip(names, expected, strict=True):
-            np.testing.assert_allclose(part.vectors[name][rows], vectors, atol=1e-5, rtol=0, err_msg=name)
+            states = torch.cat(stock(**ids, output_hidden_states=True).hidden_states)
+        expected = (states[12], torch.cat(list(states[9:]), -1), states[0])
+        for vectors, wanted in zip(part.vectors.values(), expected, strict=True):
+            np.testing.assert_allclose(vectors[start:end], wanted, atol=1e-5, rtol=0)
 
 
 @pytest.mark.gpu
@@ -604,7 +596,7 @@ def test_features_of_other_settings_are_neither_taken_nor_replaced(extract, tiny
 
 def test_an_index_of_somebody_else_is_kept(extract, tmp_path):
     (tmp_path / "out").mkdir()
-    for text in ('{"settings": {"a": 1}}', '{"a": 1}', "[1]", "{"):
+    for text in ('{"settings": {"a": 1}}', "{"):
         (tmp_path / "out" / "features.json").write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match="give another --output_dir"):
             extract()

@@ -1,6 +1,7 @@
 """Settings of both feature recipes, and the layers of the paper's Table 7; imports nothing heavy."""
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ NAMED_COLUMNS = {name.removeprefix("weighted_"): choice for name, choice in LAYE
 COLUMN_NAMES = tuple(NAMED_COLUMNS)
 
 
+FEATURE_DTYPES = ("float16", "float32")
 _CHOICES = {
     "format": ("parquet", "safetensors", "google_jsonl"),
     "join": ("none", "sum", "concat"),
@@ -48,10 +50,20 @@ _CHOICES = {
     "precision": ("fp32", "bf16"),
     "fast_layers": FAST_LAYERS,
 }
+_NER_CHOICES = {"feature_dtype": FEATURE_DTYPES, "precision": ("auto", "fp32", "bf16")}
 
 
 def _choice(name: str, default: str, what: str) -> Any:
     return field(default=default, metadata={"help": f"{what}{', '.join(_CHOICES[name])}"})
+
+
+def _check(args: Any, choices: Mapping[str, Sequence[str]], least: Mapping[str, int]) -> None:
+    for name, allowed in choices.items():
+        if getattr(args, name) not in allowed:
+            raise InputError(f"{name} is '{getattr(args, name)}'; allowed: {', '.join(allowed)}")
+    for name, number in least.items():
+        if getattr(args, name) is not None and getattr(args, name) < number:
+            raise InputError(f"{name} is {getattr(args, name)}; allowed: {number} or more")
 
 
 @dataclass
@@ -89,12 +101,7 @@ class FeatureArguments:
     overwrite: bool = field(default=False, metadata={"help": "replace the features that output_dir holds"})
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is '{getattr(self, name)}'; allowed: {', '.join(allowed)}")
-        for name, least in (("max_seq_length", 3), ("batch_size", 1), ("part_mb", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: {least} or more")
+        _check(self, _CHOICES, {"max_seq_length": 3, "batch_size": 1, "part_mb": 1})
         if self.text_columns is not None and not 1 <= len(self.text_columns) <= 2:
             raise InputError(f"text_columns names {len(self.text_columns)} columns; allowed: one, or two for pairs")
         if self.text_columns is not None and Path(self.input_file).suffix.lower() == ".txt":
@@ -119,10 +126,6 @@ class FeatureArguments:
         """`layers`, one by one, or the format's default."""
         given = self.layers or (("-1", "-2", "-3", "-4") if self.format == "google_jsonl" else ("last",))
         return [item for text in given for item in text.split(",") if item]
-
-
-FEATURE_DTYPES = ("float16", "float32")
-NER_PRECISIONS = ("auto", "fp32", "bf16")
 
 
 @dataclass
@@ -155,7 +158,9 @@ class FeatureNerArguments:
     learning_rate: float = field(default=1e-3, metadata={"help": "Adam's; falls linearly to 0"})
     lstm_dim: int = field(default=768, metadata={"help": "units of the BiLSTM in each direction"})
     dropout: float = field(default=0.2, metadata={"help": "around and between the layers of the BiLSTM"})
-    precision: str = field(default="auto", metadata={"help": f"of the BiLSTM's products: {', '.join(NER_PRECISIONS)}"})
+    precision: str = field(
+        default="auto", metadata={"help": f"of the BiLSTM's products: {', '.join(_NER_CHOICES['precision'])}"}
+    )
     use_cpu: bool = field(default=False, metadata={"help": "do not use a GPU"})
 
     def __post_init__(self) -> None:
@@ -165,14 +170,8 @@ class FeatureNerArguments:
             raise InputError(f"layers is {given}; allowed: {', '.join(LAYER_CHOICES)}")
         if not self.seeds or min(self.seeds) < 0:
             raise InputError(f"seeds is {self.seeds}; allowed: one or more numbers, 0 or more")
-        for name, allowed in (("feature_dtype", FEATURE_DTYPES), ("precision", NER_PRECISIONS)):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is '{getattr(self, name)}'; allowed: {', '.join(allowed)}")
-        least = dict.fromkeys(("feature_batch_size", "train_batch_size", "lstm_dim"), 1) | {"max_seq_length": 8}
-        least |= {"max_train_sentences": 1, "max_eval_sentences": 1}
-        for name, value in least.items():
-            if getattr(self, name) is not None and getattr(self, name) < value:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: {value} or more")
+        ones = ("feature_batch_size", "train_batch_size", "lstm_dim", "max_train_sentences", "max_eval_sentences")
+        _check(self, _NER_CHOICES, dict.fromkeys(ones, 1) | {"max_seq_length": 8})
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout}; allowed: 0 or more and below 1")
         for name in ("num_train_epochs", "learning_rate"):

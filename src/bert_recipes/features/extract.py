@@ -5,7 +5,6 @@ Legend: L layers of the encoder, T tokens, N inputs, H hidden size, D size of a 
 Source: BERT, Devlin et al. 2019, section 5.3 and Table 7; google-research/bert extract_features.py.
 """
 
-import contextlib
 import hashlib
 import inspect
 import itertools
@@ -79,9 +78,8 @@ def choose_columns(wanted: Sequence[str], join: str, num_layers: int) -> list[Co
         if text in NAMED_COLUMNS:
             choice = NAMED_COLUMNS[text]
             choice.check(num_layers)
-            layers = tuple(range(num_layers + 1)[choice.taken])
-            own_join = "sum" if choice.is_summed else "concat" if text.startswith("concat") else "none"
-            columns.append(Column(text, layers, own_join))
+            own_join = text.split("_")[0] if text.startswith(("sum", "concat")) else "none"
+            columns.append(Column(text, tuple(range(num_layers + 1)[choice.taken]), own_join))
         elif join == "none":
             columns.append(Column(f"layer_{numbers[text]}", (numbers[text],), "none"))
     if join != "none":
@@ -94,11 +92,11 @@ def _layer_number(text: str, num_layers: int) -> int:
         number = int(text)
     except ValueError:
         plain = text.removeprefix("weighted_")
-        hint = f"; its weights are learned (make ner-features), with equal ones it is {plain}" * (
-            plain in NAMED_COLUMNS
-        )
-        allowed = f"{', '.join(COLUMN_NAMES)}, or numbers like -1"
-        raise InputError(f"layers: '{text}' is no layer{hint}; allowed: {allowed}") from None
+        hint = f"; its weights are learned (make ner-features), with equal ones it is {plain}"
+        raise InputError(
+            f"layers: '{text}' is no layer{hint * (plain in NAMED_COLUMNS)}; allowed: {', '.join(COLUMN_NAMES)}, or numbers "
+            "like -1"
+        ) from None
     if not -num_layers <= number <= num_layers:
         raise InputError(f"layers: {number} is given, the model has {num_layers}: -{num_layers} to {num_layers}")
     return number if number >= 0 else num_layers + 1 + number
@@ -107,20 +105,9 @@ def _layer_number(text: str, num_layers: int) -> int:
 # The encoder
 
 # Fields of a model's configuration that change nothing in its hidden states.
-_NAMES_IN_CONFIG = frozenset(
-    [
-        "_name_or_path",
-        "transformers_version",
-        "dtype",
-        "torch_dtype",
-        "architectures",
-        "id2label",
-        "label2id",
-        "num_labels",
-        "problem_type",
-        "output_hidden_states",
-        "use_cache",
-    ]
+_NAMES_IN_CONFIG = re.compile(
+    "_name_or_path|transformers_version|dtype|torch_dtype|architectures|id2label|label2id|num_labels|problem_type|"
+    "output_hidden_states|use_cache"
 )
 
 
@@ -187,7 +174,7 @@ def hidden_states(
 
 def encoder_hash(encoder: PreTrainedModel) -> str:
     """SHA-256 (hex) of the configuration and of every weight that a hidden state depends on; the pooler comes after them."""
-    config = {name: value for name, value in encoder.config.to_dict().items() if name not in _NAMES_IN_CONFIG}
+    config = {name: value for name, value in encoder.config.to_dict().items() if not _NAMES_IN_CONFIG.fullmatch(name)}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     for name, tensor in sorted(encoder.state_dict().items()):
         if not name.startswith("pooler."):
@@ -220,20 +207,18 @@ def read_inputs(path: Path, text_columns: Sequence[str] | None = None) -> Iterat
 
     A second text may be null; without text_columns it is that of `text_pair`, where a row has it.
     """
-    suffix = path.suffix.lower()
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file")
-    if suffix == ".txt":
-        for line in read_text_lines(path):
-            line = line.strip()
+    if path.suffix.lower() == ".txt":
+        for line in map(str.strip, read_text_lines(path)):
             pair = _PAIR.match(line)
             yield (line, None) if pair is None else (pair[1], pair[2])
         return
-    if suffix not in TABLE_SUFFIXES:
+    if path.suffix.lower() not in TABLE_SUFFIXES:
         allowed = ", ".join((".txt", *TABLE_SUFFIXES))
         raise InputError(f"--input_file {path}: unknown ending '{path.suffix}'; allowed: {allowed}")
     rows = read_table(path)
-    first, *others = ("text", "text_pair") if text_columns is None else text_columns
+    first, *others = text_columns or ("text", "text_pair")
     for number, row in rows.rows:
         where = rows.where(number)
         if text_columns is None and first not in row:
@@ -272,45 +257,39 @@ MAX_PART_INPUTS, MAX_PART_TOKENS = 100_000, 2_000_000
 
 @dataclass(frozen=True)
 class Part:
-    """The vectors of N consecutive inputs.
-
-    Attributes:
-        first_row: Number of the first one in the file, from 0.
-        offsets: int64 (N + 1,), where the tokens of each input begin among the T.
-        input_ids: int32 (T,).
-        token_type_ids: int8 (T,).
-        is_truncated: bool (N,).
-        vectors: Column's name -> float (T, D), or (N, D) where inputs have one vector each.
-    """
+    """The vectors of N consecutive inputs, the first of which is number `first_row` of the file."""
 
     first_row: int
-    offsets: np.ndarray
-    input_ids: np.ndarray
-    token_type_ids: np.ndarray
-    is_truncated: np.ndarray
-    vectors: dict[str, np.ndarray]
+    offsets: np.ndarray  # int64 (N + 1,), where the tokens of each input begin among the T
+    input_ids: np.ndarray  # int32 (T,)
+    token_type_ids: np.ndarray  # int8 (T,)
+    is_truncated: np.ndarray  # bool (N,)
+    vectors: dict[str, np.ndarray]  # column's name -> float (T, D), or (N, D) where inputs have one vector each
 
     def __len__(self) -> int:
         return len(self.is_truncated)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """As the index has them."""
+        num_truncated = int(self.is_truncated.sum())
+        return {"num_inputs": len(self), "num_tokens": len(self.input_ids), "num_truncated": num_truncated}
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True)
 class FeatureExtractor:
-    """A frozen encoder, in evaluation mode on its device, and what is wanted of it (see `FeatureArguments`)."""
+    """A frozen encoder, in evaluation mode on its device, and what is wanted of it."""
 
     encoder: PreTrainedModel
     tokenizer: OriginalBertTokenizer
     columns: Sequence[Column]
-    pooling: str = "tokens"
-    batch_size: int = 32
-    dtype: str = "float32"
-    precision: str = "fp32"
+    args: FeatureArguments
 
     @property
     def bytes_per_vector(self) -> int:
         """Bytes of one vector of every column."""
         size = sum(column.size(self.encoder.config.hidden_size) for column in self.columns)
-        return size * np.dtype(self.dtype).itemsize
+        return size * np.dtype(self.args.dtype).itemsize
 
     def parts(self, inputs: Iterable[EncodedInput], part_bytes: int, first_row: int = 0) -> Iterator[Part]:
         """Yield the vectors of all inputs in their order; those of a part take part_bytes, or are of one input."""
@@ -318,7 +297,7 @@ class FeatureExtractor:
         num_tokens = 0
         for each in inputs:
             own = len(each.input_ids)
-            size = self.bytes_per_vector * (num_tokens + own if self.pooling == "tokens" else len(held) + 1)
+            size = self.bytes_per_vector * (num_tokens + own if self.args.pooling == "tokens" else len(held) + 1)
             if held and (size > part_bytes or len(held) == MAX_PART_INPUTS or num_tokens + own > MAX_PART_TOKENS):
                 yield self.extract(held, first_row)
                 first_row, held, num_tokens = first_row + len(held), [], 0
@@ -331,25 +310,25 @@ class FeatureExtractor:
         """Compute the vectors of one input or more, inputs of like length together."""
         lengths = np.array([len(each.input_ids) for each in inputs])
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        per_token = self.pooling == "tokens"
+        per_token = self.args.pooling == "tokens"
         width = self.encoder.config.hidden_size
         vectors = {
-            column.name: np.empty((offsets[-1] if per_token else len(inputs), column.size(width)), self.dtype)
+            column.name: np.empty((offsets[-1] if per_token else len(inputs), column.size(width)), self.args.dtype)
             for column in self.columns
         }
         layers = sorted({number for column in self.columns for number in column.layers})
         order = np.argsort(-lengths, kind="stable")
-        for start in range(0, len(order), self.batch_size):
-            numbers = order[start : start + self.batch_size]
+        for start in range(0, len(order), self.args.batch_size):
+            numbers = order[start : start + self.args.batch_size]
             batch = [inputs[number] for number in numbers]
             rows = np.concatenate([np.arange(offsets[n], offsets[n + 1]) for n in numbers]) if per_token else numbers
             features = [{"input_ids": each.input_ids, "token_type_ids": each.token_type_ids} for each in batch]
-            with torch.autocast(self.encoder.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            with torch.autocast(self.encoder.device.type, torch.bfloat16, enabled=self.args.precision == "bf16"):
                 hidden = hidden_states(self.encoder, features, self.tokenizer.pad_token_id, layers)
             for column in self.columns:
                 values = self._pool(column.take(hidden), batch)
                 self._check(column.name, values)
-                vectors[column.name][rows] = values.cpu().numpy().astype(self.dtype)
+                vectors[column.name][rows] = values.cpu().numpy().astype(self.args.dtype)
         return Part(
             first_row=first_row,
             offsets=offsets,
@@ -361,12 +340,12 @@ class FeatureExtractor:
 
     def _pool(self, values: torch.Tensor, batch: Sequence[EncodedInput]) -> torch.Tensor:
         """(T, D) -> (N, D), unless every token keeps its own."""
-        if self.pooling == "tokens":
+        if self.args.pooling == "tokens":
             return values
         lengths = torch.tensor([len(each.input_ids) for each in batch], device=values.device)
-        if self.pooling == "cls":
+        if self.args.pooling == "cls":
             return values[lengths.cumsum(0) - lengths]
-        counted = np.concatenate([_counts_in_mean(each, self.pooling == "mean_all") for each in batch])
+        counted = np.concatenate([_counts_in_mean(each, self.args.pooling == "mean_all") for each in batch])
         weights = torch.from_numpy(counted).to(values)[:, None]
         owners = torch.repeat_interleave(torch.arange(len(batch), device=values.device), lengths)
         sums = values.new_zeros((len(batch), values.shape[1])).index_add_(0, owners, values * weights)
@@ -375,17 +354,16 @@ class FeatureExtractor:
     def _check(self, name: str, values: torch.Tensor) -> None:
         if not bool(values.isfinite().all()):
             raise InputError(f"{name}: the model's outputs are not finite; it has diverged, or --precision fp32 helps")
-        if self.dtype == "float16" and values.numel() and values.abs().max() > np.finfo(np.float16).max:
+        if self.args.dtype == "float16" and values.numel() and values.abs().max() > np.finfo(np.float16).max:
             raise InputError(f"{name}: a value above 65,504 does not fit into float16; give --dtype float32")
 
 
 def _counts_in_mean(each: EncodedInput, everything: bool) -> np.ndarray:
     """Bool (tokens,): all but [CLS] and both [SEP], unless there is nothing else."""
-    length = len(each.input_ids)
-    counted = np.ones(length, bool)
+    counted = np.ones(len(each.input_ids), bool)
     # [CLS] text [SEP] second text [SEP]
-    specials = {0, length - sum(each.token_type_ids) - 1, length - 1}
-    if not everything and len(specials) < length:
+    specials = {0, len(counted) - sum(each.token_type_ids) - 1, len(counted) - 1}
+    if not everything and len(specials) < len(counted):
         counted[list(specials)] = False
     return counted
 
@@ -461,11 +439,10 @@ def open_folder(folder: Path, settings: Mapping[str, Any], *, overwrite: bool) -
             "--output_dir, or replace them with --overwrite true"
         )
     parts = [] if overwrite else index.get("parts", [])
-    kept = list(itertools.takewhile(lambda part: _size(folder / part["file"]) == part.get("bytes"), parts))
+    kept = list(itertools.takewhile(lambda part: _size(folder / part["file"]) == part["bytes"], parts))
     if len(kept) < len(parts):
-        logger.warning(
-            "%s is missing or damaged; it and what follows is computed again", folder / parts[len(kept)]["file"]
-        )
+        damaged = folder / parts[len(kept)]["file"]
+        logger.warning("%s is missing or damaged; it and what follows is computed again", damaged)
     kept_files = {part["file"] for part in kept}
     for path in folder.iterdir():
         if (_PART.fullmatch(path.name) and path.name not in kept_files) or _LEFTOVER.fullmatch(path.name):
@@ -484,6 +461,11 @@ def _read_index(folder: Path) -> dict[str, Any]:
     if folder.is_dir() and any(_LEFTOVER.fullmatch(path.name) is None for path in folder.iterdir()):
         raise InputError(f"output_dir {folder} holds files that are no features; give another --output_dir")
     return {}
+
+
+def _write_index(folder: Path, index: Mapping[str, Any]) -> None:
+    with saving(folder):
+        write_json(folder / INDEX_FILE, dict(index))
 
 
 def _size(path: Path) -> int:
@@ -512,8 +494,8 @@ def extract_features(args: FeatureArguments) -> Summary:
     choose_precision(args.precision, use_cpu=device.type == "cpu")
     encoder, tokenizer = open_encoder(args.model_name_or_path, args.max_seq_length)
     columns = choose_columns(args.wanted_layers, args.join, encoder.config.num_hidden_layers)
-    input_file, folder = Path(args.input_file), Path(args.output_dir)
-    num_inputs, inputs_hash = survey_inputs(input_file, args.text_columns)
+    folder = Path(args.output_dir)
+    num_inputs, inputs_hash = survey_inputs(Path(args.input_file), args.text_columns)
     settings = {
         "model": encoder_hash(encoder),
         "tokenizer": tokenizer.fingerprint,
@@ -538,72 +520,47 @@ def extract_features(args: FeatureArguments) -> Summary:
         make_fast(encoder, max(number for column in columns for number in column.layers), args.fast_layers)
         if device.type == "cpu":
             keep_freed_memory()
-        extractor = FeatureExtractor(
-            encoder=cast(PreTrainedModel, encoder.to(device).eval()),
-            tokenizer=tokenizer,
-            columns=columns,
-            pooling=args.pooling,
-            batch_size=args.batch_size,
-            dtype=args.dtype,
-            precision=args.precision,
-        )
-        inputs = itertools.islice(read_inputs(input_file, args.text_columns), first_row, None)
-        encoded = (encode_input(each, tokenizer, args.max_seq_length) for each in inputs)
-        with tqdm(total=num_inputs, initial=first_row, unit="input", leave=False, disable=None) as bar:
-            parts = extractor.parts(encoded, args.part_mb * BYTES_PER_MB, first_row)
-            _write_parts(parts, args.format, folder, index, extractor, bar)
-    num_tokens, num_truncated = (
-        sum(part[name] for part in index["parts"]) for name in ("num_tokens", "num_truncated")
-    )
+        encoder = cast(PreTrainedModel, encoder.to(device).eval())
+        _write_parts(FeatureExtractor(encoder, tokenizer, columns, args), folder, index, first_row)
+    num_tokens, num_truncated = (sum(part[key] for part in index["parts"]) for key in ("num_tokens", "num_truncated"))
     done = Summary(num_inputs, num_tokens, num_truncated, num_inputs - first_row, time.perf_counter() - start)
     if not index["is_complete"]:
+        index |= {"is_complete": True, "num_tokens": num_tokens, "num_truncated": num_truncated}
         rate = round(done.computed / done.seconds, 2)
-        counts = {"num_tokens": num_tokens, "num_truncated": num_truncated}
-        times = {"seconds": round(done.seconds, 3), "inputs_per_second": rate}
-        _write_index(folder, {**index, "is_complete": True, **counts, **times})
+        _write_index(folder, index | {"seconds": round(done.seconds, 3), "inputs_per_second": rate})
     if num_truncated:
-        logger.warning(
-            "%d of %d inputs are longer than %d positions and cut there; raise --max_seq_length",
-            *(num_truncated, num_inputs, args.max_seq_length),
-        )
+        text = "%d of %d inputs are longer than %d positions and cut there; raise --max_seq_length"
+        logger.warning(text, num_truncated, num_inputs, args.max_seq_length)
     return done
 
 
-def _write_index(folder: Path, index: Mapping[str, Any]) -> None:
-    with saving(folder):
-        write_json(folder / INDEX_FILE, dict(index))
-
-
-def _write_parts(
-    parts: Iterable[Part], form: str, folder: Path, index: dict[str, Any], extractor: FeatureExtractor, bar: tqdm
-) -> None:
-    """Write a file per part, or one file of the original's lines, and enter it in the index."""
-    tokenizer, num_states = extractor.tokenizer, extractor.encoder.config.num_hidden_layers + 1
-    google_path, sums = folder / GOOGLE_FILE, Counter[str]()
-    with contextlib.ExitStack() as stack:
-        google = None
-        if form == "google_jsonl":
-            stack.enter_context(saving(google_path))
-            aside = stack.enter_context(atomic_write(google_path))
-            google = stack.enter_context(aside.open("w", encoding="utf-8"))
+def _write_parts(extractor: FeatureExtractor, folder: Path, index: dict[str, Any], first_row: int) -> None:
+    """Write the inputs from first_row on, a file per part or one file of the original's lines, and enter them in the index."""
+    args, tokenizer = extractor.args, extractor.tokenizer
+    inputs = itertools.islice(read_inputs(Path(args.input_file), args.text_columns), first_row, None)
+    encoded = (encode_input(each, tokenizer, args.max_seq_length) for each in inputs)
+    parts = extractor.parts(encoded, args.part_mb * BYTES_PER_MB, first_row)
+    bar = tqdm(total=index["num_inputs"], initial=first_row, unit="input", leave=False, disable=None)
+    if args.format == "google_jsonl":
+        num_states = extractor.encoder.config.num_hidden_layers + 1
+        numbers = {column.name: column.layers[0] - num_states for column in extractor.columns}
+        path, sums = folder / GOOGLE_FILE, Counter[str]()
+        with bar, saving(path), atomic_write(path) as aside, aside.open("w", encoding="utf-8") as file:
+            for part in parts:
+                file.writelines(google_lines(part, numbers, tokenizer))
+                sums.update(part.counts)
+                bar.update(len(part))
+                del part  # or it would be held while the next one is computed
+        index["parts"] = [{"file": GOOGLE_FILE, "first_row": 0, **sums, "bytes": _size(path)}]
+        return
+    write = write_parquet if args.format == "parquet" else write_safetensors
+    with bar:
         for part in parts:
-            counts = {
-                "num_inputs": len(part),
-                "num_tokens": len(part.input_ids),
-                "num_truncated": int(part.is_truncated.sum()),
-            }
-            if google is None:
-                path = folder / f"features-{len(index['parts']):05d}.{form}"
-                with saving(path), atomic_write(path) as aside:
-                    (write_parquet if form == "parquet" else write_safetensors)(aside, part, tokenizer)
-                entry = {"file": path.name, "first_row": part.first_row, **counts, "bytes": _size(path)}
-                index["parts"].append(entry)
-                _write_index(folder, index)
-            else:
-                numbers = {column.name: column.layers[0] - num_states for column in extractor.columns}
-                google.writelines(google_lines(part, numbers, tokenizer))
-                sums.update(counts)
+            path = folder / f"features-{len(index['parts']):05d}.{args.format}"
+            with saving(path), atomic_write(path) as aside:
+                write(aside, part, tokenizer)
+            entry = {"file": path.name, "first_row": part.first_row, **part.counts, "bytes": _size(path)}
+            index["parts"].append(entry)
+            _write_index(folder, index)
             bar.update(len(part))
-            del part  # or it would be held while the next one is computed
-    if form == "google_jsonl":
-        index["parts"] = [{"file": GOOGLE_FILE, "first_row": 0, **sums, "bytes": _size(google_path)}]
+            del part

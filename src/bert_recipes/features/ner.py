@@ -43,19 +43,13 @@ logger = logging.getLogger(__name__)
 
 # Part of the key: raised whenever the same settings would give other features.
 _VERSION = 1
-_VECTORS_FILE = "vectors.npy"
 
 
 class LayerFeatures(NamedTuple):
-    """The hidden states of the first pieces of all words of a split.
+    """The hidden states of the first pieces of all words of a split."""
 
-    Attributes:
-        vectors: float16 or float32 (L + 1, W, H), memory-mapped; number 0 is the output of the embeddings.
-        starts: int64 (sentences + 1,), where each sentence's words begin among the W.
-    """
-
-    vectors: np.ndarray
-    starts: np.ndarray
+    vectors: np.ndarray  # float16 or float32 (L + 1, W, H), memory-mapped; number 0 is the output of the embeddings
+    starts: np.ndarray  # int64 (sentences + 1,), where each sentence's words begin among the W
 
 
 @dataclass(frozen=True)
@@ -86,27 +80,31 @@ class FeatureRequest:
         starts = np.concatenate([[0], np.cumsum([len(example.tokens) for example in self.examples], dtype=np.int64)])
         config, dtype = self.encoder.config, np.dtype(self.dtype)
         shape = (config.num_hidden_layers + 1, int(starts[-1]), config.hidden_size)
-        own = folder / key[:16]
-        vectors = _open_vectors(own, shape, dtype)
-        if vectors is not None:
-            logger.info("features of %d words in %d layers: kept ones reused from %s", shape[1], shape[0], own)
-            return LayerFeatures(vectors, starts)
         size = dtype.itemsize * int(np.prod(shape))
-        existing = next(parent for parent in [folder, *folder.absolute().parents] if parent.is_dir())
-        free = shutil.disk_usage(existing).free
+        file = folder / key[:16] / "vectors.npy"
+        mode: Any = "r" if size else None
+        try:
+            vectors = np.load(file, mmap_mode=mode)
+            logger.info("features of %d words in %d layers: kept ones reused from %s", shape[1], shape[0], file.parent)
+            return LayerFeatures(vectors, starts)
+        except (OSError, ValueError) as error:
+            if file.parent.exists():
+                logger.warning("%s is damaged (%s) and is computed again", file, error)
+        existing = next(parent for parent in folder.absolute().joinpath("x").parents if parent.is_dir())
+        free = shutil.disk_usage(existing).free  # a full disk would end the process where the map is written
         if size > free:
             raise InputError(
                 f"{folder}: the features need {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; give another "
                 "--features_dir or a smaller --max_train_sentences"
             )
-        logger.info("features of %d words in %d layers: computing; %.1f MB in %s", *shape[1::-1], size / 1e6, own)
-        shutil.rmtree(own, ignore_errors=True)
-        with atomic_dir(own) as staging:
-            filled = np.lib.format.open_memmap(staging / _VECTORS_FILE, "w+", dtype, shape)
+        logger.info("features of %d words in %d layers: computing; %.1f MB in %s", *shape[1::-1], size / 1e6, folder)
+        shutil.rmtree(file.parent, ignore_errors=True)
+        with atomic_dir(file.parent) as staging:
+            filled = np.lib.format.open_memmap(staging / file.name, "w+", dtype, shape)
             self._fill(filled, starts)
             filled.flush()
             del filled
-        return LayerFeatures(np.load(own / _VECTORS_FILE, mmap_mode="r" if size else None), starts)
+        return LayerFeatures(np.load(file, mmap_mode=mode), starts)
 
     @torch.no_grad()
     def _fill(self, vectors: np.ndarray, starts: np.ndarray) -> None:
@@ -116,11 +114,10 @@ class FeatureRequest:
         order = np.argsort([-len(window.input_ids) for window in documents], kind="stable")
         for first in tqdm(range(0, len(order), self.batch_size), desc="features", leave=False, disable=None):
             windows = [documents[number] for number in order[first : first + self.batch_size]]
-            features = [
-                {"input_ids": window.input_ids, "token_type_ids": [0] * len(window.input_ids)} for window in windows
-            ]
+            ids = [window.input_ids for window in windows]
+            features = [{"input_ids": each, "token_type_ids": [0] * len(each)} for each in ids]
             hidden = hidden_states(self.encoder, features, self.tokenizer.pad_token_id, range(len(vectors)))
-            firsts = np.cumsum([0, *(len(window.input_ids) for window in windows[:-1])])
+            firsts = np.cumsum([0, *map(len, ids[:-1])])
             tokens = np.concatenate([first + each.positions for first, each in zip(firsts, windows, strict=True)])
             rows = torch.from_numpy(tokens).to(self.encoder.device)
             words = np.concatenate([starts[each.sentences] + each.words for each in windows])
@@ -130,21 +127,6 @@ class FeatureRequest:
                     raise InputError(f"layer {layer}: a value above 65,504 does not fit; give --feature_dtype float32")
                 vectors[layer, words] = chosen.cpu().numpy()
         self.encoder.train(was_training)
-
-
-def _open_vectors(folder: Path, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray | None:
-    """The vectors in a folder; None where there are none, or damaged ones."""
-    if not folder.is_dir():
-        return None
-    try:
-        vectors = np.load(folder / _VECTORS_FILE, mmap_mode="r" if np.prod(shape) else None)
-    except (OSError, ValueError) as error:
-        logger.warning("%s is damaged and is computed again: %s", folder, " ".join(str(error).split()))
-        return None
-    if vectors.shape != shape or vectors.dtype != dtype:
-        logger.warning("%s holds other features than its name says and is computed again", folder)
-        return None
-    return cast(np.ndarray, vectors)
 
 
 # The BiLSTM
@@ -182,14 +164,11 @@ class FeatureTagger(nn.Module):
         self.classifier = nn.Linear(2 * lstm_dim, num_labels)
 
     def forward(self, vectors: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
-        """Label the words of some sentences.
+        """Logits (W, C), float32 or, under autocast, bfloat16.
 
         Args:
             vectors: float32 (N, W, H), the layers taken, the words of one sentence after the other.
             lengths: Words of each sentence, 1 or more; their sum is W.
-
-        Returns:
-            Logits (W, C), float32 or, under autocast, bfloat16.
         """
         if self.layer_weights is None or self.scale is None:
             inputs = vectors.transpose(0, 1).flatten(1)
@@ -280,20 +259,22 @@ RESULTS_FILE, TABLE_FILE = "all_results.json", "table.md"
 
 @dataclass(frozen=True)
 class FeatureNerData:
-    """Sentences, their features, and what the runs of one table have in common (`settings`)."""
+    """Sentences, their features, and what the runs of one table have in common."""
 
     labels: tuple[str, ...]
     train: Split
     validation: Split
     train_features: LayerFeatures
     validation_features: LayerFeatures
-    settings: dict[str, Any]
+    tagger: TaggerSettings
+    settings: dict[str, Any]  # of the tagger, and the keys of the features
+    device: torch.device
 
 
 def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     """Read the sentences and compute or reopen their features."""
     check_checkpoint(args.model_name_or_path)
-    task = get_task("conll2003")
+    task, device = get_task("conll2003"), choose_device(use_cpu=args.use_cpu)
     limits = {task.train_split: args.max_train_sentences, task.validation_splits[0]: args.max_eval_sentences}
     train, validation = (
         load_split(task, name, data_dir=args.data_dir, max_examples=limit, need_labels=True)
@@ -302,29 +283,26 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     encoder, tokenizer = open_encoder(args.model_name_or_path, args.max_seq_length)
     for way in args.layers:
         LAYER_CHOICES[way].check(encoder.config.num_hidden_layers)
-    encoder = cast(PreTrainedModel, encoder.to(choose_device(use_cpu=args.use_cpu)))
+    encoder = cast(PreTrainedModel, encoder.to(device))
     lengths = (args.max_seq_length, args.feature_batch_size, args.feature_dtype)
     requests = [FeatureRequest(encoder, tokenizer, _tagged(split), *lengths) for split in (train, validation)]
     keys = [request.key() for request in requests]
-    settings = asdict(_tagger_settings(args)) | dict(zip(("train_features", "validation_features"), keys, strict=True))
-    # Before the work: that a run is of other settings shall not come out after an hour.
-    _read_wanted(args, settings)
-    folder = Path(args.output_dir) / "features" if args.features_dir is None else Path(args.features_dir)
-    features, validation_features = (request.compute(folder, key) for request, key in zip(requests, keys, strict=True))
-    return FeatureNerData(task.labels, train, validation, features, validation_features, settings)
-
-
-def _tagger_settings(args: FeatureNerArguments) -> TaggerSettings:
-    chosen = choose_precision(args.precision, use_cpu=choose_device(use_cpu=args.use_cpu).type == "cpu").name
-    return TaggerSettings(
+    precision = choose_precision(args.precision, use_cpu=device.type == "cpu").name
+    tagger = TaggerSettings(
         lstm_dim=args.lstm_dim,
         dropout=args.dropout,
         learning_rate=args.learning_rate,
         batch_size=args.train_batch_size,
         num_epochs=args.num_train_epochs,
         # float16 would need its loss scaled; a GPU without bfloat16 has float32.
-        precision="fp32" if chosen == "fp16" else chosen,
+        precision="fp32" if precision == "fp16" else precision,
     )
+    settings = asdict(tagger) | {"train_features": keys[0], "validation_features": keys[1]}
+    # Before the work: that a run is of other settings shall not come out after an hour.
+    _read_wanted(args, settings)
+    folder = Path(args.output_dir) / "features" if args.features_dir is None else Path(args.features_dir)
+    first, second = (request.compute(folder, key) for request, key in zip(requests, keys, strict=True))
+    return FeatureNerData(task.labels, train, validation, first, second, tagger, settings, device)
 
 
 def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[str, Any]]:
@@ -334,30 +312,28 @@ def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[s
         One record per run, those of earlier calls with the same settings too, way by way in the order of the paper: way,
         seed, the metrics of `entity_scores` (fractions), seconds, size of the BiLSTM's input.
     """
-    for (way, seed), (path, record) in _read_wanted(args, data.settings).items():
+    for path, way, seed, record in _read_wanted(args, data.settings):
         if record is None:
-            record = _measure(way, seed, data, _tagger_settings(args), choose_device(use_cpu=args.use_cpu))
+            record = _measure(way, seed, data) | {"settings": data.settings}
             with saving(path):
-                write_json(path, record | {"settings": data.settings})
+                write_json(path, record)
         else:
             logger.info("%s, seed %d: kept from %s", way, seed, path)
         logger.info("%s, seed %d: dev F1 %.2f", way, seed, 100 * record["f1"])
-    found = [_read_record(path) for path in (Path(args.output_dir) / "runs").glob("*-seed*.json")]
-    alike = [record for record, settings in found if record is not None and settings == data.settings]
+    found = [json.loads(path.read_text()) for path in (Path(args.output_dir) / "runs").glob("*-seed*.json")]
+    alike = [record for record in found if record.pop("settings") == data.settings]
     return sorted(alike, key=lambda record: (list(LAYER_CHOICES).index(record["way"]), record["seed"]))
 
 
-def _measure(
-    way: str, seed: int, data: FeatureNerData, settings: TaggerSettings, device: torch.device
-) -> dict[str, Any]:
-    start = time.perf_counter()
-    choice = LAYER_CHOICES[way]
+def _measure(way: str, seed: int, data: FeatureNerData) -> dict[str, Any]:
+    start, choice = time.perf_counter(), LAYER_CHOICES[way]
     labels = np.array([label for example in _tagged(data.train) for label in example.labels or ()], np.int64)
+    num_labels, device = len(data.labels), data.device
     tagger = train_tagger(
-        data.train_features, labels, choice, settings, num_labels=len(data.labels), seed=seed, device=device
+        data.train_features, labels, choice, data.tagger, num_labels=num_labels, seed=seed, device=device
     )
     trained = time.perf_counter()
-    found = predict_labels(tagger, data.validation_features, choice, precision=settings.precision)
+    found = predict_labels(tagger, data.validation_features, choice, precision=data.tagger.precision)
     gold, predicted = (
         [[data.labels[label] for label in sentence] for sentence in numbers]
         for numbers in ([example.labels or () for example in _tagged(data.validation)], found)
@@ -378,30 +354,23 @@ def _tagged(split: Split) -> Sequence[TaggedExample]:
 
 def _read_wanted(
     args: FeatureNerArguments, settings: Mapping[str, Any]
-) -> dict[tuple[str, int], tuple[Path, dict[str, Any] | None]]:
-    """(way, seed) -> its file and its record, None where it is still to be measured."""
-    wanted: dict[tuple[str, int], tuple[Path, dict[str, Any] | None]] = {}
-    for way, seed in [(way, seed) for way in LAYER_CHOICES if way in args.layers for seed in args.seeds]:
+) -> list[tuple[Path, str, int, dict[str, Any] | None]]:
+    """The file, way and seed of each run that is asked for, and its record, None where it is still to be measured."""
+    wanted = []
+    for way, seed in [
+        (way, seed) for way in LAYER_CHOICES if way in args.layers for seed in dict.fromkeys(args.seeds)
+    ]:
         path = Path(args.output_dir) / "runs" / f"{way}-seed{seed}.json"
-        record, kept = _read_record(path) if path.is_file() else (None, {})
+        record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        kept = settings if record is None else record["settings"]
         other = next((name for name, value in settings.items() if kept.get(name) != value), None)
-        if record is not None and other is not None:
+        if other is not None:
             flag = {"num_epochs": "num_train_epochs", "batch_size": "train_batch_size"}.get(other, other)
             given = f"{flag} {kept.get(other)}, not {settings[other]}"
             what = "another model or other data" if other.endswith("_features") else given
             raise InputError(f"{path} was measured with {what}; give another --output_dir, or delete that file")
-        wanted[way, seed] = path, record
+        wanted.append((path, way, seed, record))
     return wanted
-
-
-def _read_record(path: Path) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """A finished run and its settings; None for one that is cut short."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        return record, dict(record.pop("settings"))
-    except (ValueError, KeyError, AttributeError, TypeError):
-        logger.warning("%s is no complete run and is measured again", path)
-        return None, {}
 
 
 def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> str:

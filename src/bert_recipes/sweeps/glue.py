@@ -293,24 +293,20 @@ def render(file: SubmissionFile) -> tuple[str, int]:
 
 
 def _read_prediction(line: bytes, number: int, source: Path) -> Any:
-    where = f"{source}, line {number + 1}"
-    try:
-        row = json.loads(line)
-        idx, prediction = row["idx"], row["prediction"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{where}: expected an object with idx and prediction ({error!r}); predict again") from error
-    if type(idx) is not int or idx != number:
+    row = json.loads(line)
+    if row["idx"] != number:
         raise InputError(
-            f"{where}: idx is {idx!r}, expected {number}: a row is missing, twice or out of order; predict again"
+            f"{source}, line {number + 1}: idx is {row['idx']!r}, expected {number}: a row is missing, twice or out of order; "
+            "predict again"
         )
-    return prediction
+    return row["prediction"]
 
 
 def _format_value(file: SubmissionFile, number: int, value: Any) -> tuple[str, bool]:
     """A prediction as it stands in the TSV, and whether it was moved into the range."""
     task, where = file.task, f"{file.source}, line {number + 1}"
     if task.problem_type == "regression":
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if value is None or not math.isfinite(value):
             raise InputError(f"{where}: the score is {value!r}; allowed: a finite number")
         least, greatest = task.label_range or (-math.inf, math.inf)
         # Three decimals as in those formatters; + 0.0 makes zero of minus zero.

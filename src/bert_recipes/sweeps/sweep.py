@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -198,14 +197,11 @@ def read_range(values: Sequence[str], hint: Any) -> Any:
         raise InputError("--num_trials needs Optuna; pip install 'bert-recipes[search]'")
     from optuna.distributions import FloatDistribution, IntDistribution
 
-    is_whole, is_log = values[2] == "int" or float not in members(hint), values[2] == "log"
-    number: Any = int if is_whole else float
-    least, greatest = map(number, values[:2])
+    kind: Any = IntDistribution if values[2] == "int" or float not in members(hint) else FloatDistribution
+    least, greatest = map(int if kind is IntDistribution else float, values[:2])
     if not -math.inf < least < greatest < math.inf:
         raise ValueError(f"{values[0]} to {values[1]} is no range; give two numbers, the lesser one first")
-    if is_whole:
-        return IntDistribution(least, greatest, log=is_log)
-    return FloatDistribution(least, greatest, log=is_log)
+    return kind(least, greatest, log=values[2] == "log")
 
 
 def expand_grid(grid: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
@@ -232,8 +228,7 @@ def combination_name(settings: Mapping[str, str], varying: Iterable[str]) -> str
 # Runs
 
 
-@dataclass(frozen=True)
-class RunLauncher:
+class RunLauncher(NamedTuple):
     """How a run is started: exactly the command that a user would type, and the flags of every run."""
 
     command: tuple[str, ...]
@@ -258,7 +253,6 @@ class RunLauncher:
         log = folder.with_name(folder.name + ".log")
         log.parent.mkdir(parents=True, exist_ok=True)
         logger.info("%s  (log: %s)", shlex.join(command), log)
-        start = time.perf_counter()
         code = _run_process(command, log, group=folder.absolute().parents[1].name)
         results = read_results(folder) if code == 0 else None
         if results is None:
@@ -271,7 +265,6 @@ class RunLauncher:
             )
         for checkpoint in folder.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
-        logger.info("%s: finished in %.0f s", folder, time.perf_counter() - start)
         return results
 
 
@@ -290,10 +283,10 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
 
 def read_results(folder: Path) -> dict[str, Any] | None:
     """all_results.json of a finished run; None where the folder holds none."""
-    if not all((folder / name).is_file() for name in (TASK_FILE, RESULTS_FILE)) or (folder / UNFINISHED_FILE).exists():
+    is_finished = all((folder / name).is_file() for name in (TASK_FILE, RESULTS_FILE))
+    if not is_finished or (folder / UNFINISHED_FILE).exists():
         return None
-    results: dict[str, Any] = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))
-    return results
+    return dict(json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8")))
 
 
 def figure_of(results: Mapping[str, Any], key: str) -> float | None:
@@ -376,17 +369,16 @@ class Run(NamedTuple):
     results: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Combination:
-    """Settings and their runs, one for each seed; a run that is NaN counts as worse than every number."""
+class Combination(NamedTuple):
+    """Settings and their runs, one for each seed."""
 
     name: str
     settings: Mapping[str, str]
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Run]
 
     @property
     def values(self) -> list[float]:
-        """The runs' values, NaN as minus infinity."""
+        """The runs' values; NaN is minus infinity, worse than every number."""
         return [-math.inf if math.isnan(run.value) else run.value for run in self.runs]
 
     @property
@@ -422,16 +414,12 @@ def run_sweep(
 ) -> str:
     """Run what is not finished, link FOLDER/best to the best run and write sweep.json and the report; return its text.
 
-    A folder that holds a sweep with the same settings is resumed; seeds and trials may be added.
+    A folder that holds a sweep with the same settings is resumed; seeds and trials may be added. Each run has
+    `FOLDER/<combination>/seed-<seed>`. Without num_trials, of a search with Optuna, every combination is run.
 
     Args:
-        folder: Each run has `FOLDER/<combination>/seed-<seed>`.
-        launcher: With the flags of all runs.
-        grid: Of `read_sweep`.
-        seeds: Of every combination.
         report: Makes the report of a folder with a sweep.json; returns its files, the text first, or none.
         metric: Default: the one that the task's row names.
-        num_trials: Of a search with Optuna; None: every combination.
     """
     if metric is not None and _NOT_TO_MAXIMISE.search(metric):
         raise InputError(f"metric is '{metric}'; allowed: metrics of which more is better, as accuracy or f1")
@@ -470,27 +458,30 @@ class Sweep:
     ) -> None:
         self.folder, self.launcher, self.varying, self.seeds = folder, launcher, varying, seeds
         self.metric = metric
-        self.combinations: list[Combination] = []
+        self.combinations: dict[str, Combination] = {}
+
+    @property
+    def best(self) -> Combination:
+        """Of those that are finished."""
+        return choose_best(list(self.combinations.values()))
 
     def measure(self, settings: Mapping[str, str]) -> float:
         """Run a combination with every seed, finished runs are kept; return its median."""
-        combination = Combination(combination_name(settings, self.varying), settings)
-        for known in self.combinations:
-            if known.name == combination.name:
-                return known.median
-        for seed in self.seeds:
-            run = self._run(combination, seed)
-            combination.runs.append(run)
-            logger.info("%s, seed %d: %s %s", combination.name, seed, self.metric, format_figure(run.value))
-            _drop_weights(combination.runs, kept=combination.best_run)
-        self.combinations.append(combination)
-        _drop_weights([each.best_run for each in self.combinations], kept=choose_best(self.combinations).best_run)
-        return combination.median
+        name = combination_name(settings, self.varying)
+        if name not in self.combinations:
+            combination = Combination(name, settings, [])
+            for seed in self.seeds:
+                combination.runs.append(self._run(combination, seed))
+                value = format_figure(combination.runs[-1].value)
+                logger.info("%s, seed %d: %s %s", name, seed, self.metric, value)
+                _drop_weights(combination.runs, kept=combination.best_run)
+            self.combinations[name] = combination
+            _drop_weights([each.best_run for each in self.combinations.values()], kept=self.best.best_run)
+        return self.combinations[name].median
 
     def link_best(self) -> None:
         """Point FOLDER/best to the best run; one whose weights were removed, before seeds were added, is run again."""
-        best = choose_best(self.combinations)
-        run, link = best.best_run, self.folder / "best"
+        run, link = self.best.best_run, self.folder / "best"
         if math.isnan(run.value):
             raise InputError(
                 f"no run of {self.folder} has a metric {self.metric}: all are NaN; lower the learning rate"
@@ -498,11 +489,8 @@ class Sweep:
         if (run.folder / NO_WEIGHTS_FILE).is_file():
             logger.info("%s is the best run now and its weights were removed: it is run again", run.folder)
             shutil.rmtree(run.folder)
-            self._run(best, run.seed)
-        if link.is_symlink():
-            link.unlink()
-        elif link.exists():
-            shutil.rmtree(link)
+            self._run(self.best, run.seed)
+        _remove(link)
         try:
             link.symlink_to(os.path.relpath(run.folder, self.folder), target_is_directory=True)
         except OSError as error:
@@ -523,7 +511,7 @@ class Sweep:
 
     def describe(self) -> dict[str, Any]:
         """The sweep as strict JSON: what is not finite is null."""
-        best, metric = choose_best(self.combinations), str(self.metric)
+        best, metric, combinations = self.best, str(self.metric), list(self.combinations.values())
         diverged = sum(math.isnan(run.value) for run in best.runs)
         rule = f"the greatest median of {len(best.runs)} seeds" if len(best.runs) > 1 else f"the greatest {metric}"
         how_chosen = (
@@ -532,19 +520,17 @@ class Sweep:
             "measured on: on others expect less. Other runs keep their results and predictions, not their weights."
             + (f" Runs of it that diverged: {diverged}." if diverged else "")
         )
-        described: dict[str, Any] = strict(
-            {
-                "metric": metric,
-                "best": best.name,
-                "best_run": os.path.relpath(best.best_run.folder, self.folder),
-                "how_chosen": how_chosen,
-                "lead": describe_lead(self.combinations, metric),
-                "combinations": list(map(self._describe_combination, self.combinations)),
-                "machine": best.best_run.results.get("machine"),
-                "date": time.strftime("%Y-%m-%d"),
-            }
-        )
-        return described
+        described = {
+            "metric": metric,
+            "best": best.name,
+            "best_run": os.path.relpath(best.best_run.folder, self.folder),
+            "how_chosen": how_chosen,
+            "lead": describe_lead(combinations, metric),
+            "combinations": [self._describe_combination(each) for each in combinations],
+            "machine": best.best_run.results.get("machine"),
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        return dict(strict(described))
 
     def _describe_combination(self, combination: Combination) -> dict[str, Any]:
         values = combination.values
@@ -555,14 +541,12 @@ class Sweep:
             "min": min(values),
             "max": max(values),
             # Of a sample (n - 1).
-            "std": statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None,
+            "std": statistics.stdev(values) if len(values) > 1 and -math.inf not in values else None,
             "runs": [
-                {
-                    "seed": run.seed,
+                run._asdict()
+                | {
                     "folder": os.path.relpath(run.folder, self.folder),
-                    "value": run.value,
                     "has_weights": not (run.folder / NO_WEIGHTS_FILE).is_file(),
-                    "results": run.results,
                 }
                 for run in combination.runs
             ],
@@ -578,28 +562,33 @@ def _drop_weights(runs: Sequence[Run], kept: Run) -> None:
         text = "The weights of this run were removed: a sweep keeps those of its best run only, in ../../best.\n"
         (run.folder / NO_WEIGHTS_FILE).write_text(text, encoding="utf-8")
         for path in paths:
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def search(grid: Mapping[str, Sequence[str]], num_trials: int, measure: Callable[[Mapping[str, str]], float]) -> None:
     """Try settings with Optuna's TPE; with the same results it proposes the same, which is how a search resumes."""
-    fields = _run_fields()
-    numbers = {
-        name: read_range(values, fields[name]) for name, values in grid.items() if is_range(values, fields[name])
-    }
     import optuna
 
+    fields = _run_fields()
+    space = {
+        name: read_range(values, fields[name])
+        if is_range(values, fields[name])
+        else optuna.distributions.CategoricalDistribution(values)
+        for name, values in grid.items()
+    }
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    choices = {name: optuna.distributions.CategoricalDistribution(values) for name, values in grid.items()}
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
     for number in range(num_trials):
-        trial = study.ask(choices | numbers)
+        trial = study.ask(space)
         # Three digits of a number are enough to name it and to run it.
-        values = {name: trial.params[name] for name in grid}
-        settings = {name: f"{v:.3g}" if isinstance(v, float) else str(v) for name, v in values.items()}
+        settings = {name: f"{v:.3g}" if isinstance(v, float) else str(v) for name, v in trial.params.items()}
         logger.info("trial %d of %d: %s", number + 1, num_trials, settings)
         median = measure(settings)
         # TPE ranks by finite numbers; metrics of this project are never below -1.
