@@ -13,6 +13,7 @@ from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.kernels.loading import load_kernels
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.bert_trainer import BertTrainer, EvaluationSampler, PreTrainingSums, unigram_log_probs
@@ -226,6 +227,8 @@ def test_the_page_about_the_trainer_shows_what_runs(repository, tmp_path, monkey
     code = text.split("```python\n")[1].split("```")[0]
     monkeypatch.chdir(tmp_path)
     found: dict = {}
-    exec(code.replace("max_steps=20", "max_steps=2, use_cpu=True"), found)
+    exec(code.replace("max_steps=20", "max_steps=2"), found)
     assert found["trainer"].state.global_step == 2
+    # Stock arguments say nothing of a CPU where there is no GPU; the layers are those that recipes have.
+    assert found["model"].bert.fast_kernels == load_kernels("auto", found["trainer"].args.device)
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
