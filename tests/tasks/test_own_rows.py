@@ -96,7 +96,7 @@ def test_choices_may_be_a_list_of_one_length(read):
     other = row | {"options": ["a", "b"], "label": 0}
     with pytest.raises(InputError, match="line 2: 2 choices, but 3 are expected, as many in every row"):
         read(text, json.dumps(row) + "\n" + json.dumps(other) + "\n", "train.jsonl")
-    with pytest.raises(InputError, match="line 1: column 'options' does not hold a list of two or more texts"):
+    with pytest.raises(InputError, match="line 1: column 'options' holds 'a b'; a list of texts is expected"):
         read(text, json.dumps(row | {"options": "a b"}) + "\n", "train.jsonl")
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from bert_recipes.errors import InputError
 
@@ -48,8 +49,7 @@ def entity_scores(references: Sequence[Sequence[str]], predictions: Sequence[Seq
         type that is there or predicted `<TYPE>_precision`, `<TYPE>_recall`, `<TYPE>_f1`, each 0 to 1, and
         `<TYPE>_number`, how many are there.
 
-    Source:
-        conlleval of the CoNLL-2003 shared task (Tjong Kim Sang and De Meulder 2003), in fractions; as `seqeval.metrics`.
+    Source: conlleval of CoNLL-2003 (Tjong Kim Sang and De Meulder 2003), in fractions; as `seqeval.metrics`.
 
     Example:
         >>> entity_scores([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]])["f1"]
@@ -57,8 +57,11 @@ def entity_scores(references: Sequence[Sequence[str]], predictions: Sequence[Seq
     """
     by_type = count_entities(references, predictions)
     every = total_counts(by_type)
-    scores = {"precision": every.precision, "recall": every.recall, "f1": every.f1}
-    scores["accuracy"] = word_accuracy(references, predictions)
+    words = list(zip(chain.from_iterable(references), chain.from_iterable(predictions), strict=True))
+    if not words:
+        raise InputError("no word to score: every sentence is empty")
+    accuracy = sum(tag == predicted for tag, predicted in words) / len(words)
+    scores = {"precision": every.precision, "recall": every.recall, "f1": every.f1, "accuracy": accuracy}
     for name, counts in by_type.items():
         scores[f"{name}_precision"], scores[f"{name}_recall"] = counts.precision, counts.recall
         scores[f"{name}_f1"], scores[f"{name}_number"] = counts.f1, counts.gold
@@ -69,13 +72,13 @@ def count_entities(
     references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
 ) -> dict[str, EntityCounts]:
     """Count the entities of each type that is there or predicted, types in alphabetical order."""
-    _check(references, predictions)
+    if [len(row) for row in references] != [len(row) for row in predictions]:
+        raise InputError("predictions and references differ in the number of sentences, or of a sentence's words")
     correct: Counter[str] = Counter()
     predicted: Counter[str] = Counter()
     gold: Counter[str] = Counter()
-    for row, (reference, prediction) in enumerate(zip(references, predictions, strict=True)):
-        there = _find(reference, f"references, sentence {row}")
-        found = _find(prediction, f"predictions, sentence {row}")
+    for reference, prediction in zip(references, predictions, strict=True):
+        there, found = find_entities(reference), find_entities(prediction)
         gold.update(name for name, _, _ in there)
         predicted.update(name for name, _, _ in found)
         correct.update(name for name, _, _ in set(there) & set(found))
@@ -88,19 +91,8 @@ def total_counts(by_type: dict[str, EntityCounts]) -> EntityCounts:
     return EntityCounts(sum(c.correct for c in values), sum(c.predicted for c in values), sum(c.gold for c in values))
 
 
-def word_accuracy(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> float:
-    """Fraction of the words with the right tag, 0 to 1."""
-    _check(references, predictions)
-    right = sum(
-        tag == predicted
-        for reference, prediction in zip(references, predictions, strict=True)
-        for tag, predicted in zip(reference, prediction, strict=True)
-    )
-    return right / sum(map(len, references))
-
-
 def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Find the entities of a sentence.
+    """Find (type, first word, last word) of the entities of a sentence, words numbered from 0.
 
     No sequence is invalid: an entity starts at a B or S, and at any other tag that continues nothing (after O, E or S,
     or after a word of another type); it ends where the next one starts, and before an O. So IOB1 and IOB2 are both
@@ -109,29 +101,16 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     Args:
         tags: "O", or B, I, E or S with a type ("B-PER"); the type may be missing.
 
-    Returns:
-        (type, first word, last word) in the order of the words, numbered from 0.
-
-    Source:
-        conlleval, startOfChunk and endOfChunk; as `seqeval.metrics.sequence_labeling.get_entities`.
+    Source: conlleval, startOfChunk and endOfChunk; as `seqeval.metrics.sequence_labeling.get_entities`.
 
     Example:
         >>> find_entities(["I-PER", "I-PER", "O", "B-LOC", "B-LOC", "I-ORG"])
         [('PER', 0, 1), ('LOC', 3, 3), ('LOC', 4, 4), ('ORG', 5, 5)]
     """
-    return _find(tags, "tags")
-
-
-def _find(tags: Sequence[str], where: str) -> list[tuple[str, int, int]]:
     entities: list[tuple[str, int, int]] = []
     last_prefix, last_name, start = _OUTSIDE, "", 0
     for word, tag in enumerate((*tags, _OUTSIDE)):
-        parsed = _parse(tag) if isinstance(tag, str) else None
-        if parsed is None:
-            raise InputError(
-                f'{where}, word {word}: tag {tag!r}; allowed are "O" and B-TYPE, I-TYPE, E-TYPE, S-TYPE, like "B-PER"'
-            )
-        prefix, name = parsed
+        prefix, name = _parse(tag)
         breaks = prefix in "BSO" or last_prefix in "ESO" or name != last_name
         if breaks and last_prefix != _OUTSIDE:
             entities.append((last_name, start, word - 1))
@@ -142,16 +121,11 @@ def _find(tags: Sequence[str], where: str) -> list[tuple[str, int, int]]:
 
 
 @lru_cache(maxsize=1024)
-def _parse(tag: str) -> tuple[str, str] | None:
-    """First letter and type of a tag; None where it is no tag."""
-    prefix, _, name = tag.partition("-")
+def _parse(tag: str) -> tuple[str, str]:
+    """First letter and type of a tag."""
+    prefix, _, name = str(tag).partition("-")
     if tag == _OUTSIDE:
         return _OUTSIDE, ""
-    return (prefix, name or _NO_TYPE) if prefix in ("B", "I", "E", "S") else None
-
-
-def _check(references: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> None:
-    if [len(row) for row in references] != [len(row) for row in predictions]:
-        raise InputError("predictions and references differ in the number of sentences, or of a sentence's words")
-    if not any(map(len, references)):
-        raise InputError("no word to score: every sentence is empty")
+    if prefix not in ("B", "I", "E", "S"):
+        raise InputError(f'tag {tag!r}; allowed are "O" and B-TYPE, I-TYPE, E-TYPE, S-TYPE, like "B-PER"')
+    return prefix, name or _NO_TYPE

@@ -81,11 +81,11 @@ def _features(name: str) -> datasets.Features | list[datasets.Features]:
 
 
 def _seqeval_report(references: list[list[str]], predictions: list[list[str]]) -> dict[str, Any]:
-    by_type = entities.count_entities(references, predictions)
-    every = entities.total_counts(by_type)
+    scores = entities.entity_scores(references, predictions)
     report: dict[str, Any] = {
-        name: {"precision": counts.precision, "recall": counts.recall, "f1": counts.f1, "number": counts.gold}
-        for name, counts in by_type.items()
+        f"overall_{name}": scores.pop(name) for name in ("precision", "recall", "f1", "accuracy")
     }
-    report |= {"overall_precision": every.precision, "overall_recall": every.recall, "overall_f1": every.f1}
-    return report | {"overall_accuracy": entities.word_accuracy(references, predictions)}
+    for key, value in scores.items():
+        name, _, figure = key.rpartition("_")
+        report.setdefault(name, {})[figure] = value
+    return report

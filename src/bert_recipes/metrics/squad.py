@@ -11,7 +11,7 @@ import math
 import re
 import string
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bert_recipes.errors import InputError
 
@@ -25,8 +25,7 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 def normalize_answer(text: str) -> str:
     """Lower a text, take out ASCII punctuation, then the words a, an, the, and join the rest by single spaces.
 
-    Source:
-        SQuAD evaluate-v1.1.py and evaluate-v2.0.py, normalize_answer.
+    Source: SQuAD evaluate-v1.1.py and evaluate-v2.0.py, normalize_answer.
 
     Example:
         >>> normalize_answer("The  quick, brown fox's tail")
@@ -47,14 +46,13 @@ def squad_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, st
     Returns:
         exact_match and f1, each 0 to 100; `missing`, the number of questions without a prediction, only if there are.
 
-    Source:
-        SQuAD evaluate-v1.1.py.
+    Source: SQuAD evaluate-v1.1.py.
 
     Example:
         >>> squad_scores({"q1": ["the Eiffel Tower"], "q2": ["in 1889", "1889"]}, {"q1": "Eiffel tower.", "q2": "May 1889"})
         {'exact_match': 50.0, 'f1': 83.33333333333333}
     """
-    missing = _check(gold, predictions)
+    missing = _missing(gold, predictions)
     exact = f1 = 0.0
     for question, answers in gold.items():
         if not answers:
@@ -64,10 +62,9 @@ def squad_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, st
         if question in predictions:
             predicted = normalize_answer(predictions[question])
             normalized = [normalize_answer(answer) for answer in answers]
-            exact += max(predicted == answer for answer in normalized)
+            exact += predicted in normalized
             f1 += max(_token_f1(answer.split(), predicted.split()) for answer in normalized)
-    scores = {"exact_match": 100.0 * exact / len(gold), "f1": 100.0 * f1 / len(gold)}
-    return scores | ({"missing": missing} if missing else {})
+    return {"exact_match": 100.0 * exact / len(gold), "f1": 100.0 * f1 / len(gold)} | missing
 
 
 def squad_v2_scores(
@@ -79,7 +76,6 @@ def squad_v2_scores(
     """Exact match and F1 of SQuAD 2.0, over all questions, and over those with and those without an answer.
 
     A question without a prediction counts 0 (the official script leaves it out of the mean, or breaks off).
-    Predictions for other questions are left aside.
 
     Args:
         gold: Question id -> texts of its gold answers; empty where the question has none.
@@ -87,30 +83,38 @@ def squad_v2_scores(
             empty, so that every threshold can be tried.
         null_odds: Question id -> how much more "no answer" is worth than that answer: null_odds.json of the original
             run_squad.py, or a probability. None: the predictions are taken as they are.
-        threshold: The answer is "" where the odds are greater. Of no meaning without `null_odds`.
+        threshold: The answer is "" where the odds are greater; --na-prob-thresh of the script.
 
     Returns:
-        exact, f1 (0 to 100), total (questions); HasAns_exact, HasAns_f1, HasAns_total and NoAns_exact, NoAns_f1,
-        NoAns_total where there are such questions; with `null_odds` best_exact, best_f1, the best that a threshold can
-        give, and best_exact_thresh, best_f1_thresh, where; `missing`, the number of questions without a prediction,
-        only if there are.
+        exact, f1 (0 to 100), total (questions), the same as HasAns_* and NoAns_* where there are such questions; with
+        `null_odds` best_exact, best_f1 and the thresholds that give them, *_thresh; `missing` as in `squad_scores`.
 
-    Source:
-        SQuAD evaluate-v2.0.py; `threshold` is its --na-prob-thresh.
+    Source: SQuAD evaluate-v2.0.py.
 
     Example:
         >>> squad_v2_scores({"q1": ["1889"], "q2": []}, {"q1": "1889", "q2": ""})["f1"]
         100.0
     """
-    missing = _check(gold, predictions)
-    odds = _check_odds(null_odds, gold.keys() & predictions.keys(), threshold)
-    exact, f1 = _raw_v2_scores(gold, predictions)
-    silent = {question for question in exact if odds and odds[question] > threshold}
-    result = _means_by_answer(_with_silence(exact, gold, silent), _with_silence(f1, gold, silent), gold)
-    if odds:
-        for name, scores in (("best_exact", exact), ("best_f1", f1)):
-            result[name], result[f"{name}_thresh"] = _best_threshold(scores, gold, predictions, odds)
-    return result | ({"missing": missing} if missing else {})
+    missing = _missing(gold, predictions)
+    if null_odds is not None and any(map(math.isnan, (threshold, *null_odds.values()))):
+        raise InputError("null odds or threshold: nan is no number to compare with")
+    raw = dict(zip(("exact", "f1"), _raw_v2_scores(gold, predictions), strict=True))
+    silent = {question for question in raw["f1"] if null_odds is not None and null_odds[question] > threshold}
+    result: dict[str, float] = {}
+    answerable = [question for question in gold if gold[question]]
+    rest = [question for question in gold if not gold[question]]
+    for prefix, questions in (("", list(gold)), ("HasAns_", answerable), ("NoAns_", rest)):
+        if questions:
+            for name, scores in raw.items():
+                # "" is right where there is no answer.
+                values = (not gold[q] if q in silent else scores.get(q, 0.0) for q in questions)
+                result[prefix + name] = 100.0 * sum(values) / len(questions)
+            result[f"{prefix}total"] = len(questions)
+    if null_odds is not None:
+        for name, scores in raw.items():
+            best = _best_threshold(scores, gold, predictions, null_odds)
+            result[f"best_{name}"], result[f"best_{name}_thresh"] = best
+    return result | missing
 
 
 def _token_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
@@ -142,34 +146,6 @@ def _raw_v2_scores(
     return exact, f1
 
 
-def _with_silence(
-    scores: Mapping[str, float], gold: Mapping[str, Sequence[str]], silent: Collection[str]
-) -> dict[str, float]:
-    """Scores where some questions are answered by "" instead, which is right where there is no answer."""
-    return {question: float(not gold[question]) if question in silent else score for question, score in scores.items()}
-
-
-def _means_by_answer(
-    exact: Mapping[str, float], f1: Mapping[str, float], gold: Mapping[str, Sequence[str]]
-) -> dict[str, float]:
-    """Means over all questions, over those with an answer and over those without, where there are such."""
-    result = _means(exact, f1, gold)
-    for prefix, has_answer in (("HasAns", True), ("NoAns", False)):
-        questions = [question for question, answers in gold.items() if bool(answers) == has_answer]
-        if questions:
-            result |= {f"{prefix}_{name}": value for name, value in _means(exact, f1, questions).items()}
-    return result
-
-
-def _means(exact: Mapping[str, float], f1: Mapping[str, float], questions: Collection[str]) -> dict[str, float]:
-    total = len(questions)
-    return {
-        "exact": 100.0 * sum(exact.get(question, 0.0) for question in questions) / total,
-        "f1": 100.0 * sum(f1.get(question, 0.0) for question in questions) / total,
-        "total": total,
-    }
-
-
 def _best_threshold(
     scores: Mapping[str, float],
     gold: Mapping[str, Sequence[str]],
@@ -196,8 +172,7 @@ def _best_threshold(
     return 100.0 * best / len(gold), threshold
 
 
-def _check(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> int:
-    """The number of questions without a prediction."""
+def _missing(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> dict[str, float]:
     absent = [question for question in gold if question not in predictions]
     if len(absent) == len(gold):
         raise InputError(
@@ -207,17 +182,4 @@ def _check(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) ->
         logger.warning(
             "%d of %d questions have no prediction and count 0; the first is %s", len(absent), len(gold), absent[0]
         )
-    return len(absent)
-
-
-def _check_odds(
-    odds: Mapping[str, float] | None, questions: Collection[str], threshold: float
-) -> Mapping[str, float] | None:
-    if odds is None:
-        return None
-    if any(map(math.isnan, (threshold, *odds.values()))):
-        raise InputError("null odds or threshold: nan is no number to compare with")
-    without = sorted(question for question in questions if question not in odds)
-    if without:
-        raise InputError(f"{len(without)} questions have a prediction but no null odds, the first is {without[0]!r}")
-    return odds
+    return {"missing": len(absent)} if absent else {}

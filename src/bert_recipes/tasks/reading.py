@@ -4,6 +4,7 @@ import difflib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from bert_recipes.errors import InputError
@@ -21,8 +22,6 @@ from bert_recipes.tasks.task import (
 
 
 logger = logging.getLogger(__name__)
-
-_HIDDEN = "-1"
 
 
 class ClassLabels:
@@ -48,7 +47,7 @@ class ClassLabels:
             key = _as_text(value)
         if key in self._numbers:
             return self._numbers[key]
-        if key in (_HIDDEN, ""):
+        if key in ("-1", ""):
             return None
         nearest = difflib.get_close_matches(key, self._known, n=1)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""
@@ -56,15 +55,15 @@ class ClassLabels:
         by_number = f", or 0 to {len(self.names) - 1}" if "0" in self._numbers and "0" not in self._known else ""
         raise InputError(f"{where}: label {value!r:.60} is not one of the task's; {hint}allowed: {known}{by_number}")
 
-    def numbers(self, value: Any, separator: str | None, where: str) -> tuple[int, ...] | None:
+    def numbers(self, separator: str | None, value: Any, where: str) -> tuple[int, ...] | None:
         """Return the class numbers of a multi-label row, ascending; None for hidden labels (-1 or null).
 
         Args:
-            value: A list, or a text whose parts stand between separators; an empty one means that no label fits.
             separator: None where the column holds a list.
+            value: A list, or a text whose parts stand between separators; an empty one means that no label fits.
             where: Its place, for messages.
         """
-        if value is None or _as_text(value) == _HIDDEN:
+        if value is None or _as_text(value) == "-1":
             return None
         if isinstance(value, str) and separator is not None:
             value = [part.strip() for part in value.split(separator)] if value.strip() else []
@@ -73,11 +72,10 @@ class ClassLabels:
                 f"{where}: a list of labels is expected, {value!r:.60} found; where the labels of a row are one text, the "
                 "task file says what stands between them: label_separator"
             )
-        found = [self.number(part, where) for part in value]
-        numbers = {number for number in found if number is not None}
-        if len(numbers) < len(found):
+        numbers = {self.number(part, where) for part in value} - {None}
+        if len(numbers) < len(value):
             raise InputError(f"{where}: a label is empty, or stands twice, in {value!r:.60}; name each that fits once")
-        return tuple(sorted(numbers))
+        return tuple(sorted(number for number in numbers if number is not None))
 
 
 def _number_label(task: Task, value: Any, where: str) -> float | None:
@@ -102,9 +100,7 @@ def _as_text(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _is_number(name: str) -> bool:
@@ -115,28 +111,31 @@ def _is_number(name: str) -> bool:
     return True
 
 
-# One reader a kind: (task, rows, is_test) -> number and example of every row. In a test split a row may lack the label
-# column, then its label is hidden.
+# One reader a kind: (task, rows, is_test) -> number and example of every row.
+
+
+def _label(read: Callable[[Any, str], Any], task: Task, row: Mapping[str, Any], is_test: bool, where: str) -> Any:
+    """Read the label column; a row of a test split may lack it, then its label is hidden."""
+    if is_test and task.label_column not in row:
+        return None
+    return read(column_value(row, task.label_column, where), where)
 
 
 def text_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, TextExample]]:
     """Read texts with their label, row by row."""
     labels = ClassLabels(task)
-    read_label: Callable[[Any, str], Any] = labels.number
+    read: Callable[[Any, str], Any] = labels.number
     if task.problem_type == "regression":
-        read_label = lambda value, where: _number_label(task, value, where)  # noqa: E731
+        read = partial(_number_label, task)
     elif task.problem_type == "multi_label_classification":
-        read_label = lambda value, where: labels.numbers(value, task.label_separator, where)  # noqa: E731
+        read = partial(labels.numbers, task.label_separator)
     empty = 0
     for index, (number, row) in enumerate(rows.rows):
         where = rows.where(number)
-        texts = [column_text(row, column, where) for column in task.text_columns]
-        empty += sum(not text or text.isspace() for text in texts)
-        label = None
-        if task.label_column in row or not is_test:
-            label = read_label(column_value(row, task.label_column, where), where)
-        idx, pair = example_id(task, row, index, where), texts[1] if len(texts) > 1 else None
-        yield number, TextExample(idx=idx, text=texts[0], text_pair=pair, label=label)
+        text, *pair = (column_text(row, column, where) for column in task.text_columns)
+        empty += sum(not text or text.isspace() for text in (text, *pair))
+        label, idx = _label(read, task, row, is_test, where), example_id(task, row, index, where)
+        yield number, TextExample(idx=idx, text=text, text_pair=pair[0] if pair else None, label=label)
     if empty:
         logger.info("%s: %d texts are empty; they are kept, as every row counts", rows.source, empty)
 
@@ -147,37 +146,30 @@ def choice_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int
     for index, (number, row) in enumerate(rows.rows):
         where = rows.where(number)
         context, *start = (column_text(row, column, where) for column in task.text_columns)
-        endings = _endings(task, row, where)
-        if labels is None:
-            labels = ClassLabels(task, task.labels or map(str, range(len(endings))))
-        if len(endings) != len(labels.names):
-            raise InputError(
-                f"{where}: {len(endings)} choices, but {len(labels.names)} are expected, as many in every row"
-            )
-        label = None
-        if task.label_column in row or not is_test:
-            label = labels.number(column_value(row, task.label_column, where), where)
+        if len(task.choice_columns) > 1:
+            endings = [column_text(row, column, where) for column in task.choice_columns]
+        else:
+            endings = _texts(row, task.choice_columns[0], where)
+        labels = labels or ClassLabels(task, task.labels or map(str, range(len(endings))))
+        if not 1 < len(endings) == len(labels.names):
+            wanted = max(2, len(labels.names))
+            raise InputError(f"{where}: {len(endings)} choices, but {wanted} are expected, as many in every row")
+        label = _label(labels.number, task, row, is_test, where)
         choices = tuple(f"{start[0]} {ending}" if start and start[0] else ending for ending in endings)
         idx = example_id(task, row, index, where)
         yield number, ChoiceExample(idx=idx, context=context, choices=choices, label=label)
 
 
-def _endings(task: Task, row: Mapping[str, Any], where: str) -> list[str]:
-    """The choices: one column each, or one column with a list."""
-    if len(task.choice_columns) > 1:
-        return [column_text(row, column, where) for column in task.choice_columns]
-    column = task.choice_columns[0]
-    given = column_value(row, column, where)
-    if not isinstance(given, list) or len(given) < 2 or not all(isinstance(item, str) for item in given):
-        raise InputError(f"{where}: column '{column}' does not hold a list of two or more texts")
-    for item in given:
-        check_characters(item, column, where)
-    return given
+def _texts(row: Mapping[str, Any], column: str, where: str) -> list[str]:
+    texts = column_value(row, column, where)
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{where}: column '{column}' holds {texts!r:.60}; a list of texts is expected")
+    check_characters("".join(texts), column, where)
+    return texts
 
 
 def question_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, QuestionExample]]:
     """Read questions with paragraph and answers, row by row."""
-    may_lack_answer = "squad_v2" in task.metrics
     seen: dict[str, int] = {}
     for index, (number, row) in enumerate(rows.rows):
         idx = str(example_id(task, row, index, rows.where(number)))
@@ -186,52 +178,39 @@ def question_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[i
             raise InputError(f"{where}: {rows.unit} {seen[idx]} has the same id; ids tell the answers apart")
         seen[idx] = number
         question, context = (column_text(row, column, where) for column in task.text_columns)
-        given = None if is_test and task.label_column not in row else column_value(row, task.label_column, where)
-        answers = None if given is None else _answers(given, context, where)
-        if answers == () and not may_lack_answer:
+        answers = _label(partial(_answers, context), task, row, is_test, where)
+        if answers == () and "squad_v2" not in task.metrics:
             raise InputError(
                 f"{where}: no answer, but every question of task {task.name} has one; questions without answer are "
                 "measured by the metric squad_v2 (--task squad_v2)"
             )
         title = row.get("title")
-        yield (
-            number,
-            QuestionExample(
-                idx=idx,
-                question=question,
-                context=context,
-                answers=answers,
-                title=title if isinstance(title, str) else "",
-            ),
-        )
+        title = title if isinstance(title, str) else ""
+        yield number, QuestionExample(idx=idx, question=question, context=context, answers=answers, title=title)
 
 
-def _answers(given: Any, context: str, where: str) -> tuple[Answer, ...]:
+def _answers(context: str, given: Any, where: str) -> tuple[Answer, ...] | None:
     """Read {"text": [...], "answer_start": [...]} (the Hub) or [{"text": ..., "answer_start": ...}] (official)."""
-    form = '{"text": [...], "answer_start": [...]}'
-    if isinstance(given, dict):
-        texts, starts = given.get("text"), given.get("answer_start")
-        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-            raise InputError(f"{where}: the answers are not {form} with two lists of one length")
-        pairs = list(zip(texts, starts, strict=True))
-    elif isinstance(given, list) and all(isinstance(item, dict) for item in given):
-        pairs = [(item.get("text"), item.get("answer_start")) for item in given]
-    else:
-        raise InputError(f"{where}: answers are {type(given).__name__}; {form} or a list of such is expected")
-    return tuple(_answer(text, start, context, where) for text, start in pairs)
-
-
-def _answer(text: Any, start: Any, context: str, where: str) -> Answer:
-    if not isinstance(text, str) or not text or not isinstance(start, int) or isinstance(start, bool):
-        raise InputError(f"{where}: an answer needs a text and a whole answer_start, got {text!r} and {start!r}")
-    if start < 0 or context[start : start + len(text)] != text:
-        there = context[start : start + len(text)] if start >= 0 else ""
-        place = context.find(text)
-        hint = f"; the context has it at {place}" if place >= 0 else "; the context does not have it at all"
+    if given is None:
+        return None
+    try:
+        if isinstance(given, dict):
+            pairs = list(zip(given["text"], given["answer_start"], strict=True))
+        else:
+            pairs = [(item["text"], item["answer_start"]) for item in given]
+    except (KeyError, TypeError, ValueError):
         raise InputError(
-            f"{where}: the answer {text!r} is not at its answer_start {start}, where {there!r} stands{hint}"
-        )
-    return Answer(text=text, answer_start=start)
+            f'{where}: answers {given!r:.60}; expected are {{"text": [...], "answer_start": [...]}} with two lists of one '
+            "length, or a list of such pairs"
+        ) from None
+    for text, start in pairs:
+        if not isinstance(text, str) or not text or type(start) is not int:
+            raise InputError(f"{where}: an answer needs a text and a whole answer_start, got {text!r} and {start!r}")
+        if start < 0 or not context.startswith(text, start):
+            place = context.find(text)
+            hint = f"the context has it at {place}" if place >= 0 else "the context does not have it at all"
+            raise InputError(f"{where}: the answer {text!r} is not at its answer_start {start}; {hint}")
+    return tuple(Answer(text=text, answer_start=start) for text, start in pairs)
 
 
 def tagged_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, TaggedExample]]:
@@ -242,22 +221,24 @@ def tagged_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int
     """
     labels = ClassLabels(task)
     is_checked = is_bio(task.labels)
-    num_stray, first_stray = 0, ""
+    stray: list[str] = []
     for index, (number, row) in enumerate(rows.rows):
         where = rows.where(number)
-        words = _word_place(rows, row, number)
-        tokens = _words(row, task.text_columns[0], where)
+        tokens = _texts(row, task.text_columns[0], where)
+        if not tokens or not all(map(str.strip, tokens)):
+            raise InputError(f"{where}: column '{task.text_columns[0]}' has no word, or an empty one: {tokens!r:.60}")
+        # By its line in a CoNLL file, by its number (from 1) elsewhere.
+        places = [rows.where(number + n) if DOCUMENT in row else f"{where}, word {n + 1}" for n in range(len(tokens))]
         # What the Hub's data sets call them, whatever the row says.
         names = (task.label_column, "ner_tags", "labels")
         column = next((name for name in names if name in row), task.label_column)
         given = None if is_test and column not in row else column_value(row, column, where)
-        numbers = None if given is None else _word_labels(labels, given, len(tokens), where, words)
+        numbers = None if given is None else _word_labels(labels, given, places, where)
         before = "O"
         for word, label in enumerate(tuple(numbers or ())) if is_checked else ():
             name = task.labels[label]
             if name[:2] == "I-" and before[2:] != name[2:]:
-                first_stray = first_stray or f"{words(word)}: {name}"
-                num_stray += 1
+                stray.append(f"{places[word]}: {name}")
                 if numbers and f"B-{name[2:]}" in task.labels:
                     numbers[word] = task.labels.index(f"B-{name[2:]}")
             before = name
@@ -265,61 +246,34 @@ def tagged_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int
             number,
             TaggedExample(
                 idx=example_id(task, row, index, where),
-                tokens=tokens,
+                tokens=tuple(tokens),
                 labels=None if numbers is None else tuple(numbers),
                 document=row.get(DOCUMENT, index),
             ),
         )
-    if num_stray:
+    if stray:
         logger.warning(
             "%s: %d tags I-X continue no entity; each begins one, as in conlleval (the first: %s)",
             rows.source,
-            num_stray,
-            first_stray,
+            len(stray),
+            stray[0],
         )
 
 
-def _word_place(rows: Rows, row: Mapping[str, Any], number: int) -> Callable[[int], str]:
-    """How a word is found: by its line in a CoNLL file, by its number (from 1) elsewhere."""
-    if DOCUMENT in row:
-        return lambda word: rows.where(number + word)
-    return lambda word: f"{rows.where(number)}, word {word + 1}"
-
-
-def _words(row: Mapping[str, Any], column: str, where: str) -> tuple[str, ...]:
-    tokens = column_value(row, column, where)
-    if not isinstance(tokens, list) or not tokens:
-        found = "an empty list" if tokens == [] else type(tokens).__name__
-        raise InputError(
-            f"{where}: column '{column}' holds {found}; a list of words is expected (.jsonl, .parquet or CoNLL)"
-        )
-    for position, token in enumerate(tokens, start=1):
-        if not isinstance(token, str) or not token.strip():
-            raise InputError(f"{where}: word {position} is {token!r}; every word is a text that is not empty")
-        check_characters(token, column, where)
-    return tuple(tokens)
-
-
-def _word_labels(
-    labels: ClassLabels, given: Any, num_words: int, where: str, words: Callable[[int], str]
-) -> list[int]:
-    if not isinstance(given, list) or len(given) != num_words:
-        found = f"{len(given)} labels" if isinstance(given, list) else type(given).__name__
-        raise InputError(f"{where}: {num_words} words, but {found}; a list with one label a word is expected")
+def _word_labels(labels: ClassLabels, given: Any, places: list[str], where: str) -> list[int]:
+    if not isinstance(given, list) or len(given) != len(places):
+        found = f"{len(given)} labels" if isinstance(given, list) else f"the label {given!r:.60}"
+        raise InputError(f"{where}: {len(places)} words, but {found}; a list with one label a word is expected")
     numbers = []
-    for position, value in enumerate(given):
-        number = labels.number(value, words(position))
+    for value, place in zip(given, places, strict=True):
+        number = labels.number(value, place)
         if number is None:
-            raise InputError(
-                f"{words(position)}: a word without a label ({value!r}) in a labelled sentence; allowed: "
-                f"{', '.join(labels.names)}"
-            )
+            raise InputError(f"{place}: a word without a label ({value!r}); allowed: {', '.join(labels.names)}")
         numbers.append(number)
     return numbers
 
 
-_Reader = Callable[[Task, Rows, bool], Iterator[tuple[int, Example]]]
-_READERS: dict[str, _Reader] = {
+_READERS: dict[str, Callable[[Task, Rows, bool], Iterator[tuple[int, Example]]]] = {
     "sequence_classification": text_examples,
     "token_classification": tagged_examples,
     "question_answering": question_examples,
@@ -336,26 +290,21 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
         rows: The table.
         need_labels: Refuse hidden labels.
     """
-    reader = _READERS[task.kind](task, rows, split in task.test_splits)
     examples: list[Example] = []
-    first_hidden: int | None = None
-    first_labelled: int | None = None
-    for number, example in reader:
-        if label_of(example) is None:
-            first_hidden = number if first_hidden is None else first_hidden
-        else:
-            first_labelled = number if first_labelled is None else first_labelled
+    first: dict[bool, int] = {}  # is it hidden -> number of the first such row
+    for number, example in _READERS[task.kind](task, rows, split in task.test_splits):
+        first.setdefault(label_of(example) is None, number)
         examples.append(example)
     if not examples:
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
-    if first_hidden is not None and first_labelled is not None:
+    if len(first) == 2:
         raise InputError(
-            f"{rows.where(first_hidden)}: the label is hidden (-1 or empty), but {rows.unit} {first_labelled} has one; "
+            f"{rows.where(first[True])}: the label is hidden (-1 or empty), but {rows.unit} {first[False]} has one; "
             "a split is labelled as a whole or not at all"
         )
-    if need_labels and first_hidden is not None:
+    if need_labels and True in first:
         raise InputError(
-            f"{rows.where(first_hidden)}: the label is hidden (-1 or empty): a test set with labels -1 can be predicted, "
+            f"{rows.where(first[True])}: the label is hidden (-1 or empty): a test set with labels -1 can be predicted, "
             "but neither trained on nor measured; choose a labelled split"
         )
     return examples

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from bert_recipes.errors import InputError
 
@@ -74,6 +75,11 @@ class Task:
     source: str = ""  # where this row was taken from
 
     @property
+    def splits(self) -> list[str]:
+        """Names of all splits, that of training first."""
+        return [name for name in (self.train_split, *self.validation_splits, *self.test_splits) if name]
+
+    @property
     def relative_files(self) -> dict[str, str]:
         """`files` without the folder that they have in common, so that they can be found in another one."""
         if not self.files:
@@ -127,79 +133,36 @@ def figure_names(metrics: Sequence[str], splits: Sequence[str], labels: Sequence
 # A task file
 
 
-def _text(value: Any) -> str:
+def _convert(hint: Any, value: Any) -> Any:
+    """Make what a field's type says of texts, lists and mappings of texts; ValueError where that cannot be."""
+    origin, of = get_origin(hint), get_args(hint)
+    if origin is UnionType:  # or None, of which a file is silent
+        return _convert(of[0], value)
+    if hint is TsvLayout:
+        hints = get_type_hints(TsvLayout)
+        try:
+            return TsvLayout(**{name: _convert(hints[name], item) for name, item in value.items()})
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{error}; keys: {', '.join(hints)}") from None
+    if origin is Mapping:
+        if not isinstance(value, dict):
+            raise ValueError("a mapping is expected, like {train: train.csv}")
+        return {name: _convert(of[1], item) for name, item in value.items()}
+    if origin is tuple:
+        return tuple(_convert(of[0], item) for item in (value if isinstance(value, list) else [value]))
     if not isinstance(value, str):
-        found = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
-        raise ValueError(f"one text is expected, {found} found")
-    return value
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(_text(item) for item in (value if isinstance(value, list) else [value]))
-
-
-def _number(value: Any, convert: Callable[[str], Any] = int) -> Any:
+        raise ValueError(f"one text is expected, {value!r} found")
+    if hint is bool:
+        if value not in ("true", "false"):
+            raise ValueError(f"{value!r}; allowed: true, false")
+        return value == "true"
     try:
-        return convert(_text(value))
+        return hint(value)
     except ValueError:
         raise ValueError(f"a number is expected, got {value!r}") from None
 
 
-def _mapping(value: Any, convert: Callable[[Any], Any] = _text) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("a mapping is expected, like {train: train.csv}")
-    return {name: convert(item) for name, item in value.items()}
-
-
-def _range(value: Any) -> tuple[float, float]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise ValueError("two numbers are expected, like [0, 5]")
-    least, greatest = (_number(item, float) for item in value)
-    if not least < greatest:
-        raise ValueError(f"{least:g} is not less than {greatest:g}")
-    return least, greatest
-
-
-def _flag(value: Any) -> bool:
-    if value not in ("true", "false"):
-        raise ValueError(f"{value!r}; allowed: true, false")
-    return bool(value == "true")
-
-
-_TSV_KEYS: dict[str, Callable[[Any], Any]] = {
-    "folder": _text,
-    "files": _mapping,
-    **dict.fromkeys(("text_columns", "test_text_columns"), lambda value: tuple(map(_number, _texts(value)))),
-    **dict.fromkeys(("label_column", "id_column"), _number),
-    **dict.fromkeys(("has_header", "drops_short_rows"), _flag),
-}
-
-
-def _tsv(value: Any) -> TsvLayout:
-    keys = set(_mapping(value, lambda item: item))
-    wrong = {"folder", "files", "text_columns", "label_column"} - keys or keys - set(_TSV_KEYS)
-    if wrong:
-        raise ValueError(f"{', '.join(sorted(wrong))}: missing or unknown; keys: {', '.join(_TSV_KEYS)}")
-    return TsvLayout(**{name: _TSV_KEYS[name](item) for name, item in value.items()})
-
-
-_TEXT_KEYS = (
-    "name kind label_column id_column problem_type train_split best_metric hub_dataset hub_subset hub_revision "
-    "local_name label_separator licence source"
-)
-_CONVERT: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(_TEXT_KEYS.split(), _text),
-    **dict.fromkeys(("text_columns", "choice_columns", "validation_splits", "test_splits", "metrics"), _texts),
-    **dict.fromkeys(("files", "submission_files"), _mapping),
-    "published_rows": lambda value: _mapping(value, _number),
-    "paper_test": lambda value: _mapping(value, lambda item: _number(item, float)),
-    "local_files": lambda value: _mapping(value, _texts),
-    # A list of names, or {value in the files: name}, in which several values may have one name.
-    "labels": lambda value: _mapping(value) if isinstance(value, dict) else _texts(value),
-    "label_range": _range,
-    "tsv": _tsv,
-}
-KEYS = tuple(_CONVERT)
+KEYS = tuple(field.name for field in dataclasses.fields(Task) if field.name != "column_labels")
 
 _COLUMNS: dict[str, dict[str, Any]] = {
     "sequence_classification": {"text_columns": (), "label_column": "label"},
@@ -237,25 +200,26 @@ def build_task(
     def refuse(key: str, message: str) -> InputError:
         return InputError(f"{place(key if key in values else None)}: {message}")
 
-    kind = values.get("kind")
-    fields: dict[str, Any] = {"name": default_name}
+    hints = get_type_hints(Task)
+    fields: dict[str, Any] = {}
     for key, value in values.items():
         if key not in KEYS:
             nearest = difflib.get_close_matches(key.replace("-", "_"), KEYS, n=1, cutoff=0.5)
             hint = f"did you mean {nearest[0]}? " if nearest else ""
             raise refuse(key, f"unknown key '{key}'; {hint}Keys of a task file: {', '.join(KEYS)}")
+        # Labels are a list of names, or {value in the files: name}, in which several values may have one name.
+        is_mapping = key == "labels" and isinstance(value, dict)
         try:
             if value is not None:
-                fields[key] = _CONVERT[key](value)
+                fields[key] = _convert(hints["column_labels" if is_mapping else key], value)
         except ValueError as error:
             raise refuse(key, f"{key}: {error}") from None
+    kind = fields.get("kind")
     if kind not in KINDS:
-        raise refuse(
-            "kind", ("kind is missing" if kind is None else f"kind is '{kind}'") + f"; allowed: {', '.join(KINDS)}"
-        )
-    fields = (
-        _COLUMNS[kind] | fields | ({"id_column": None} if "id_column" in values and not values["id_column"] else {})
-    )
+        raise refuse("kind", f"kind is {f'{kind!r}' if kind else 'missing'}; allowed: {', '.join(KINDS)}")
+    fields = {"name": default_name, **_COLUMNS[kind], **fields}
+    if "id_column" in values and not values["id_column"]:
+        fields["id_column"] = None
     if isinstance(fields.get("labels"), dict):
         fields["column_labels"] = fields["labels"]
         fields["labels"] = tuple(dict.fromkeys(fields["labels"].values()))
@@ -271,8 +235,11 @@ def build_task(
     if "best_metric" not in fields:
         figures = figure_names(task.metrics, task.validation_splits, task.labels)
         task = dataclasses.replace(task, best_metric=figures[0] if figures else "")
-    for key, message in _slips(task, labels_in_data):
-        raise refuse(key, f"{key}: {message}")
+    for is_wrong, key, message in (*_slips_of_splits(task), *_slips(task)):
+        if is_wrong:
+            if key == "labels" and not task.labels and (found := labels_in_data(task)):
+                message += f"; the training data has {json.dumps(found, ensure_ascii=False)}, to be copied"
+            raise refuse(key, f"{key}: {message}")
     return task
 
 
@@ -281,69 +248,60 @@ def _allowed_metrics(task: Task) -> tuple[str, ...]:
     return allowed[1:] if task.kind == "token_classification" and not is_bio(task.labels) else allowed
 
 
-def _slips(task: Task, labels_in_data: Callable[[Task], list[str]]) -> Iterator[tuple[str, str]]:
-    """What makes no sense in a row: key and message, the gravest first."""
-    splits = [task.train_split, *task.validation_splits, *task.test_splits]
-    named = [split for split in splits if split]
-    if not task.files and task.hub_dataset is None:
-        yield "files", "give `files` ({train: train.csv, validation: dev.csv}), or hub_dataset"
+def _slips_of_splits(task: Task) -> Iterator[tuple[bool, str, str]]:
+    """What makes no sense in the splits of a row: whether it is so, key and message."""
+    yield not task.files and task.hub_dataset is None, "files", "give `files` ({train: train.csv}), or hub_dataset"
     for split in task.files:
-        if split not in named:
-            yield (
-                "files",
-                f"'{split}' is no split; splits are called train, validation..., test..., or as *_splits say",
-            )
-    for split in named:
-        if task.files and split not in task.files:
-            yield "files", f"no file for the split '{split}'; it has {', '.join(task.files)}"
-        if splits.count(split) > 1:
-            key = "validation_splits" if split in task.validation_splits else "test_splits"
-            yield key, f"the split '{split}' is named twice; name each split once"
-    if len(set(split_suffixes(task.validation_splits))) < len(task.validation_splits):
-        yield "validation_splits", f"metrics of {' and '.join(task.validation_splits)} would have one name; rename one"
+        message = f"'{split}' is no split; splits are called train, validation..., test..., or as *_splits say"
+        yield split not in task.splits, "files", message
+    for split in task.splits:
+        no_file = bool(task.files) and split not in task.files
+        yield no_file, "files", f"no file for the split '{split}'; it has {', '.join(task.files)}"
+        key = "validation_splits" if split in task.validation_splits else "test_splits"
+        yield task.splits.count(split) > 1, key, f"the split '{split}' is named twice; name each split once"
+    is_twice = len(set(split_suffixes(task.validation_splits))) < len(task.validation_splits)
+    message = f"metrics of {' and '.join(task.validation_splits)} would have one name; rename one"
+    yield is_twice, "validation_splits", message
 
-    is_choice, is_multi_label = task.kind == "multiple_choice", task.problem_type == PROBLEM_TYPES[1]
-    is_regression, is_question = task.problem_type == "regression", task.kind == "question_answering"
-    num_texts = {"token_classification": (1,), "question_answering": (2,)}.get(task.kind, (1, 2))
-    if len(task.text_columns) not in num_texts:
-        takes = " or ".join(map(str, num_texts))
-        yield "text_columns", f"{task.kind} takes {takes}, {len(task.text_columns)} given"
-    if is_choice != bool(task.choice_columns):
-        yield "choice_columns", "the columns of the choices are missing" if is_choice else "only for multiple_choice"
-    if task.problem_type not in PROBLEM_TYPES:
-        yield "problem_type", f"'{task.problem_type}'; allowed: {', '.join(PROBLEM_TYPES)}"
-    if task.kind != "sequence_classification" and task.problem_type != PROBLEM_TYPES[0]:
-        yield "problem_type", f"belongs to sequence_classification, not to {task.kind}"
 
-    if not task.column_labels and (len(set(task.labels)) < len(task.labels) or "" in task.labels):
-        yield "labels", f"[{', '.join(task.labels)}] has an empty name, or one twice; name each class once"
-    if is_question or is_regression:
-        if task.labels:
-            yield "labels", f"{'regression' if is_regression else task.kind} has none"
-    elif is_choice:
-        if len(task.labels) not in (0, len(task.choice_columns)):
-            yield "labels", f"{len(task.labels)} names for {len(task.choice_columns)} choice_columns"
-    elif len(task.labels) < (1 if is_multi_label else 2):
-        found = json.dumps(labels_in_data(task), ensure_ascii=False)
-        hint = "like [negative, positive]" if found == "[]" else f"the training data has {found}, to be copied"
-        yield "labels", f"{len(task.labels)} given; name the classes, {hint}"
-    if task.label_range is not None and not is_regression:
-        yield "label_range", "only for problem_type: regression"
-    if task.label_separator is not None and not is_multi_label:
-        yield "label_separator", "only for problem_type: multi_label_classification"
-    if task.label_separator == "":
-        yield "label_separator", "empty; give what stands between two labels, like ';', or leave it out for lists"
+def _slips(task: Task) -> Iterator[tuple[bool, str, str]]:
+    """What else makes no sense in a row, the gravest first."""
+    kind, problem, labels, metrics = task.kind, task.problem_type, task.labels, task.metrics
+    is_choice, is_multi_label = kind == "multiple_choice", problem == "multi_label_classification"
+    has_none = kind == "question_answering" or problem == "regression"
+    num_texts = {"token_classification": (1,), "question_answering": (2,)}.get(kind, (1, 2))
+    takes = f"{kind} takes {' or '.join(map(str, num_texts))}, {len(task.text_columns)} given"
+    yield len(task.text_columns) not in num_texts, "text_columns", takes
+    choices = "the columns of the choices are missing" if is_choice else "only for multiple_choice"
+    yield is_choice != bool(task.choice_columns), "choice_columns", choices
+    yield problem not in PROBLEM_TYPES, "problem_type", f"'{problem}'; allowed: {', '.join(PROBLEM_TYPES)}"
+    is_foreign = kind != "sequence_classification" and problem != PROBLEM_TYPES[0]
+    yield is_foreign, "problem_type", f"belongs to sequence_classification, not to {kind}"
+
+    is_twice = not task.column_labels and (len(set(labels)) < len(labels) or "" in labels)
+    yield is_twice, "labels", f"[{', '.join(labels)}] has an empty name, or one twice; name each class once"
+    yield has_none and bool(labels), "labels", f"{kind if kind == 'question_answering' else problem} has none"
+    is_other = is_choice and len(labels) not in (0, len(task.choice_columns))
+    yield is_other, "labels", f"{len(labels)} names for {len(task.choice_columns)} choice_columns"
+    too_few = not has_none and not is_choice and len(labels) < (1 if is_multi_label else 2)
+    yield too_few, "labels", f"{len(labels)} given; name the classes, like [negative, positive]"
+    ends = task.label_range
+    is_range = ends is None or (len(ends) == 2 and ends[0] < ends[1])
+    yield not is_range, "label_range", "two numbers are expected, the lesser first, like [0, 5]"
+    yield ends is not None and problem != "regression", "label_range", "only for problem_type: regression"
+    separator = task.label_separator
+    yield separator is not None and not is_multi_label, "label_separator", f"only for problem_type: {PROBLEM_TYPES[1]}"
+    yield separator == "", "label_separator", "empty; give what stands between two labels, like ';', or leave it out"
 
     allowed = _allowed_metrics(task)
-    if not task.metrics or not set(task.metrics) <= set(allowed):
-        yield "metrics", f"[{', '.join(task.metrics)}] does not measure this task; allowed: {', '.join(allowed)}"
-    if {"squad", "squad_v2"} <= set(task.metrics):
-        yield "metrics", "squad and squad_v2 exclude each other; squad_v2 knows 'no answer'"
-    if "f1" in task.metrics and len(task.labels) != 2:
-        yield "metrics", "'f1' is for two classes, the second being positive; take f1_macro or f1_micro"
-    figures = figure_names(task.metrics, task.validation_splits, task.labels)
-    if task.best_metric not in figures:
-        yield "best_metric", f"'{task.best_metric}' is no metric of this task; allowed: {', '.join(figures)}"
+    is_unfit = not metrics or not set(metrics) <= set(allowed)
+    yield is_unfit, "metrics", f"[{', '.join(metrics)}] does not measure this task; allowed: {', '.join(allowed)}"
+    yield {"squad", "squad_v2"} <= set(metrics), "metrics", "squad and squad_v2 exclude each other"
+    is_binary = "f1" not in metrics or len(labels) == 2
+    yield not is_binary, "metrics", "'f1' is for two classes, the second being positive; take f1_macro or f1_micro"
+    figures = figure_names(metrics, task.validation_splits, labels)
+    message = f"'{task.best_metric}' is no metric of this task; allowed: {', '.join(figures)}"
+    yield task.best_metric not in figures, "best_metric", message
 
 
 def task_values(task: Task) -> dict[str, Any]:
