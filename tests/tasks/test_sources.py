@@ -8,7 +8,7 @@ import pytest
 
 from bert_recipes.errors import InputError
 from bert_recipes.tasks.rows import get_task, list_tasks
-from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.sources import load_split, read_table
 
 
 @pytest.mark.parametrize("folder", [".", "mrpc", "glue/mrpc", "MRPC", "glue/MRPC"])
@@ -44,6 +44,22 @@ def test_the_folder_itself_comes_first(write_jsonl, tmp_path: Path):
     write_jsonl("train.jsonl", [{"sentence": "first", "label": n} for n in (0, 1)])
     write_jsonl("sst2/train.jsonl", [{"sentence": "second", "label": n} for n in (0, 1)])
     assert load_split(get_task("sst2"), "train", data_dir=str(tmp_path)).examples[0].text == "first"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", 'text,label\n"One, two",1\n'),
+        ("a.tsv", "text\tlabel\nOne, two\t1\n"),
+        ("a.jsonl", '{"text": "One, two", "label": "1"}\n'),
+        ("a.json", '[{"text": "One, two", "label": "1"}]'),
+    ],
+)
+def test_a_byte_order_mark_belongs_to_no_column(tmp_path: Path, name: str, text: str):
+    """Excel writes one."""
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    ((_, row),) = read_table(tmp_path / name).rows
+    assert row == {"text": "One, two", "label": "1"}
 
 
 def test_parquet_is_read(tmp_path: Path):
