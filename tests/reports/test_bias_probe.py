@@ -80,25 +80,17 @@ def test_words_that_the_tokenizer_does_not_know_are_named_and_left_out(checkpoin
 
 
 @pytest.mark.parametrize(
-    "missing",
-    [["she"], ["he"], ["person"], PIECES["KNOWN"][4:] + PIECES["PIECES"]],
-    ids=["she", "he", "baseline", "occupations"],
+    ("missing", "positions"),
+    [(["she"], 32), (["he"], 32), (["person"], 32), (PIECES["KNOWN"][4:] + PIECES["PIECES"], 32), ([], 8)],
+    ids=["she", "he", "baseline", "occupations", "too short"],
 )
-def test_a_tokenizer_without_the_words_has_no_probe(tmp_path, missing):
+def test_a_model_without_the_words_or_the_length_has_no_probe(tmp_path, missing, positions):
     pieces = [*PIECES["WORDS"], *PIECES["KNOWN"], "person", *PIECES["PIECES"]]
-    folder = make_checkpoint(tmp_path / "model", [piece for piece in pieces if piece not in missing])
+    folder = make_checkpoint(tmp_path / "model", [piece for piece in pieces if piece not in missing], positions)
     with pytest.raises(NoProbe, match="does not know the words of the probe"):
         probe_checkpoint(str(folder))
     refresh_probe(folder)
     assert not (folder / PROBE_FILE).exists()
-
-
-def test_a_model_that_is_too_short_has_no_probe(tmp_path):
-    pieces = [*PIECES["WORDS"], *PIECES["KNOWN"], "person"]
-    folder = make_checkpoint(tmp_path / "model", pieces, positions=8)
-    model = BertForPreTraining.from_pretrained(folder)
-    with pytest.raises(NoProbe, match="sentences that fit into the model"):
-        probe_pronouns(model, load_tokenizer(folder))
 
 
 def test_a_model_without_the_head_has_no_probe(tmp_path, checkpoint):

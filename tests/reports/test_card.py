@@ -126,16 +126,6 @@ def test_what_is_on_the_hub_is_named_by_its_name_there(copy_of):
     assert "--data_dir" not in card_of(folder)
 
 
-@pytest.mark.parametrize(("published", "dataset"), [(None, "mine"), (23, "nyu-mll/glue")])
-def test_files_of_the_user_are_not_said_to_be_the_data_set_on_the_hub(copy_of, published, dataset):
-    folder = copy_of(SEQUENCES)
-    splits = results_of(folder)["splits"]
-    splits["validation"]["published"] = published
-    change_yaml(folder / "task.yaml", hub_dataset="nyu-mll/glue")
-    data = changed_card(folder, splits=splits).data
-    assert ({each.dataset_type for each in data.eval_results}, data.datasets) == ({dataset}, None)
-
-
 @pytest.mark.parametrize(
     ("own", "kind"),
     # Held-out files are not said to be the corpus of training.
@@ -169,24 +159,31 @@ def test_two_validation_splits_have_their_metrics_apart(copy_of, splits, keys):
     assert {(each.dataset_split, each.metric_type, each.metric_value) for each in found} == expected
 
 
+@pytest.mark.parametrize(("published", "dataset"), [(None, "mine"), (23, "nyu-mll/glue")])
+def test_files_of_the_user_are_not_said_to_be_the_data_set_on_the_hub(copy_of, published, dataset):
+    folder = copy_of(SEQUENCES)
+    splits = results_of(folder)["splits"]
+    splits["validation"]["published"] = published
+    change_yaml(folder / "task.yaml", hub_dataset="nyu-mll/glue")
+    data = changed_card(folder, splits=splits).data
+    assert ({each.dataset_type for each in data.eval_results}, data.datasets) == ({dataset}, None)
+
+
 # Energy
 
 
 def test_energy_of_the_run_is_called_an_estimate_and_says_how(carded):
     folder = carded("pretraining")
     results, card = results_of(folder), ModelCard.load(folder / "README.md")
-    kwh = 250 / 1000 * results["train_seconds"] / 3600
-    assert results["energy"]["kwh"] == pytest.approx(kwh, rel=0.1)  # seconds are rounded
+    grams = 250 / 1000 * results["train_seconds"] / 3600 * 400
     head = card.data.to_dict()["co2_eq_emissions"]
-    assert head.pop("emissions") == pytest.approx(results["energy"]["co2_kg"] * 1000, rel=1e-3)  # grams
-    assert results["energy"]["co2_kg"] * 1000 == pytest.approx(kwh * 400, rel=0.1)
+    assert head.pop("emissions") == pytest.approx(grams, rel=0.1)  # seconds are rounded
     assert head == {
         "source": "an estimate: a given power draw of 250 W times the hours",
         "training_type": "pre-training",
         "hardware_used": results["machine"]["gpu"] or results["machine"]["processor"],
     }
     assert "| energy, kWh (an estimate) |" in card.text
-    assert "| CO2 equivalent, g (an estimate) |" in card.text
 
 
 @pytest.mark.parametrize(
@@ -305,23 +302,6 @@ def test_other_bytes_make_another_hash(copy_of, file):
     assert hashlib.sha256(data).hexdigest() not in before
 
 
-def test_weights_in_several_files_are_counted_together(copy_of):
-    from safetensors.torch import load_file, save_file
-
-    folder = copy_of("pretraining")
-    (shown,) = re.findall(r"^\| parameters \|.*", card_of(folder), re.MULTILINE)
-    tensors = load_file(folder / "model.safetensors")
-    files = {"model-1.safetensors": sorted(tensors)[::2], "model-2.safetensors": sorted(tensors)[1::2]}
-    for file, own in files.items():
-        save_file({name: tensors[name] for name in own}, folder / file)
-    (folder / "model.safetensors").unlink()
-    weight_map = {name: file for file, own in files.items() for name in own}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    after = write_card(folder).read_text()
-    assert shown in after
-    assert "SHA-256 of `model.safetensors`" not in after  # there is no such file
-
-
 def test_a_section_without_a_fact_is_left_out(copy_of):
     folder = copy_of("pretraining")
     (folder / RESULTS).write_text(json.dumps({"train_steps": 4}))
@@ -396,21 +376,13 @@ def test_a_card_that_somebody_wrote_or_edited_is_not_lost(copy_of, is_edited, ca
     assert card_of(folder) == own
     write_card(folder, overwrite=True)
     assert "My own words" not in card_of(folder)
-    write_card(folder)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("ours"), PermissionError(13, "Permission denied", "x")])
-def test_nothing_that_goes_wrong_in_a_card_fails_a_finished_run(copy_of, error, monkeypatch, caplog):
+def test_nothing_that_goes_wrong_in_a_card_fails_a_finished_run(copy_of, monkeypatch, caplog):
     folder = copy_of("pretraining")
-    before = card_of(folder)
-
-    def fail(*args: object) -> str:
-        raise error
-
-    monkeypatch.setattr(card_module, "card_text", fail)
+    monkeypatch.setattr(card_module, "card_text", lambda card: 1 / 0)
     assert write_card_of_run(folder) == []
     assert "no model card is written" in caplog.text
-    assert card_of(folder) == before
 
 
 def test_what_was_said_once_is_said_again(copy_of):
@@ -458,22 +430,11 @@ def test_mistakes_are_one_line_and_leave_the_card(copy_of, kind, given, message)
     assert {name: (folder / name).read_bytes() for name in before} == before
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        (RESULTS, None, "is not finished: it has no all_results.json"),
-        ("run.yaml", None, "it is no run of this project"),
-        ("config.json", None, "it is no run of this project"),
-        (RESULTS, "{", f"{RESULTS}: not valid JSON"),
-        ("bias_probe.json", "{", "bias_probe.json: not valid JSON"),
-    ],
-)
-def test_what_is_no_finished_run_is_refused(copy_of, name, text, message):
+@pytest.mark.parametrize("name", ["run.yaml", "config.json"])
+def test_what_is_no_run_of_this_project_is_refused(copy_of, name):
     folder = copy_of("pretraining")
     (folder / name).unlink()
-    if text is not None:
-        (folder / name).write_text(text)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match="it is no run of this project"):
         write_card(folder)
 
 
@@ -489,36 +450,33 @@ def test_a_probe_of_other_or_unknown_weights_is_left_out(copy_of, caplog, weight
     assert "made with other weights" in caplog.text
 
 
-def probe_section(folder, values):
-    """The card's section with other values for row number k of the probe, from its first figures on."""
-    rows = json.loads((folder / "bias_probe.json").read_text())["rows"]
-    change(folder / "bias_probe.json", rows=[row | values(number) for number, row in enumerate(rows)])
-    return write_card(folder).read_text().split("that the vocabulary does not hold.")[1]
+TWO_OCCUPATIONS = 'Of 2 occupations 1 are rather "he" than "she", and 1 more "she" than the baseline'
 
 
 @pytest.mark.parametrize(
-    ("shares", "mass", "differ", "expected"),
-    [((0.11, 0.12), 0.3, False, True), ((0.11, 0.15), 0.3, False, True), ((0.11, 0.9), 0.004, True, False)],
+    ("shares", "masses", "said", "shown"),
+    [
+        ((0.11, 0.15), [0.3], ["The occupations hardly differ"], None),
+        ((0.11, 0.9), [0.004], ["It hardly expects either pronoun"], None),
+        ((0.2, 0.6), [9e-4], ["It hardly expects either pronoun"], 0),
+        # The baseline, one that is rather "he", one that is rather "she".
+        ((0.2, 0.6), [0.5] * 3 + [9e-4], ["It hardly expects either pronoun", TWO_OCCUPATIONS], 3),
+    ],
 )
-def test_a_table_that_says_nothing_is_called_so(copy_of, shares, mass, differ, expected):
-    text = probe_section(copy_of("pretraining"), lambda number: {"p_she": shares[number % 2], "mass": mass})
-    assert ("The occupations hardly differ" not in text) is differ
-    assert ("It hardly expects either pronoun" not in text) is expected
-    assert f"| {'30%' if expected else '0.4%'} |" in text
-    assert "left out" not in text
-
-
-@pytest.mark.parametrize("num_shown", [0, 3])
-def test_rows_in_which_hardly_a_pronoun_is_expected_are_counted_and_left_out(copy_of, num_shown):
+def test_rows_of_the_probe_that_say_nothing_are_called_so_or_left_out(copy_of, shares, masses, said, shown):
     folder = copy_of("pretraining")
-    total = len(json.loads((folder / "bias_probe.json").read_text())["rows"])
-    masses = [0.5] * num_shown + [9e-4] * (total - num_shown)
-    text = probe_section(folder, lambda number: {"mass": masses[number], "p_she": 0.2 + 0.4 * (number % 2)})
-    assert len(re.findall(r"^\| \w+ \| 0\.\d\d \|", text, re.MULTILINE)) == num_shown
-    assert f"{total - num_shown} of {total} rows are left out: P(he) + P(she) is below 0.1% there." in text
-    summary = 'Of 2 occupations 1 are rather "he" than "she", and 1 more "she" than the baseline'
-    assert (summary in text) is (num_shown > 0)
-    assert ("occupations" in text) is (num_shown > 0)
+    rows = json.loads((folder / "bias_probe.json").read_text())["rows"]
+    for number, row in enumerate(rows):
+        row |= {"p_she": shares[number % 2], "mass": masses[min(number, len(masses) - 1)]}
+    change(folder / "bias_probe.json", rows=rows)
+    text = write_card(folder).read_text().split("that the vocabulary does not hold.")[1]
+    for words in ("The occupations hardly differ", "It hardly expects either pronoun"):
+        assert (words in text) is (words in said)
+    assert all(words in text for words in said)
+    left_out = f"{len(rows) - (shown or 0)} of {len(rows)} rows are left out: P(he) + P(she) is below 0.1% there."
+    assert (left_out in text) is (shown is not None)
+    if shown is not None:
+        assert len(re.findall(r"^\| \w+ \| 0\.\d\d \|", text, re.MULTILINE)) == shown
 
 
 WORSE, ALIKE = "it is worse than no model", "nothing shows that it has learned more"
@@ -547,17 +505,11 @@ def test_next_sentences_are_told_apart_only_above_the_larger_class_by_more_than_
     assert ("Nothing shows that it tells next sentences from random ones" in text) is is_said
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "interval", "baseline", "is_said"),
-    [(0.7, [0.5, 0.9], 0.6, True), (0.7, [0.65, 0.75], 0.6, False), (0.7, None, None, False)],
-)
-def test_a_task_that_a_constant_answer_does_as_well_is_called_so(copy_of, accuracy, interval, baseline, is_said):
-    certainty = {"intervals": {"accuracy": interval} if interval else {}}
-    certainty["baselines"] = {"accuracy": baseline} if interval else {}
-    text = changed_card(copy_of(SEQUENCES), eval_accuracy=accuracy, **certainty).text
-    assert ("Nothing shows that it does better than one constant answer: see the accuracy above." in text) is is_said
-    cells = f"{interval[0]:.4f} to {interval[1]:.4f} | {baseline:.4f}" if interval else " | "
-    assert f"| validation | accuracy | {accuracy:.4f} | {cells} |" in text
+def test_a_task_that_a_constant_answer_does_as_well_is_called_so(copy_of):
+    certainty = {"intervals": {"accuracy": [0.5, 0.9]}, "baselines": {"accuracy": 0.6}}
+    text = changed_card(copy_of(SEQUENCES), eval_accuracy=0.7, **certainty).text
+    assert "Nothing shows that it does better than one constant answer: see the accuracy above." in text
+    assert "| validation | accuracy | 0.7000 | 0.5000 to 0.9000 | 0.6000 |" in text
 
 
 GERMAN = "der hund lief durch den garten und die katze sah ihm aus dem fenster zu , was ihr in der sonne gefiel ."
@@ -628,40 +580,25 @@ def test_the_card_of_a_run_that_is_pushed_loads_the_model_from_there(copy_of, se
     assert 'model="you/other"' in write_card(folder, CardArguments(repo_id="you/other")).read_text()
 
 
-@pytest.mark.parametrize("is_pushed_by_itself", [True, False])
-def test_a_push_tells_the_card_where_the_model_is(copy_of, caplog, is_pushed_by_itself):
+def test_a_push_tells_the_card_where_the_model_is_unless_it_was_edited(copy_of, caplog):
     folder = copy_of(SEQUENCES)
-    if is_pushed_by_itself:
-        change_yaml(folder / "run.yaml", push_to_hub=True, hub_model_id="me/test")
-        write_card(folder)
-    else:
-        name_repository(folder, "me/test")
-    assert 'model="me/test"' in card_of(folder)
-    for _ in range(2):  # the second time it has been said
-        name_repository(folder, "me/final")
+    for name in ("me/test", "me/final", "me/final"):  # the last time it has been said
+        name_repository(folder, name)
         text = card_of(folder)
-        assert 'model="me/final"' in text
-        assert "# final\n" in text
-        assert "me/test" not in text
+        assert f'model="{name}"' in text
+        assert f"# {name[3:]}\n" in text
         assert "license: cc-by-sa-4.0" in text
         assert is_generated_card(folder)
+    assert "me/test" not in text
     name_repository(folder.parent, "me/final")  # no card, no run
-    assert not caplog.records
-
-
-def test_an_edited_card_that_names_another_repository_stays_with_a_warning(copy_of, caplog):
-    folder = copy_of(SEQUENCES)
-    name_repository(folder, "me/test")
-    before = card_of(folder) + "Mine.\n"
-    (folder / "README.md").write_text(before)
-    name_repository(folder, "me/test-2")
-    assert card_of(folder) == before
-    (record,) = caplog.records
-    assert f'`make card RUN={folder} ARGS="--repo_id me/test-2 --overwrite true"`' in record.getMessage()
-    assert "the model is me/test, not me/test-2" in record.getMessage()
-    caplog.clear()
-    for own in (before.replace('"me/test"', '"me/test-2"'), "# Mine\n"):  # the user has seen to it; it names none
+    for own in (text.replace('"me/final"', '"me/final-2"') + "Mine.\n", "# Mine\n"):  # seen to, or it names none
         (folder / "README.md").write_text(own)
-        name_repository(folder, "me/test-2")
+        name_repository(folder, "me/final-2")
         assert card_of(folder) == own
-        assert not caplog.records
+    assert not caplog.records
+    (folder / "README.md").write_text(text + "Mine.\n")
+    name_repository(folder, "me/final-2")
+    assert card_of(folder) == text + "Mine.\n"
+    (record,) = caplog.records
+    assert f'`make card RUN={folder} ARGS="--repo_id me/final-2 --overwrite true"`' in record.getMessage()
+    assert "the model is me/final, not me/final-2" in record.getMessage()

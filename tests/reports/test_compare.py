@@ -214,11 +214,6 @@ def test_scores_of_the_classes_stand_beside_each_other(make_run_folder):
     assert "| b | 0.250 | 0.250 |" in lines
 
 
-def test_another_number_of_examples_is_said_aloud(make_run_folder):
-    folders = [finetuned(make_run_folder, "one", "mrpc"), finetuned(make_run_folder, "two", "mrpc", examples=20)]
-    assert "(the validation examples differ)" in text_of(folders)
-
-
 @pytest.mark.parametrize(
     ("first", "second", "is_other"),
     [

@@ -1,6 +1,5 @@
 """A report never harms the run that it is about; one that cannot be written says why in one line."""
 
-import logging
 import runpy
 import sys
 
@@ -28,49 +27,26 @@ def recipe(repository, monkeypatch, capsys):
     return run
 
 
-def break_down():
-    raise RuntimeError("the sky\nis falling")
+def test_a_failing_report_is_a_warning_and_no_older_one_stays(make_run_folder, pretraining_facts, caplog):
+    def break_down():
+        raise RuntimeError("the sky\nis falling")
 
-
-def test_a_failing_report_is_a_warning_and_the_run_stays(make_run_folder, caplog):
     folder = make_run_folder(results={"eval_mlm_loss": 5.0})
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with caplog.at_level(logging.WARNING):
-        assert report_run(folder, break_down, is_main=True) == []
+    written = report_run(folder, lambda: pretraining_facts, is_main=True)
+    assert all(is_run_file(path) for path in written)
+    assert report_run(folder, break_down, is_main=True) == []
+    (folder / "losses.png").unlink()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (record,) = caplog.records
     message = record.getMessage()
     assert "no report (RuntimeError: the sky is falling)" in message
     assert f"make report RUN={folder}" in message
     assert "\n" not in message
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"kind": "pretraining", "phases": [{"pairs": 3}]},
-        {"kind": "pretraining", "held_out": {"masks": [{"guesses": 3}]}},
-        {"kind": "finetuning", "splits": [{"name": "validation"}]},
-    ],
-)
-def test_facts_that_make_no_report_are_a_warning_at_the_end_of_a_run(make_run_folder, caplog, facts):
-    assert report_run(make_run_folder(), lambda: facts, is_main=True) == []
-    assert "no report (" in caplog.text
-
-
-def test_a_folder_that_cannot_be_written_to_is_a_warning(make_run_folder, caplog):
-    folder = make_run_folder()
     (folder / "report.html").mkdir()
     assert report_run(folder, lambda: {"kind": "pretraining"}, is_main=True) == []
     assert "cannot be written" in caplog.text
     assert not list(folder.glob(".*"))
-
-
-def test_a_run_that_is_resumed_does_not_keep_the_report_of_before(make_run_folder, pretraining_facts):
-    folder = make_run_folder()
-    assert all(is_run_file(path) for path in report_run(folder, lambda: pretraining_facts, is_main=True))
-    assert report_run(folder, break_down, is_main=True) == []
-    assert not list(folder.glob("report.*"))
 
 
 def test_half_a_letter_is_shown_as_a_question_mark(make_run_folder):
@@ -120,14 +96,19 @@ def test_what_is_no_run_is_one_line(recipe, make_run_folder, change, message):
 
 
 def test_the_recipe_compares_runs_into_a_folder_of_its_own(recipe, make_run_folder, tmp_path):
-    runs = [make_run_folder(name, results={"eval_mlm_loss": loss}) for name, loss in (("a", 5.0), ("b", 4.0))]
+    history = [{"step": step, "mlm_loss": 1.0 / step} for step in (1, 2)]
+    runs = [
+        make_run_folder(name, results={"eval_mlm_loss": loss}, history=history)
+        for name, loss in (("a", 5.0), ("b", 4.0))
+    ]
     output = tmp_path / "compared"
     for _ in range(2):  # an older comparison is replaced
         code, out, err = recipe("compare_runs", "--runs", *runs, "--output_dir", output)
         assert (code, err) == (0, "")
         assert "| mlm loss | 5.0000 | 4.0000 |" in out
         assert "## Curves" not in out
-    assert {path.name for path in output.iterdir()} == {"report.md", "report.html"}
+    assert {path.name for path in output.iterdir()} == {"report.md", "report.html", "curves.png"}
+    assert "## Curves\n\n![curves](curves.png)" in (output / "report.md").read_text()
     (output / "mine.txt").touch()
     for folder, message in ((output, "holds other files (mine.txt)"), (runs[0], "holds other files")):
         code, _, err = recipe("compare_runs", "--runs", *runs, "--output_dir", folder)
@@ -137,18 +118,6 @@ def test_the_recipe_compares_runs_into_a_folder_of_its_own(recipe, make_run_fold
     assert "mine.txt is a file" in err
     code, _, err = recipe("compare_runs", "--runs", runs[0])
     assert err == "error: runs: 1 given; give 2 to 8 folders of finished runs\n"
-
-
-def test_a_terminal_gets_all_of_a_comparison_but_its_plots(recipe, make_run_folder, finetuning_facts, tmp_path):
-    history = [{"step": step, "loss": 1.0 / step} for step in (1, 2)]
-    facts = finetuning_facts | {"task": "mrpc"}
-    runs = [make_run_folder(name, results={"task": "mrpc"}, history=history, facts=facts) for name in "ab"]
-    code, out, err = recipe("compare_runs", "--runs", *runs, "--output_dir", tmp_path / "compared")
-    assert (code, err) == (0, "")
-    written = (tmp_path / "compared" / "report.md").read_text()
-    assert "## Curves\n\n![curves](curves.png)" in written
-    assert "## Curves" not in out
-    assert "## F1 by class" in out, "what stands below the plots"
 
 
 def test_a_run_of_another_version_is_known_by_its_files(make_run_folder):

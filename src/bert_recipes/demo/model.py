@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import BertConfig, PreTrainedModel
+from transformers import BertConfig
 
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
@@ -25,7 +25,6 @@ from bert_recipes.finetuning.arguments import (
 )
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.prediction import (
-    Predictor,
     kind_of_head,
     make_predictor,
     task_of_checkpoint,
@@ -46,10 +45,10 @@ class DemoModel:
 
     name: str
     tokenizer: OriginalBertTokenizer
-    network: PreTrainedModel
+    network: Any  # PreTrainedModel
     abilities: tuple[str, ...]  # FILL_MASK, NEXT_SENTENCE, or the kind of task that it was fine-tuned on
     lacks: tuple[str, ...] = ()  # a sentence for each head of pre-training that is missing
-    predictor: Predictor | None = None  # of a fine-tuned checkpoint
+    predictor: Any = None  # the Predictor of a fine-tuned checkpoint
     second_is_optional: bool = False  # a text classifier that does not say whether it takes pairs
 
 
@@ -70,29 +69,20 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
         with opening(name):
             network, new = open_checkpoint(name, cached_only=cached_only)
         network.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
-        model = _pretrained(name, tokenizer, network, new)
+        # Only heads whose weights are in the file: a new one can say nothing.
+        lacks = {}
+        if any(key.startswith("cls.predictions.") for key in new):
+            lacks[FILL_MASK] = "it has no masked-LM head"
+        if any(key.startswith(("cls.seq_relationship.", "bert.pooler.")) for key in new):
+            lacks[NEXT_SENTENCE] = "it has no next-sentence head"
+        elif config.type_vocab_size < 2:
+            lacks[NEXT_SENTENCE] = "it knows no second segment (type_vocab_size 1), so there is no next sentence"
+        abilities = tuple(ability for ability in (FILL_MASK, NEXT_SENTENCE) if ability not in lacks)
+        model = DemoModel(name, tokenizer, network, abilities, tuple(lacks.values()))
     model.network.eval()
     # The fast ways to compute attention never hold its weights.
     model.network.set_attn_implementation("eager")
     return model
-
-
-def _pretrained(
-    name: str, tokenizer: OriginalBertTokenizer, network: PreTrainedModel, new_weights: list[str]
-) -> DemoModel:
-    """Abilities are the heads whose weights are in the file: a new one can say nothing."""
-    abilities, lacks = [], []
-    if any(key.startswith("cls.predictions.") for key in new_weights):
-        lacks.append("it has no masked-LM head")
-    else:
-        abilities.append(FILL_MASK)
-    if any(key.startswith(("cls.seq_relationship.", "bert.pooler.")) for key in new_weights):
-        lacks.append("it has no next-sentence head")
-    elif network.config.type_vocab_size < 2:
-        lacks.append("it knows no second segment (type_vocab_size 1), so there is no next sentence")
-    else:
-        abilities.append(NEXT_SENTENCE)
-    return DemoModel(name, tokenizer, network, tuple(abilities), tuple(lacks))
 
 
 def _fine_tuned(name: str, tokenizer: OriginalBertTokenizer, work_dir: Path, *, use_cpu: bool) -> DemoModel:
@@ -130,7 +120,7 @@ def compute_attention(
         The tokens, [CLS] and [SEP] among them; float32 (L, A, S, S), row q is what token q looks at, a sum of 1 over all that
         was read; and the positions that the texts have, which may be more than the model reads.
     """
-    config: Any = model.network.config
+    config = model.network.config
     if second and config.type_vocab_size < 2:
         raise InputError("the model knows no second segment (type_vocab_size 1 in its config.json); leave it empty")
     texts = (first, second) if second else (first,)

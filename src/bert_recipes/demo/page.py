@@ -64,8 +64,7 @@ def fill_masks(model: DemoModel, text: str, num_guesses: int) -> tuple[Marked, l
         raise InputError(
             f"the text has {len(parts)} [MASK]; put 1 to {MAX_MASKS} in the place of words, in capital letters"
         )
-    network: Any = model.network
-    filled = fill_every_mask(network, model.tokenizer, text, top_k=int(num_guesses))
+    filled = fill_every_mask(model.network, model.tokenizer, text, top_k=int(num_guesses))
     marked: Marked = [(before, None)]
     rows: list[list[Any]] = []
     for number, (found, part) in enumerate(zip(filled.guesses, parts, strict=True), 1):
@@ -82,39 +81,31 @@ def fill_masks(model: DemoModel, text: str, num_guesses: int) -> tuple[Marked, l
 def next_sentence(model: DemoModel, first: str, second: str) -> tuple[dict[str, float], str]:
     """How likely the second text follows the first."""
     texts = check_text(first, "the first text"), check_text(second, "the second text")
-    network: Any = model.network
-    (verdict,) = judge_next_sentences(network, model.tokenizer, [texts])
+    (verdict,) = judge_next_sentences(model.network, model.tokenizer, [texts])
     if not math.isfinite(verdict.is_next):
         raise InputError(NOT_FINITE)
     probabilities = {"follows the first": verdict.is_next, "is from somewhere else": 1 - verdict.is_next}
-    return probabilities, _cut_note(model, texts, network.config.max_position_embeddings)
+    return probabilities, _cut_note(model, texts, model.network.config.max_position_embeddings)
 
 
 def predict(model: DemoModel, row: dict[str, Any]) -> tuple[str, Any]:
     """The prediction for one input, made as recipes/predict.py makes it, and a note on its windows."""
-    predictor: Any = model.predictor
-    encoded, (prediction,) = predictor.predict(chunk_of_rows(predictor.task, [row], "the page"))
+    encoded, (prediction,) = model.predictor.predict(chunk_of_rows(model.predictor.task, [row], "the page"))
     return f"Longer than the model's input: read in {len(encoded)} windows." * (len(encoded) > 1), prediction
 
 
 def _row(model: DemoModel, *texts: str) -> dict[str, Any]:
-    predictor: Any = model.predictor
     return {
         name: check_text(text, name, is_optional=model.second_is_optional and number > 0)
-        for number, (name, text) in enumerate(zip(predictor.task.text_columns, texts, strict=True))
+        for number, (name, text) in enumerate(zip(model.predictor.task.text_columns, texts, strict=True))
     }
-
-
-def _max_length(model: DemoModel) -> int:
-    predictor: Any = model.predictor
-    return int(predictor.trainer.kind.settings.max_seq_length)
 
 
 def classify(model: DemoModel, *texts: str) -> tuple[dict[str, float] | str, str]:
     """The probabilities of the classes, or the number of a regression."""
     row = _row(model, *texts)
     _, prediction = predict(model, row)
-    note = _cut_note(model, list(row.values()), _max_length(model))
+    note = _cut_note(model, list(row.values()), model.predictor.trainer.kind.settings.max_seq_length)
     if prediction.probabilities is None:
         return f"{prediction.value:.4g}", note
     if isinstance(prediction.value, list):
@@ -124,7 +115,7 @@ def classify(model: DemoModel, *texts: str) -> tuple[dict[str, float] | str, str
 
 def tag_words(model: DemoModel, text: str) -> tuple[Marked, list[list[str]], str]:
     """The sentence with what was found in it, and rows of (words, label, least probability of a word)."""
-    task = cast(Any, model.predictor).task
+    task = model.predictor.task
     text = check_text(text, "the sentence")
     spans = split_words(text)
     note, prediction = predict(model, {task.text_columns[0]: [text[start:end] for start, end in spans]})
@@ -175,7 +166,7 @@ def find_answer(model: DemoModel, question: str, paragraph: str) -> tuple[Marked
     rows = [[entry.text or "(no answer)", f"{entry.probability:.1%}"] for entry in prediction.nbest[:5]]
     notes = [] if answer else ["No answer."]
     if prediction.null_odds is not None:
-        threshold = cast(Any, model.predictor).trainer.kind.settings.null_score_diff_threshold
+        threshold = model.predictor.trainer.kind.settings.null_score_diff_threshold
         notes.append(
             f"Score of no answer minus the best answer's: {prediction.null_odds:.2f}; no answer above {threshold:g}."
         )
@@ -193,7 +184,9 @@ def choose(model: DemoModel, *values: str) -> tuple[dict[str, float], str]:
     names = [f"{number}. {choice}" for number, choice in enumerate(choices, 1)]
     context, *start = row.values()
     longest = max(choices, key=lambda choice: len(model.tokenizer.encode_ids(choice)))
-    note = _cut_note(model, (context, " ".join([*start, longest])), _max_length(model))
+    note = _cut_note(
+        model, (context, " ".join([*start, longest])), model.predictor.trainer.kind.settings.max_seq_length
+    )
     return dict(zip(names, prediction.probabilities, strict=True)), note
 
 
@@ -206,7 +199,7 @@ def show_attention(model: DemoModel, first: str, second: str, layer: int, head: 
     num_layers, num_heads, length, _ = weights.shape
     if not (1 <= layer <= num_layers and 0 <= head <= num_heads):
         raise InputError(f"the model has {num_layers} layers of {num_heads} heads; no layer {layer}, head {head}")
-    num_read = min(num_positions, cast(Any, model.network.config).max_position_embeddings)
+    num_read = min(num_positions, model.network.config.max_position_embeddings)
     notes = [f"{num_positions:,} positions; the model reads {num_read}."] if num_read < num_positions else []
     notes += [f"Drawn are the first {len(tokens)} positions."] if len(tokens) < num_read else []
     of_layer = weights[int(layer) - 1]
@@ -227,10 +220,8 @@ def draw_heat_map(weights: np.ndarray, title: str, tokens: Sequence[str] = ()) -
     figure = Figure(figsize=(size, size), layout="constrained")
     axes = figure.subplots()
     axes.imshow(weights, cmap="Purples", vmin=0, vmax=1, interpolation="nearest")
-    # A dollar sign is no formula.
-    names = [token.replace("$", r"\$") for token in tokens]
-    axes.set_xticks(range(len(names)), names, rotation=90)
-    axes.set_yticks(range(len(names)), names)
+    axes.set_xticks(range(len(tokens)), tokens, rotation=90, parse_math=False)  # a dollar sign is no formula
+    axes.set_yticks(range(len(tokens)), tokens, parse_math=False)
     axes.set_title(title)
     return figure
 
@@ -296,7 +287,7 @@ def make_tabs(model: DemoModel) -> list[Tab]:
         return [text(name, example) for name, example in zip(names, examples, strict=False)]
 
     marked, label = (functools.partial(kind, render=False) for kind in (gr.HighlightedText, gr.Label))
-    config: Any = model.network.config
+    config = model.network.config
     masks = "The function returns a [MASK] of all [MASK] in the file."
     pair = "The function opens a file and reads it.", "It returns the first line of the file."
     films = "The film is a quiet triumph and its actors are good.", "The actors of the film are very good."
@@ -344,7 +335,7 @@ def build_page(model: DemoModel) -> Any:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     import gradio as gr
 
-    config: Any = model.network.config
+    config = model.network.config
     facts = (
         f"{type(model.network).__name__}, {config.num_hidden_layers} layers of {config.num_attention_heads} heads, hidden size "
         f"{config.hidden_size}, {model.network.num_parameters():,} parameters, {len(model.tokenizer):,} tokens, "

@@ -47,19 +47,11 @@ class NoProbe(InputError):
 def probe_pronouns(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Measure P(she) for every occupation whose words the tokenizer knows.
 
-    Returns:
-        What `bias_probe.json` holds: `templates`; `rows`, for each occupation (the baseline first) `p_she` and `mass`, the
-        mean of p_he + p_she, both 0 to 1, and `pieces`, into how many it is cut; `skipped` occupations that hold unknown
-        words.
-
-    Raises:
-        NoProbe: Either pronoun is no piece of the vocabulary, too few occupations are known, a sentence is too long for the
-            model, or its outputs are not finite.
+    What `bias_probe.json` holds: `mass` is the mean of p_he + p_she, `pieces` into how many a word is cut; the baseline first.
     """
 
-    def encode(text: str) -> list[int]:
-        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+    def encode(text: str) -> Any:
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
 
     vocabulary = tokenizer.get_vocab()
     he_forms, she_forms = ([vocabulary[form] for form in forms if form in vocabulary] for forms in PRONOUNS.values())
@@ -111,13 +103,7 @@ def probe_checkpoint(name: str) -> dict[str, Any]:
 
 
 def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None) -> Path:
-    """Write what was measured, with the hash of the weights that were probed where they are one file of this machine.
-
-    Args:
-        folder: A run, or a checkpoint.
-        measured: Of `probe_pronouns`.
-        file: Where to; default: `bias_probe.json` beside the weights.
-    """
+    """Write what was measured with the hash of the weights, where they are one file; default: beside them."""
     weights, file = folder / WEIGHTS_FILE, file or folder / PROBE_FILE
     with saving(file):
         write_json(file, {**measured, **({"weights_sha256": hash_of(weights)} if weights.is_file() else {})})
@@ -125,10 +111,7 @@ def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None
 
 
 def refresh_probe(folder: Path) -> None:
-    """Make `bias_probe.json` of a pre-training run where it is missing or was made with other weights.
-
-    A model that cannot be probed has no such file; a log line says why.
-    """
+    """Make `bias_probe.json` where it is missing or of other weights; a log line says why a model cannot be probed."""
     weights, file = folder / WEIGHTS_FILE, folder / PROBE_FILE
     probed = json.loads(file.read_text(encoding="utf-8")).get("weights_sha256") if file.is_file() else None
     if weights.is_file() and probed == hash_of(weights):

@@ -31,7 +31,7 @@ from bert_recipes.reports.bias_probe import BASELINE, PROBE_FILE, refresh_probe
 from bert_recipes.reports.card_arguments import CardArguments
 from bert_recipes.reports.facts import read_object, read_run
 from bert_recipes.reports.page import is_cost, is_no_better
-from bert_recipes.tasks.task import split_suffixes, with_suffix
+from bert_recipes.tasks.task import Task, split_suffixes, with_suffix
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.arguments import DataArguments, has_second_phase, key_in_last_phase
 from bert_recipes.training.bert_trainer import MEASURED_WITH
@@ -76,10 +76,7 @@ class RunCard:
 
     @cached_property
     def is_english(self) -> bool:
-        """Whether English is put to the model: by what the user says, else by the words of its held-out text.
-
-        Of a fine-tuned model of which neither is known True: its vocabulary decides then (`knows_words`).
-        """
+        """Whether English is put to the model: by what the user says, else by its held-out text; else, of a task, True."""
         if self.given.language is not None:
             return "en" in self.given.language
         held_out = self.facts.get("held_out") or {}
@@ -91,10 +88,7 @@ class RunCard:
 
     @property
     def repository(self) -> str | None:
-        """The model's name on the Hub: said by the user, or where the run itself pushes it to.
-
-        Of a run that pushes to a branch None: what is opened by the repository's name is the model on main.
-        """
+        """The model's name on the Hub, whose model on main it is: not of a run that pushes to a branch."""
         is_pushed = self.run.get("push_to_hub") == "true" and self.run.get("hub_revision") in (None, "main")
         return self.given.repo_id or (self.run.get("hub_model_id") if is_pushed else None)
 
@@ -134,16 +128,15 @@ class RunCard:
     @cached_property
     def metrics(self) -> list[tuple[str, str, str]]:
         """(split, metric, key in all_results.json) of every result of a task."""
-        names, found = self.task.validation_splits if self.task else (), []
-        # The split without a suffix last: every name would fit it.
-        suffixes = sorted(zip(split_suffixes(names), names, strict=True), key=lambda pair: -len(pair[0]))
+        splits = self.task.validation_splits if self.task else ()
+        prefixes = [with_suffix(suffix, "") if suffix else "" for suffix in split_suffixes(splits)]
+        # The split without a prefix last: every name would fit it.
+        known = sorted(zip(prefixes, splits, strict=True), key=lambda pair: -len(pair[0]))
+        found = []
         for key, value in self.results.items():
             if key.startswith("eval_") and isinstance(value, int | float) and not is_cost(key):
                 name = key.removeprefix("eval_")
-                prefixes = [(with_suffix(suffix, "") if suffix else "", split) for suffix, split in suffixes]
-                fits = [
-                    (split, name.removeprefix(prefix), key) for prefix, split in prefixes if name.startswith(prefix)
-                ]
+                fits = [(split, name.removeprefix(prefix), key) for prefix, split in known if name.startswith(prefix)]
                 found += fits[:1]
         return found
 
@@ -152,13 +145,7 @@ class RunCard:
 
 
 def write_card(folder: str | Path, given: CardArguments | None = None, *, overwrite: bool = False) -> Path:
-    """Write the card of a finished run; leaves README.md, and card.yaml with what the user said, now or before.
-
-    Args:
-        folder: Of the run.
-        given: What no file of the run says; what is None is taken from the run's card.yaml.
-        overwrite: Also over a README.md that somebody has edited, or that was not written by this function.
-    """
+    """Write the card of a finished run, and card.yaml with what the user said, now or before (`given` comes first)."""
     card = check_card(folder, given, overwrite=overwrite)
     with saving(card.folder):
         if card.given != CardArguments():
@@ -214,10 +201,7 @@ def write_card_of_run(folder: Path) -> list[Path]:
 
 
 def name_repository(folder: Path, repo_id: str) -> None:
-    """Before a finished run is pushed: let its card load the model from there, wherever it was pushed before.
-
-    A card that somebody has edited stays as it is, with a warning where it names the repository of an earlier push.
-    """
+    """Before a finished run is pushed: let its card load the model from there; one that was edited stays, with a warning."""
     if not all((folder / name).is_file() for name in (CARD_FILE, CONFIG_FILE, RESULTS_FILE, MODEL_FILE)):
         return
     try:
@@ -417,22 +401,22 @@ def card_data(card: RunCard) -> ModelCardData:
         hub_names = {"entities": "seqeval", "pearson": "pearsonr", "multi_label": "f1"}
         metrics = [hub_names.get(name, name) for name in task.metrics]
         datasets = [task.hub_dataset] if card.from_hub else []
+        found = list(_task_results(card, task))
     else:
         metrics = ["perplexity", "accuracy"] if results.get("eval_mlm_loss") is not None else []
         datasets = [each.get("dataset") for each in ((results.get("data") or {}).get("sources") or {}).values()]
-    emissions = {
-        "emissions": energy.get("grams") and float(f"{energy['grams']:.4g}"),
-        "source": f"an estimate: {energy.get('how')}",
-        "training_type": "pre-training" if task is None else "fine-tuning",
-        "geographical_location": energy["country"],
-        "hardware_used": as_text(machine.get("gpu") or machine.get("processor")),
-    }
-    found = [
-        EvalResult(metric_value=results[key], metric_type=metric, metric_name=name, **dataset)
-        for key, metric, name, dataset in (_pretraining_results(card) if task is None else _task_results(card))
-        # Only what is defined.
-        if isinstance(results.get(key), int | float) and math.isfinite(results[key])
-    ]
+        found = list(_pretraining_results(card))
+    emissions = None
+    if energy.get("grams") is not None:
+        # Grams of CO2 with where and how, as the Hub shows them.
+        emissions = {
+            "emissions": energy["grams"] and float(f"{energy['grams']:.4g}"),
+            "source": f"an estimate: {energy.get('how')}",
+            "training_type": "pre-training" if task is None else "fine-tuning",
+            "geographical_location": energy["country"],
+            "hardware_used": as_text(machine.get("gpu") or machine.get("processor")),
+        }
+        emissions = {name: value for name, value in emissions.items() if value is not None}
     return ModelCardData(
         license=given.license,
         license_name=given.license_name,
@@ -444,58 +428,53 @@ def card_data(card: RunCard) -> ModelCardData:
         base_model=base["name"] if is_named else None,
         datasets=list(dict.fromkeys(filter(None, datasets))) or None,
         metrics=metrics or None,
-        # Grams of CO2 with where and how, as the Hub shows them.
-        co2_eq_emissions=None
-        if energy.get("grams") is None
-        else {name: value for name, value in emissions.items() if value is not None},
+        co2_eq_emissions=emissions,
         model_name=card.name if found else None,
         eval_results=found or None,
     )
 
 
-Result = tuple[
-    str, str, str, dict[str, Any]
-]  # key in all_results.json, the Hub's word for the metric, its name, data set
+def _result(card: RunCard, key: str, metric: str, name: str, dataset: dict[str, Any]) -> Iterator[EvalResult]:
+    """A value of all_results.json, if it is defined."""
+    value = card.results.get(key)
+    if isinstance(value, int | float) and math.isfinite(value):
+        yield EvalResult(metric_value=value, metric_type=metric, metric_name=name, **dataset)
 
 
-def _pretraining_results(card: RunCard) -> Iterator[Result]:
+def _pretraining_results(card: RunCard) -> Iterator[EvalResult]:
     """Values on the held-out documents: of a data set of the Hub, or of text that its store's hash identifies."""
     data = card.results.get("data") or {}
     # Without sources of its own the held-out part was taken from those of training.
     sources = data.get("sources") or {}
     source = sources.get("validation") or sources.get("train") or {}
-    dataset: dict[str, Any] = {
-        "dataset_type": "text",
-        "dataset_name": "held-out documents",
-        "dataset_split": "validation",
-    }
-    if source.get("dataset"):
-        name = source["dataset"]
+    dataset: dict[str, Any] = {"dataset_type": "text", "dataset_split": "validation"}
+    dataset["dataset_name"] = "held-out documents"
+    if name := source.get("dataset"):
         dataset = {"dataset_type": name, "dataset_name": f"held-out documents of {name}"}
         dataset["dataset_config"] = source.get("config")
     elif data.get("fingerprint"):
         dataset["dataset_name"] += f" of the store {data['fingerprint'][:16]}"
     masked = {"task_type": "fill-mask", "task_name": "Masked language modelling", **dataset}
     pairs = {"task_type": "text-classification", "task_name": "Next sentence prediction", **dataset}
-    yield "eval_mlm_loss", "loss", "masked-LM loss, nats", masked
-    yield "eval_perplexity", "perplexity", "masked-LM perplexity", masked
-    yield "eval_mlm_accuracy", "accuracy", "masked-LM accuracy", masked
-    yield "eval_nsp_loss", "loss", "next-sentence loss, nats", pairs
-    yield "eval_nsp_accuracy", "accuracy", "next-sentence accuracy", pairs
+    yield from _result(card, "eval_mlm_loss", "loss", "masked-LM loss, nats", masked)
+    yield from _result(card, "eval_perplexity", "perplexity", "masked-LM perplexity", masked)
+    yield from _result(card, "eval_mlm_accuracy", "accuracy", "masked-LM accuracy", masked)
+    yield from _result(card, "eval_nsp_loss", "loss", "next-sentence loss, nats", pairs)
+    yield from _result(card, "eval_nsp_accuracy", "accuracy", "next-sentence accuracy", pairs)
 
 
-def _task_results(card: RunCard) -> Iterator[Result]:
+def _task_results(card: RunCard, task: Task) -> Iterator[EvalResult]:
     """Values on the validation splits that are complete: others are no results of the data set."""
     for split, metric, key in card.metrics:
         entry = (card.results.get("splits") or {}).get(split) or {}
-        if entry.get("partial") is False and card.task is not None:
+        if entry.get("partial") is False:
             # Files that nothing shows to be the rows of the data set on the Hub are not called so.
             is_hub = card.from_hub or entry.get("published") is not None
             dataset = {
                 "task_type": card.pipeline,
-                "dataset_type": (card.task.hub_dataset if is_hub else None) or card.task.name,
-                "dataset_name": card.task.name,
-                "dataset_config": card.task.hub_subset if is_hub else None,
+                "dataset_type": (task.hub_dataset if is_hub else None) or task.name,
+                "dataset_name": task.name,
+                "dataset_config": task.hub_subset if is_hub else None,
                 "dataset_split": split,
             }
-            yield key, metric, metric.replace("_", " "), dataset
+            yield from _result(card, key, metric, metric.replace("_", " "), dataset)

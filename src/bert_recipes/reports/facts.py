@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,10 @@ NUM_MISTAKES = 20
 
 
 def calibration(probabilities: ArrayLike, outcomes: ArrayLike, num_bins: int = NUM_BINS) -> Facts:
-    """Bins of predictions by their probability, and the expected calibration error.
+    """Bins of predictions (float (N,), 0 to 1; bool (N,), right or not), and the expected calibration error.
 
-    Args:
-        probabilities: float (N,), 0 to 1: what the model gave its prediction.
-        outcomes: bool (N,): whether the prediction was right.
-        num_bins: Of equal width; bin m holds those in ((m - 1) / num_bins, m / num_bins].
-
-    Source:
-        Naeini et al. 2015; Guo et al. 2017, "On Calibration of Modern Neural Networks", section 2.
+    Bin m holds those in ((m - 1) / num_bins, m / num_bins].
+    Source: Naeini et al. 2015; Guo et al. 2017, "On Calibration of Modern Neural Networks", section 2.
     """
     given, right = np.asarray(probabilities, dtype=np.float64), np.asarray(outcomes, dtype=bool)
     numbers = np.clip(np.ceil(given * num_bins).astype(np.int64) - 1, 0, num_bins - 1)
@@ -86,7 +81,6 @@ def _score(counts: EntityCounts) -> Facts:
 
 
 def _worst(rows: Iterable[int], badness: Any) -> list[int]:
-    """Of equal ones the first."""
     return sorted(rows, key=lambda row: -badness[row])[:NUM_WORST]
 
 
@@ -102,23 +96,6 @@ def clip(text: str, longest: int = 500) -> str:
 # Predictions by the form of the task: (task, labelled examples, their predictions) -> JSON values
 
 
-def _classified(
-    names: Sequence[str],
-    gold: Sequence[int],
-    predicted: Sequence[int],
-    probabilities: Sequence[float],
-    texts: Callable[[int], list[list[str]]],
-    class_text: Callable[[int, int], str],
-) -> Facts:
-    """What classes and choices have in common; `texts` shows a row, `class_text` what a class of it is called."""
-    hits = [a == b for a, b in zip(gold, predicted, strict=True)]
-    worst = []
-    for row in _worst((row for row, hit in enumerate(hits) if not hit), probabilities):
-        said, truth = class_text(row, predicted[row]), class_text(row, gold[row])
-        worst.append({"texts": texts(row), "said": said, "truth": truth, "probability": probabilities[row]})
-    return {**class_facts(names, gold, predicted), "calibration": calibration(probabilities, hits), "worst": worst}
-
-
 def _texts(task: Task, example: TextExample) -> list[list[str]]:
     """[name of the column, text] of an example's texts; a single text has no name."""
     if example.text_pair is None:
@@ -127,23 +104,23 @@ def _texts(task: Task, example: TextExample) -> list[list[str]]:
     return [[first, clip(example.text)], [second, clip(example.text_pair)]]
 
 
-def _single_label(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
-    gold, predicted = [int(each.label) for each in examples], [task.labels.index(each.value) for each in predictions]
+def _classes(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
+    """Of choices the classes are their positions."""
+    is_choice = task.kind == "multiple_choice"
+    names = list(task.labels)
+    if is_choice:
+        names = [str(number + 1) for number in range(max(len(example.choices) for example in examples))]
+    gold = [int(example.label) for example in examples]
+    predicted = [int(each.value) if is_choice else names.index(each.value) for each in predictions]
     probabilities = [float(each.probabilities[each.value]) for each in predictions]
-    measured = task.labels, gold, predicted, probabilities
-    return _classified(*measured, lambda row: _texts(task, examples[row]), lambda _, number: task.labels[number])
-
-
-def _choices(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
-    """Classes are the positions of the choices."""
-    gold, predicted = [int(each.label) for each in examples], [int(each.value) for each in predictions]
-    probabilities = [float(each.probabilities[number]) for each, number in zip(predictions, predicted, strict=True)]
-    names = [str(number + 1) for number in range(max(len(example.choices) for example in examples))]
-    return _classified(
-        *(names, gold, predicted, probabilities),
-        lambda row: [["context", clip(examples[row].context)]],
-        lambda row, number: clip(examples[row].choices[number]),
-    )
+    hits = [a == b for a, b in zip(gold, predicted, strict=True)]
+    worst = []
+    for row in _worst((row for row, hit in enumerate(hits) if not hit), probabilities):
+        example, numbers = examples[row], (predicted[row], gold[row])
+        texts = [["context", clip(example.context)]] if is_choice else _texts(task, example)
+        said, truth = (clip(example.choices[number]) if is_choice else names[number] for number in numbers)
+        worst.append({"texts": texts, "said": said, "truth": truth, "probability": probabilities[row]})
+    return {**class_facts(names, gold, predicted), "calibration": calibration(probabilities, hits), "worst": worst}
 
 
 def _multi_label(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Facts:
@@ -283,12 +260,12 @@ def _tags(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Fa
 # Of a larger split so many examples are looked at: a second or two, and fractions to half a percent.
 MOST_EXAMPLES = 50_000
 _GATHER = {
-    "single_label_classification": _single_label,
+    "single_label_classification": _classes,
     "multi_label_classification": _multi_label,
     "regression": _regression,
     "token_classification": _tags,
     "question_answering": _answers,
-    "multiple_choice": _choices,
+    "multiple_choice": _classes,
 }
 
 
@@ -322,10 +299,7 @@ def _form_of(task: Task) -> str:
 def split_facts(
     task: Task, suffix: str, name: str, examples: Sequence[Any], all_predictions: Mapping[str, Sequence[Any]]
 ) -> Facts:
-    """Gather what is known of one validation split; `suffix` stands before its metrics in the results.
-
-    `all_predictions` has a prediction of each example; a split whose outputs were not finite has none.
-    """
+    """Gather what is known of one validation split, by name; where its outputs were not finite it has no predictions."""
     facts: Facts = {"name": name, "suffix": suffix, "examples": len(examples)}
     if name not in all_predictions or not examples:
         return facts | {"looked_at": 0}
@@ -352,13 +326,7 @@ TOP_K = 5
 def look_at_pairs(
     model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, batch: dict[str, torch.Tensor]
 ) -> Facts:
-    """Run the model once over a batch of held-out pairs, masked as an evaluation masks them.
-
-    Returns:
-        `pairs`, how many; `masks`: `before`, `after`, the text around a [MASK], `truth`, its piece, `probability` and `rank`
-        of that, `guesses`, the most likely pieces with their probabilities; `verdicts`: `first`, `second`, as they were
-        before masking, `is_next`, the probability, and `truth`, whether it does follow.
-    """
+    """Run the model once over a batch of held-out pairs, masked as an evaluation masks them: its guesses and verdicts."""
     model.eval()
     output = model(**{name: values.to(model.device) for name, values in batch.items()}, return_full_logits=False)
     # A model may have more rows than the tokenizer has pieces: they pad its size to a round number.
@@ -435,10 +403,7 @@ def describe_run(trainer: BertTrainer, data: PreTrainingData) -> Facts:
 
 
 def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description: Facts, results: Facts) -> Facts:
-    """Gather what report.json holds; called by all processes, because where they shard the weights none can compute alone.
-
-    `data` is that of the first phase, `description` that of `describe_run` before training.
-    """
+    """Gather what report.json holds; by all processes, because where they shard the weights none can compute alone."""
     held_out, dataset = None, trainer.eval_dataset
     if dataset is not None:
         number = min(EXAMPLE_PAIRS, trainer.max_eval_pairs or EXAMPLE_PAIRS)
@@ -461,10 +426,7 @@ def _describe_part(part: Any) -> dict[str, int]:
 
 
 def count_phase(trainer: BertTrainer, part: TrainingPhase) -> Facts:
-    """Count over a sample of the micro-batches of a phase: lengths, pads, masks, next sentences.
-
-    The sample lies at equal distances over the phase's last pass over the data, whose table of pairs is at hand.
-    """
+    """Count over micro-batches at equal distances in a phase's last pass over the data, whose table of pairs is at hand."""
     phase, dataset = part.phase, part.train_dataset
     end = phase.end_step if phase.end_step > phase.first_step else trainer.state.max_steps
     end = min(end, trainer.state.global_step)  # what was trained on, also where something ended the run before

@@ -24,15 +24,10 @@ def finish_run(
     push: Callable[[], str | None],
     files: Iterable[Path] = (),
 ) -> None:
-    """Leave report and card in the run's folder, print the results, end the trackers, push.
+    """Leave report and card in the run's folder, print the results, end the trackers, push; called in all processes.
 
-    Args:
-        trainer: After training; called in all processes.
-        results: all_results.json.
-        gather: Gives what report.json holds; called in every process.
-        table: Formats the results for the terminal.
-        push: Gives the model's page on the Hub, or None.
-        files: What the recipe has written beside the model.
+    `gather` gives what report.json holds, `table` formats the results, `push` gives the model's page on the Hub or None, and
+    `files` are what the recipe has written beside the model.
     """
     folder, is_main = Path(trainer.args.output_dir), trainer.is_world_process_zero()
     report = report_run(folder, lambda: gather(results), is_main=is_main)

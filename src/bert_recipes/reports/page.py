@@ -65,20 +65,22 @@ def _pretraining_report(run: RunFiles) -> dict[str, bytes]:
     # null stands for an output that is not finite.
     known_masks = [each for each in masks if all(fraction is not None for _, fraction in each["guesses"])]
     known_verdicts = [each for each in verdicts if each["is_next"] is not None]
+    axes = {"x_label": "tokens of a pair", "y_label": "pairs of the sample"}
+    lengths = [
+        plots.histogram("Lengths of the pairs", phase["length_edges"], phase["length_counts"], **axes)
+        if phase["pairs"]
+        else None
+        for phase in run.facts.get("phases") or []
+    ]
     return report_files(
         "pretraining.j2",
         {PLOT_FILE: plots.panels_png([each for each in panels if each.title in _PICTURED] or panels[:1])},
         **_run_content(run, "Pre-training report", panels),
-        length_plots=[_length_plot(phase) if phase["pairs"] else None for phase in run.facts.get("phases") or []],
+        length_plots=lengths,
         is_broken=len(known_masks) < len(masks) or len(known_verdicts) < len(verdicts),
         masks=[each | {"guesses": _guesses(each)} for each in known_masks],
         verdicts=known_verdicts,
     )
-
-
-def _length_plot(phase: Mapping[str, Any]) -> Facts:
-    bars = phase["length_edges"], phase["length_counts"]
-    return plots.histogram("Lengths of the pairs", *bars, x_label="tokens of a pair", y_label="pairs of the sample")
 
 
 def _guesses(mask: Mapping[str, Any]) -> list[tuple[str, float, bool, int | None]]:
@@ -114,9 +116,8 @@ def _split_plots(split: Mapping[str, Any]) -> Facts:
     if "dots" in split:
         found["dots"] = plots.scatter(*split["dots"])
     if counts := split.get("f1_counts"):
-        edges, labels = [number / len(counts) for number in range(len(counts) + 1)], ("F1 of an answer", "questions")
-        title = "Words in common with the right answer"
-        found["f1"] = plots.histogram(title, edges, counts, x_label=labels[0], y_label=labels[1])
+        edges, title = [n / len(counts) for n in range(len(counts) + 1)], "Words in common with the right answer"
+        found["f1"] = plots.histogram(title, edges, counts, x_label="F1 of an answer", y_label="questions")
     if measured := split.get("calibration"):
         found["reliability"] = plots.reliability(measured["bins"], measured["expected_calibration_error"])
     return found

@@ -75,12 +75,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """A plot of curves, with (name, value) of dashed baselines and the limits of the vertical axis where they are set."""
+    """A plot of curves, with dashed baselines and the limits of the vertical axis where they are set."""
 
     title: str
     unit: str
     lines: Sequence[Line]
-    baselines: tuple[tuple[str, float], ...] = ()
+    baselines: Sequence[Line] = ()
     limits: tuple[float, float | None] | None = None
 
 
@@ -112,13 +112,13 @@ def _panel(
     baseline: tuple[str, str] = ("", ""),
     limits: tuple[float, float | None] | None = None,
 ) -> Panel:
-    """A plot of (logged metric, name in the legend, colour), with (logged metric, name) of a baseline at its last value."""
+    """A plot of (logged metric, name in the legend, colour), with (logged metric, name) of a baseline."""
     lines = []
     for metric, name, color in metrics:
         steps, values = series(history, metric)
         lines.append(Line(name, steps, values, color, has_points=metric.startswith("eval_") and len(steps) <= 60))
-    last = series(history, baseline[0])[1][-1:]
-    return Panel(title, unit, [line for line in lines if line.steps], tuple((baseline[1], v) for v in last), limits)
+    known = Line(baseline[1], *thin(*series(history, baseline[0])))
+    return Panel(title, unit, [line for line in lines if line.steps], [known] if known.values else [], limits)
 
 
 def pretraining_panels(history: History) -> list[Panel]:
@@ -175,9 +175,11 @@ def _draw_lines(axis: Any, panel: Panel) -> None:
         marks = {"marker": "o", "ms": 3.5} if line.has_points or len(steps) == 1 else {}
         # matplotlib leaves a name that begins with "_" out of the legend.
         axis.plot(steps, values, color=_LIGHT[line.color], label=line.name.lstrip("_") or "run", **marks)
-    for name, value in panel.baselines:
-        if math.isfinite(value):
-            axis.axhline(value, label=name, **_DASHED)
+    for line in panel.baselines:
+        if len(set(line.values)) == 1:
+            axis.axhline(line.values[0], label=line.name, **_DASHED)
+        else:  # each phase is measured in its own way
+            axis.plot(line.steps, line.values, drawstyle="steps-pre", label=line.name, **_DASHED)
     axis.set(xlabel="optimiser steps", ylabel=panel.unit)
     if panel.limits is not None:
         axis.set_ylim(*panel.limits)
@@ -208,7 +210,9 @@ def _plot(
 def panel_plot(panel: Panel) -> dict[str, Any]:
     """A plot of curves, its legend beside it."""
     keys = [(line.name, line.color, "line") for line in panel.lines]
-    keys += [(f"{name}: {value:.3g}", "grey", "dash") for name, value in panel.baselines]
+    for line in panel.baselines:
+        values = ", then ".join(dict.fromkeys(f"{value:.3g}" for value in line.values))
+        keys.append((f"{line.name}: {values}", "grey", "dash"))
     width = -(-max((len(line.steps) for line in panel.lines), default=0) // MOST_POINTS)
     note = f"of more than {MOST_POINTS} logged lines, means of {width} are drawn" if width > 1 else ""
     return _plot(panel.title, lambda axis: _draw_lines(axis, panel), *keys, note=note)
