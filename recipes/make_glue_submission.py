@@ -11,7 +11,6 @@ from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.sweeps.glue import find_runs, write_submission
 
 
 @dataclass
@@ -26,6 +25,9 @@ class SubmissionArguments:
 def main() -> None:
     """Find, check, write, say what is in it."""
     (args,) = parse_arguments(SubmissionArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.sweeps.glue import find_runs, write_submission
+
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     made_of = write_submission(
         Path(args.output_file), find_runs([Path(name) for name in args.runs]), fill_missing=args.fill_missing

@@ -15,17 +15,7 @@ from pathlib import Path
 from bert_recipes.checkpointing import CARD_FILE, STATE_FILE, read_run_id, read_step
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, PushError, run_cli
-from bert_recipes.hub import (
-    ModelFiles,
-    PushTarget,
-    check_names,
-    collect_files,
-    open_target,
-    push,
-    push_command,
-    refuse_token_flags,
-    warn_of_what_is_seen,
-)
+from bert_recipes.hub_access import refuse_token_flags
 
 
 @dataclass
@@ -43,31 +33,36 @@ class PushArguments:
     dry_run: bool = field(default=False, metadata={"help": "only list what would be uploaded"})
 
     def __post_init__(self) -> None:
-        """See that the names can be ones."""
         if not re.fullmatch(r"[^/\s]+/[^/\s]+", self.repo):
             raise InputError(
                 f"--repo '{self.repo}' is not NAMESPACE/NAME: give your name on the Hub, or that of your organisation, and the "
                 "repository's, for example me/my-bert"
             )
-        check_names(self.repo, self.revision)
-
-
-def list_model(model: ModelFiles) -> None:
-    """Print every file with its size, and the sum."""
-    for name, path in model.files.items():
-        print(f"{path.stat().st_size:>15,}  {name}")
-    print(f"{model.size:>15,}  bytes in {len(model.files)} files of {model.folder}")
 
 
 def main() -> None:
     """Check the folder, list it, ask the Hub, upload."""
     refuse_token_flags(sys.argv[1:])
     (args,) = parse_arguments(PushArguments)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.hub import (
+        PushTarget,
+        check_names,
+        collect_files,
+        open_target,
+        push,
+        push_command,
+        warn_of_what_is_seen,
+    )
+
+    check_names(args.repo, args.revision)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     model = collect_files(Path(args.run), with_checkpoints=args.checkpoints)
-    list_model(model)
+    for name, path in model.files.items():
+        print(f"{path.stat().st_size:>15,}  {name}")
+    print(f"{model.size:>15,}  bytes in {len(model.files)} files of {model.folder}")
     if args.dry_run:
         return
     warn_of_what_is_seen(model, args.private)

@@ -32,7 +32,6 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 from safetensors import SafetensorError, safe_open
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import HubStrategy
 
 from bert_recipes.checkpointing import (
     ASIDE_PREFIX,
@@ -96,7 +95,7 @@ def check_push(args: Any) -> None:
         if given and is_main:
             logger.warning("without effect without --push_to_hub true: %s", ", ".join(given))
         return
-    if HubStrategy(args.hub_strategy) == HubStrategy.CHECKPOINT:
+    if args.hub_strategy == "checkpoint":
         raise InputError(
             "hub_strategy 'checkpoint' would upload the optimiser's state, which is a pickle; allowed: end, every_save (each save is a "
             "commit), all_checkpoints (the models of all of them, in folders)"
@@ -121,15 +120,15 @@ class PushCheckpoints(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Begin to push the checkpoint that was just saved; where a signal ends the run nothing is pushed."""
-        strategy, before = HubStrategy(args.hub_strategy), PushCheckpoints.last
-        if strategy == HubStrategy.END or not state.is_world_process_zero or getattr(control, "is_interrupted", False):
+        strategy, before = args.hub_strategy, PushCheckpoints.last
+        if strategy == "end" or not state.is_world_process_zero or getattr(control, "is_interrupted", False):
             return
         checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if before is not None and before.is_alive() and not args.hub_always_push:
             logger.info("%s is not pushed: the push before it is not done", checkpoint)
             return
         with _warning_instead(args, checkpoint):
-            model = link_files(checkpoint, with_folder=strategy == HubStrategy.ALL_CHECKPOINTS)
+            model = link_files(checkpoint, with_folder=strategy == "all_checkpoints")
             if not self._has_warned:
                 warn_of_what_is_seen(list_files(checkpoint), args.hub_private_repo)
                 self._has_warned = True
@@ -362,16 +361,6 @@ def check_names(repo_id: str, revision: str | None) -> None:
         ) from error
     if revision is not None and (not revision or re.fullmatch(r"[0-9a-f]{40}|.*(\s|\.\.).*", revision)):
         raise InputError(f"'{revision}' is a commit or cannot be a branch: give a branch, which is made if need be")
-
-
-def refuse_token_flags(argv: Sequence[str]) -> None:
-    """Refuse a token on a command line, whatever the script calls it."""
-    for flag in (argument.split("=")[0] for argument in argv):
-        if flag.startswith("--") and flag.endswith("token"):
-            raise InputError(
-                f"{flag}: a token on the command line is seen by everybody who lists the processes; log in with `hf auth login`, or "
-                "set HF_TOKEN in the environment"
-            )
 
 
 def open_target(

@@ -5,7 +5,10 @@ import re
 import socket
 import threading
 import urllib.request
+from collections.abc import Sequence
 from urllib.parse import urlsplit
+
+from bert_recipes.errors import InputError
 
 
 # Long enough for a slow link. huggingface_hub itself tries six times, which takes 23 seconds without a network.
@@ -44,3 +47,13 @@ def _connect(address: tuple[str, int], answered: threading.Event) -> None:
     with contextlib.suppress(OSError):
         socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
         answered.set()
+
+
+def refuse_token_flags(argv: Sequence[str]) -> None:
+    """Refuse a token on a command line, whatever the script calls it."""
+    for flag in (argument.split("=")[0] for argument in argv):
+        if flag.startswith("--") and flag.endswith("token"):
+            raise InputError(
+                f"{flag}: a token on the command line is seen by everybody who lists the processes; log in with `hf auth login`, or "
+                "set HF_TOKEN in the environment"
+            )

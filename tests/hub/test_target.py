@@ -14,8 +14,8 @@ from bert_recipes.hub import (
     explain,
     make_client,
     open_target,
-    refuse_token_flags,
 )
+from bert_recipes.hub_access import refuse_token_flags
 
 
 OTHER = {

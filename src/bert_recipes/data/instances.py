@@ -30,7 +30,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from torch.utils.data import Dataset
 from tqdm import tqdm
 
 from bert_recipes.data.masking import IGNORE_INDEX
@@ -333,7 +332,7 @@ def _open_reader(path: Path, cache_dir: Path | None) -> _MappedReader | _Parquet
         raise InputError(f"{path}: not a file of instances, or damaged ({error}); make it again") from error
 
 
-class InstanceDataset(Dataset[dict[str, Any]]):
+class InstanceDataset:
     """What ``recipes/create_pretraining_data.py`` or the original script wrote, ready for the collator.
 
     Every epoch has the same pairs and masks: they were fixed when the file was written.
