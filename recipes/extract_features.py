@@ -1,4 +1,4 @@
-"""Vectors out of a BERT: of every token by layer, or one for each input; ours or any stock checkpoint.
+r"""Vectors out of a BERT: of every token by layer, or one for each input; ours or any stock checkpoint.
 
     python recipes/extract_features.py --model_name_or_path runs/quickstart --input_file texts.txt --output_dir vectors
     python recipes/extract_features.py --model_name_or_path runs/quickstart --input_file texts.jsonl --pooling mean \

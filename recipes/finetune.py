@@ -1,4 +1,4 @@
-"""Fine-tune a BERT on a task of the paper or on your own: GLUE, SQuAD, SWAG, NER.
+r"""Fine-tune a BERT on a task of the paper or on your own: GLUE, SQuAD, SWAG, NER.
 
     accelerate launch --quiet --config_file accelerate_configs/cpu.yaml recipes/finetune.py \
         --config recipes/configs/finetune/glue.yaml --task mrpc --model_name_or_path runs/quickstart --data_dir DATA

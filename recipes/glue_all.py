@@ -1,4 +1,4 @@
-"""Fine-tune on GLUE's nine tasks one after another and print the mean of the paper's Table 1.
+r"""Fine-tune on GLUE's nine tasks one after another and print the mean of the paper's Table 1.
 
 python recipes/glue_all.py --output_dir runs/glue --model_name_or_path google-bert/bert-base-uncased \
     --rte "--num_train_epochs 5" --qqp "--max_train_examples 40000"

@@ -1,4 +1,4 @@
-"""Text -> documents -> sentences -> token-id store.
+r"""Text -> documents -> sentences -> token-id store.
 
     python recipes/prepare_corpus.py --config recipes/configs/corpus/local_text.yaml \
         --files my_texts/ --tokenizer my_tokenizer/ --output_dir my_store/

@@ -1,4 +1,4 @@
-"""Text -> token-id store, the shards made by tasks on one machine, by Slurm or by Ray.
+r"""Text -> token-id store, the shards made by tasks on one machine, by Slurm or by Ray.
 
     python recipes/prepare_on_cluster.py --config recipes/configs/corpus/local_text.yaml --files my_texts/ \
         --tokenizer my_tokenizer/ --output_dir my_store/ --executor slurm --partition cpu --time 04:00:00

@@ -1,4 +1,4 @@
-"""Pre-train a BERT: masked LM + next sentence prediction over a token-id store.
+r"""Pre-train a BERT: masked LM + next sentence prediction over a token-id store.
 
     accelerate launch recipes/pretrain.py
     accelerate launch --quiet --config_file accelerate_configs/ddp.yaml recipes/pretrain.py \

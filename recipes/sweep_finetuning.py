@@ -1,4 +1,4 @@
-"""Fine-tune with every combination of a few settings and several seeds; the best on the development set is kept.
+r"""Fine-tune with every combination of a few settings and several seeds; the best on the development set is kept.
 
 python recipes/sweep_finetuning.py --sweep paper --num_seeds 5 --output_dir runs/mrpc_sweep \
     --config recipes/configs/finetune/glue.yaml --task mrpc --model_name_or_path google-bert/bert-base-uncased

@@ -260,6 +260,32 @@ def test_a_script_ends_with_one_line_and_help_shows_every_choice(tmp_path: Path)
     assert "--config FILE" in shown.stdout
 
 
+@dataclasses.dataclass
+class Sized(Needy):
+    """How large it is."""
+
+    MOST_USED = ("width", "size")
+    width: int = 1
+
+
+def test_help_shows_the_most_used_first_then_each_class_and_the_librarys_last(capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments(TrainingArguments, Sized, argv=["--help"])
+    shown = capsys.readouterr().out
+    wanted = [
+        "--config FILE",
+        "--width ",
+        "--size",
+        "Needy",
+        "--store",
+        "the rest of transformers.TrainingArguments",
+        "--optim ",
+    ]
+    places = [shown.index(words) for words in wanted]
+    assert places == sorted(places)
+    assert shown.count("--width") == 1
+
+
 # Saving
 
 

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import difflib
 import enum
+import inspect
 import json
 import logging
 import math
@@ -330,7 +331,14 @@ def _plain(path: Path, node: yaml.Node) -> Any:
 
 
 class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter):
-    """Defaults beside the options, and the script's docstring as it was written."""
+    """One spelling of each option, its default beside it, and the script's docstring as it was written."""
+
+    def _format_action_invocation(self, action: Any) -> str:
+        name = next(name for name in action.option_strings if name.startswith("--"))
+        return f"{name} {action.metavar}" if action.metavar else name
+
+    def _get_help_string(self, action: Any) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
 
 
 class _Parser(HfArgumentParser):
@@ -348,7 +356,10 @@ def _parse_command_line(
 ) -> dict[str, Any]:
     """Split the command line into {field: text, list of texts, or a bool of a bare flag}, given fields only."""
     description = sys.modules["__main__"].__doc__
-    parser = _Parser(dataclass_types, allow_abbrev=False, formatter_class=_HelpFormatter, description=description)
+    usage = "%(prog)s [--config FILE] [--field value ...]"
+    parser = _Parser(
+        dataclass_types, usage=usage, allow_abbrev=False, formatter_class=_HelpFormatter, description=description
+    )
     for name, hint in hints.items():
         action = parser._option_string_actions[f"--{name}"]
         # argparse only splits; `read_text` converts, for the file and the command line alike.
@@ -362,6 +373,7 @@ def _parse_command_line(
     parser.add_argument(
         "--config", action="append", metavar="FILE", default=SUPPRESS, help="flat YAML file; flags win over it"
     )
+    _group_options(parser, dataclass_types)
     # Values that are there already keep argparse from filling in defaults: what is given can be told from what is not.
     missing = object()
     namespace, unknown = parser.parse_known_args(list(argv), Namespace(**dict.fromkeys(hints, missing)))
@@ -373,6 +385,25 @@ def _parse_command_line(
         nearest = nearest_name(flag.lstrip("-").replace("-", "_"), [*hints, "config"], prefix="--")
         raise InputError(f"unknown option {flag}{nearest}")
     return {name: value for name, value in vars(namespace).items() if value is not missing}
+
+
+def _group_options(parser: _Parser, dataclass_types: Sequence[Any]) -> None:
+    """Order the help: what is given most often, each dataclass's own fields, and last those of the library's classes."""
+    common = ["config", *(name for kind in dataclass_types for name in getattr(kind, "MOST_USED", ()))]
+    titles = dict.fromkeys(common, "most used" if len(common) > 1 else "settings")
+    bases = [base for kind in dataclass_types for base in kind.__mro__]
+    for base in sorted(bases, key=lambda base: base.__module__.startswith("transformers")):
+        title = (base.__doc__ or base.__name__).split("\n")[0].rstrip(".")
+        if base.__module__.startswith("transformers"):
+            title = f"the rest of transformers.{base.__name__}, see its documentation"
+        for name in inspect.get_annotations(base):
+            titles.setdefault(name, title)
+    for title in dict.fromkeys(titles.values()):
+        of_title = [action for action in parser._actions if titles.get(action.dest) == title]
+        actions = [action for action in of_title if not action.option_strings[0].startswith("--no_")]
+        group = parser.add_argument_group(title)
+        group._group_actions = sorted(actions, key=lambda each: common.index(each.dest) if each.dest in common else 0)
+    parser._optionals._group_actions = parser._optionals._group_actions[:1]  # --help
 
 
 def _read_flag(name: str, hint: Any, raw: str | bool | list[str]) -> Any:

@@ -36,6 +36,8 @@ TASK_FILE = "task.yaml"
 class TaskArguments:
     """Which task, on which data, cut how."""
 
+    MOST_USED: ClassVar[Collection[str]] = ("task", "task_file", "model_name_or_path", "data_dir", "max_seq_length")
+
     task: str | None = option(None, "name of a task")
     task_file: str | None = free(None, "YAML file of your own task")
     model_name_or_path: str | None = free(

@@ -154,37 +154,6 @@ def cut_document(lengths: np.ndarray, max_pieces: int) -> list[tuple[int, int]]:
     return spans
 
 
-class _WordPieces(dict[str, list[int]]):
-    """Word -> ids of its pieces, cut once for each distinct word; counts what had to be changed."""
-
-    def __init__(self, tokenizer: OriginalBertTokenizer, max_pieces: int) -> None:
-        super().__init__()
-        self.tokenizer, self.max_pieces = tokenizer, max_pieces
-        self.num_empty = self.num_cut = 0
-
-    def __missing__(self, word: str) -> list[int]:
-        ids = self.tokenizer.encode_ids(word)
-        if not ids:
-            self.num_empty += 1
-            ids = [self.tokenizer.unk_token_id]
-        if len(ids) > self.max_pieces:
-            self.num_cut += 1
-            ids = ids[: self.max_pieces]
-        self[word] = ids
-        return ids
-
-    def report(self) -> None:
-        """Log what was changed."""
-        if self.num_empty:
-            logger.info("%d distinct words have no pieces (control characters only): read as [UNK]", self.num_empty)
-        if self.num_cut:
-            logger.warning(
-                "%d distinct words have more than %d pieces: only their first ones are read; raise max_seq_length",
-                self.num_cut,
-                self.max_pieces,
-            )
-
-
 class TokenClassification(TaskKind):
     """One label for each word, read off its first piece.
 

@@ -103,6 +103,12 @@ class RunArguments(TrainingArguments):
         "resume_from_checkpoint": "give --resume last, or --resume FOLDER",
         "save_only_model": "no run could be resumed from such checkpoints; the finished run's folder is a model alone",
     }
+    # What `--help` shows first.
+    MOST_USED: ClassVar[Collection[str]] = (
+        *("output_dir", "max_steps", "num_train_epochs", "learning_rate", "warmup_steps", "global_train_batch_size"),
+        *("per_device_train_batch_size", "precision", "seed", "eval_strategy", "eval_steps", "logging_steps"),
+        *("save_steps", "save_total_limit", "resume", "overwrite_run", "report_to", "push_to_hub", "hub_model_id"),
+    )
     # Settings of the Trainer that nothing reads here: they are named in a warning.
     WITHOUT_EFFECT: ClassVar[Collection[str]] = ()
 
@@ -257,6 +263,8 @@ class RunArguments(TrainingArguments):
 class ModelArguments:
     """Which model to train."""
 
+    MOST_USED: ClassVar[Collection[str]] = ("size", "model_name_or_path")
+
     size: str = option("tiny", "size of a new model: tiny, mini, small, medium, base, large")
     model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
     hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
@@ -269,6 +277,8 @@ class ModelArguments:
 @dataclass
 class DataArguments:
     """What to train on, and the rules that make pairs and masks of it."""
+
+    MOST_USED: ClassVar[Collection[str]] = ("store", "max_seq_length")
 
     store: str | None = free(None, "token-id store written by recipes/prepare_corpus.py")
     train_file: list[str] | None = free(None, "files of create_pretraining_data.py, not a store")
