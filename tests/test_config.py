@@ -274,12 +274,12 @@ def test_help_shows_the_most_used_first_then_each_class_and_the_librarys_last(ca
     shown = capsys.readouterr().out
     wanted = [
         "--config FILE",
-        "--width ",
+        "--width",
         "--size",
         "Needy",
         "--store",
         "the rest of transformers.TrainingArguments",
-        "--optim ",
+        "--optim_args",
     ]
     places = [shown.index(words) for words in wanted]
     assert places == sorted(places)

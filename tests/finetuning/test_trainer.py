@@ -1,4 +1,4 @@
-"""What a tracker is told of the speed of a fine-tuning run: the share of the machine's rate, where the formula is the model's."""
+"""When a fine-tuning run ends early, and what a tracker is told of its speed."""
 
 import json
 import runpy
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bert_recipes.errors import InputError
 from bert_recipes.finetuning import trainer
+from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.training import trainer as base_trainer
 from bert_recipes.training.speed import BatchStats, training_flops
 
@@ -61,3 +63,35 @@ def test_nobody_waits_for_the_machine_to_be_measured_where_nobody_looks_on(train
     assert len(lines) == 3
     assert not counted
     assert not [line for line in lines if {"mfu", "hours_left"} & set(line)]
+
+
+def test_a_run_ends_after_evaluations_without_a_better_one_also_when_it_was_resumed(tiny_checkpoint, tmp_path):
+    """With a rate of 0 the first evaluation is never beaten."""
+    flags = (
+        "--max_steps",
+        9,
+        "--eval_strategy",
+        "steps",
+        "--eval_steps",
+        1,
+        "--save_strategy",
+        "steps",
+        "--save_steps",
+        1,
+    )
+    flags += ("--learning_rate", 0, "--early_stopping_patience", 3, "--save_total_limit", 9)
+    folder = TINY_RUNS["make_run"]("sequence_classification", tiny_checkpoint, tmp_path / "a", *flags)
+    state = json.loads((folder / "trainer_state.json").read_text())
+    assert state["global_step"] == 4
+    assert state["best_model_checkpoint"].endswith("checkpoint-1")
+    resumed = TINY_RUNS["make_run"](
+        "sequence_classification", tiny_checkpoint, tmp_path / "b", *flags, "--resume", folder / "checkpoint-3"
+    )
+    assert json.loads((resumed / "trainer_state.json").read_text())["global_step"] == 4
+
+
+def test_early_stopping_wants_evaluations(tmp_path):
+    with pytest.raises(
+        InputError, match="early_stopping_patience is 2 and eval_strategy 'no'; allowed: 1 or more evaluations"
+    ):
+        FineTuningArguments(output_dir=str(tmp_path), early_stopping_patience=2)

@@ -101,6 +101,7 @@ def finetuning_run(
     resume_from: str | None = None,
     dropout: float = 0.0,
     freeze_encoder: bool = False,
+    class_weights: Any = None,
     train: bool = True,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -120,7 +121,9 @@ def finetuning_run(
     own.mkdir(exist_ok=True)
     tokenizer = make_tokenizer(own)
     task = get_task(TASKS[kind])
-    choices = TaskArguments(task=task.name, max_seq_length=48, doc_stride=16, max_query_length=8)
+    choices = TaskArguments(
+        task=task.name, max_seq_length=48, doc_stride=16, max_query_length=8, class_weights=class_weights
+    )
     label2id = {name: number for number, name in enumerate(task.labels)}
     encoder = KIND_CLASSES[kind](task, tokenizer, choices, label2id)
     model = make_model(kind, len(tokenizer), len(task.labels) or 2, dropout)

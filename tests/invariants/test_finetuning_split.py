@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from finetuning_run import TASKS, finetuning_run
 from safetensors.torch import load_file
+from sklearn.utils.class_weight import compute_class_weight
 from transformers import Trainer, TrainingArguments
 
 from bert_recipes.errors import InputError
@@ -75,6 +77,54 @@ def test_one_loss_and_one_gradient_however_the_batch_is_accumulated(kind, micro_
     assert_same_gradients(run["gradients"], whole_batch[kind]["gradients"])
     assert losses(run["history"]) == pytest.approx(losses(whole_batch[kind]["history"]), rel=1e-6)
     assert len(losses(run["history"])) == 3
+
+
+@pytest.mark.parametrize("kind", ["sequence_classification", "token_classification"])
+def test_class_weights_are_those_of_torch_and_scikit_learn_however_the_batch_is_accumulated(kind, tmp_path):
+    """The mean of `torch.nn.CrossEntropyLoss(weight=...)`, which divides by the sum of the weights."""
+    runs = [
+        finetuning_run(
+            kind, output_dir=str(tmp_path / str(size)), per_device_train_batch_size=size, class_weights="auto"
+        )
+        for size in (16, 4)
+    ]
+    assert_same_gradients(runs[0]["gradients"], runs[1]["gradients"])
+    trainer = runs[0]["trainer"]
+    trainer.model.eval()
+    classes = np.concatenate([np.ravel(feature["labels"]) for feature in trainer.train_dataset.features])
+    present, classes = np.unique(classes[classes != -100]), classes[classes != -100]
+    balanced = compute_class_weight("balanced", classes=present, y=classes) * len(present)
+    weights = torch.zeros(trainer.model.config.num_labels, dtype=torch.float64)
+    weights[torch.from_numpy(present)] = torch.from_numpy(balanced)
+    batch = trainer.kind.collate([trainer.train_dataset[number] for number in range(6)])
+    inputs = {key: batch[key] for key in ("input_ids", "attention_mask", "token_type_ids")}
+    logits = trainer.model(**inputs).logits.flatten(0, -2).double()
+    wanted = torch.nn.CrossEntropyLoss(weight=weights)(logits, batch["labels"].flatten())
+    assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(wanted.item(), rel=1e-6)
+    plain = torch.nn.CrossEntropyLoss()(logits, batch["labels"].flatten())
+    assert abs(plain.item() - wanted.item()) > 1e-4
+    assert (
+        runs[0]["metrics"]["eval_loss"] == finetuning_run(kind, output_dir=str(tmp_path / "x"))["metrics"]["eval_loss"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "words"),
+    [
+        (
+            "sequence_classification",
+            {"maybe": 2},
+            "'maybe': 2; allowed: not_equivalent, equivalent, each with 0 or more",
+        ),
+        ("token_classification", {"O": -1}, "'O': -1; allowed: O, B-PER"),
+        ("multiple_choice", "auto", "task swag has no single class to choose"),
+        ("question_answering", "auto", "task squad has no single class to choose"),
+        ("sequence_classification", "balanced", "class_weights is 'balanced'; allowed: auto, or a mapping"),
+    ],
+)
+def test_class_weights_that_fit_no_class_are_refused(kind, weights, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        finetuning_run(kind, output_dir=str(tmp_path), class_weights=weights)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -61,6 +61,10 @@ class TaskArguments:
     decoder: str = option("original", f"question answering: {' or '.join(DECODERS)}")
     label_all_pieces: bool = option(False, "tagging: label every piece of a word")
     context: str = option("sentence", f"tagging: an input shows its {' or '.join(CONTEXTS)}")
+    class_weights: dict | str | None = field(
+        default=None,
+        metadata={"help": 'the classes in the training loss: auto (rare ones count more), or {"NAME": 3} (others: 1)'},
+    )
 
     def __post_init__(self) -> None:
         if (self.task is None) == (self.task_file is None):
@@ -69,6 +73,10 @@ class TaskArguments:
         for name, allowed in (("decoder", DECODERS), ("context", CONTEXTS)):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} is '{getattr(self, name)}'; allowed: {', '.join(allowed)}")
+        if isinstance(self.class_weights, str) and self.class_weights != "auto":
+            raise InputError(
+                f"class_weights is '{self.class_weights}'; allowed: auto, or a mapping of labels to numbers"
+            )
         if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
             raise InputError(f"dropout is {self.dropout}; allowed: 0 or more and below 1")
         counts = ("max_train_examples", "max_eval_examples", "max_predict_examples", "max_seq_length", "doc_stride")
@@ -106,6 +114,9 @@ class FineTuningArguments(RunArguments):
     logging_steps: float = option(50, "steps between two lines of the log")
     # The default of the Trainer is the loss; here it is the task's own metric.
     metric_for_best_model: str | None = option(None, "metric that chooses the best checkpoint; default: the task's")
+    early_stopping_patience: int | None = option(
+        None, "end after so many evaluations in a row without a better one, and keep the best checkpoint"
+    )
 
     def __post_init__(self) -> None:
         self.has_output_dir = self.output_dir is not None
@@ -118,6 +129,13 @@ class FineTuningArguments(RunArguments):
         if self.train_sampling_strategy not in STRATEGIES:
             allowed = ", ".join(STRATEGIES)
             raise InputError(f"train_sampling_strategy is '{self.train_sampling_strategy}'; allowed: {allowed}")
+        if self.early_stopping_patience is not None:
+            if self.early_stopping_patience < 1 or self.eval_strategy == "no":
+                raise InputError(
+                    f"early_stopping_patience is {self.early_stopping_patience} and eval_strategy '{self.eval_strategy}'; allowed: "
+                    "1 or more evaluations, with --eval_strategy epoch or steps"
+                )
+            self.load_best_model_at_end = True
         super().__post_init__()
 
 

@@ -4,6 +4,7 @@ Legend: B batch, S positions, C classes or choices.
 """
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
+from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.tasks.rows import Split
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
@@ -84,7 +87,7 @@ class TaskKind(ABC):
     def __init__(
         self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
     ) -> None:
-        self.task, self.tokenizer, self.settings = task, tokenizer, settings
+        self.task, self.tokenizer, self.settings, self.label2id = task, tokenizer, settings, dict(label2id)
 
     @abstractmethod
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
@@ -104,6 +107,33 @@ class TaskKind(ABC):
     def count_items(self, batch: Batch) -> torch.Tensor:
         """int64 (): what the loss is a mean over: examples, labelled tokens, features."""
         return torch.tensor(len(batch["labels"]), device=batch["labels"].device)
+
+    def class_weights(self, train: EncodedSplit) -> torch.Tensor | None:
+        """float32 (C,): what an item of each class counts for in the training loss; None: all the same.
+
+        auto is N / (C * N of the class), as scikit-learn's class_weight="balanced".
+        """
+        wanted, names = self.settings.class_weights, list(self.label2id)
+        if wanted is None:
+            return None
+        kind, problem = self.task.kind, self.task.problem_type
+        if (kind, problem) != (
+            "sequence_classification",
+            "single_label_classification",
+        ) and kind != "token_classification":
+            raise InputError(f"class_weights: task {self.task.name} has no single class to choose; leave them out")
+        if wanted == "auto":
+            classes = np.concatenate([np.ravel(feature["labels"]) for feature in train.features])
+            counts = np.bincount(classes[classes != IGNORE_INDEX], minlength=len(names))
+            return torch.from_numpy(counts.sum() / (len(names) * counts.clip(min=1))).float()
+        weights = torch.ones(len(names))
+        for name, weight in wanted.items():
+            if name not in names or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+                raise InputError(
+                    f"class_weights: {name!r}: {weight}; allowed: {', '.join(names)}, each with 0 or more"
+                )
+            weights[self.label2id[name]] = weight
+        return weights
 
     @abstractmethod
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import gather_object
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
@@ -20,7 +21,9 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.certainty import describe_certainty
 from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
+from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.tasks.task import figure_names
+from bert_recipes.training.callbacks import EarlyStopping
 from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
@@ -67,6 +70,9 @@ class FineTuningTrainer(RecipeTrainer):
         # DistilBERT, for one, takes no token_type_ids.
         accepted = inspect.signature(model.forward).parameters
         self._model_inputs = [key for key in ("input_ids", "attention_mask", "token_type_ids") if key in accepted]
+        self.class_weights = kind.class_weights(train_dataset) if train_dataset is not None else None
+        if args.early_stopping_patience is not None:
+            self.add_callback(EarlyStopping(args.early_stopping_patience))
         # split name -> predictions of the last evaluation
         self.predictions: dict[str, list[Prediction]] = {}
         if train_dataset is not None:
@@ -114,8 +120,11 @@ class FineTuningTrainer(RecipeTrainer):
     # Loss
 
     def num_items(self, batch: Batch) -> torch.Tensor:
-        """int64 (1,): examples, labelled tokens or features, as the kind's loss counts."""
-        return self.kind.count_items(batch).view(1)
+        """(1,): int64 examples, labelled tokens or features, as the kind's loss counts; with class weights float64, their sum."""
+        if self.class_weights is None:
+            return self.kind.count_items(batch).view(1)
+        labels = batch["labels"]
+        return self.class_weights.to(labels.device)[labels[labels != IGNORE_INDEX]].double().sum().view(1)
 
     def compute_loss(
         self,
@@ -128,9 +137,14 @@ class FineTuningTrainer(RecipeTrainer):
         if self.freeze_encoder:
             self.model.base_model.eval()  # the Trainer has switched dropout on everywhere
         output = model(**{key: inputs[key] for key in self._model_inputs})
-        total = self.kind.loss_sum(output, inputs)
+        if self.class_weights is None:
+            total = self.kind.loss_sum(output, inputs)
+        else:
+            logits, labels = output.logits.float().flatten(0, -2), inputs["labels"].flatten()
+            total = cross_entropy(logits, labels, weight=self.class_weights.to(logits.device), reduction="sum")
         if num_items_in_batch is None:
-            loss = total / self.num_items(inputs)[0].clamp(min=1)
+            items = self.num_items(inputs)[0]
+            loss = total / torch.where(items > 0, items, 1).float()
         else:
             # Processes average their gradients, our parts are to be added up.
             loss = total * self.args.world_size / num_items_in_batch[0].float()

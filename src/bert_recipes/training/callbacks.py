@@ -88,6 +88,27 @@ class LossWatch(TrainerCallback):
             logger.warning(message)
 
 
+class EarlyStopping(TrainerCallback):
+    """Ends a run after `patience` evaluations in a row without a better one than before.
+
+    It counts them in the log, which a resumed run has too; stock's callback counts from zero again.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+
+    def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Stop where the best value lies `patience` evaluations back; one that is not finite is none."""
+        name, sign = f"eval_{args.metric_for_best_model.removeprefix('eval_')}", 1 if args.greater_is_better else -1
+        values = [line[name] for line in state.log_history if name in line]
+        values = [sign * value if math.isfinite(value) else -math.inf for value in values]
+        if values and len(values) - 1 - values.index(max(values)) >= self.patience:
+            control.should_training_stop = True
+            if state.is_world_process_zero:
+                message = "stopped early: %d evaluations in a row have no better %s than the one before them"
+                logger.info(message, self.patience, name.removeprefix("eval_"))
+
+
 # What Slurm, Kubernetes and `kill` send, and what Ctrl-C sends.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

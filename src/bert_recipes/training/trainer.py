@@ -279,7 +279,7 @@ class RecipeTrainer(Trainer):
         )
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """As stock; the counts are float64 (K,): `num_items` of the step over all micro-batches and processes, at least 1 each."""
+        """As stock; the counts are float64 (K,): `num_items` of the step over all micro-batches and processes, 1 instead of 0."""
         start = time.perf_counter()
         batches = list(itertools.islice(epoch_iterator, num_batches))
         waited = time.perf_counter() - start
@@ -296,7 +296,7 @@ class RecipeTrainer(Trainer):
         # `num_items`, then the four fields of BatchStats.
         items, work = counts[:-4], counts[-4:]
         self.meter.count_step(work, waited)
-        return batches, items.clamp(min=1.0)
+        return batches, torch.where(items > 0, items, 1.0)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
         """Nothing: `get_batch_samples` counts; stock asks in `predict` too, whose loss is of one batch."""
