@@ -22,6 +22,9 @@ class CompareRunsArguments:
         default="runs/compared",
         metadata={"help": "folder of report.md and report.html; an older comparison is replaced"},
     )
+    data_dir: str | None = field(
+        default=None, metadata={"help": "fine-tuning: folder of the task's data; default: that of the runs"}
+    )
 
 
 def main() -> None:
@@ -33,7 +36,7 @@ def main() -> None:
 
     runs = read_runs([Path(run) for run in args.runs])
     check_report_folder(Path(args.output_dir))
-    files, text = compare_runs(runs)
+    files, text = compare_runs(runs, args.data_dir)
     written = save_report(files, Path(args.output_dir))
     print(text)
     print(", ".join(map(str, written)))

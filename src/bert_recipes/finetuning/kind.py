@@ -122,7 +122,7 @@ class TaskKind(ABC):
             "single_label_classification",
         ) and kind != "token_classification":
             raise InputError(f"class_weights: task {self.task.name} has no single class to choose; leave them out")
-        if wanted == "auto":
+        if isinstance(wanted, str):  # auto
             classes = np.concatenate([np.ravel(feature["labels"]) for feature in train.features])
             counts = np.bincount(classes[classes != IGNORE_INDEX], minlength=len(names))
             return torch.from_numpy(counts.sum() / (len(names) * counts.clip(min=1))).float()

@@ -167,14 +167,14 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
             "partial": item.split.is_partial,
             # Without the folders of this machine.
             "source": source if (source := item.split.source).startswith("Hub data set ") else Path(source).name,
-            "sha256": _hash_of(item.split.examples),
+            "sha256": hash_of_examples(item.split.examples),
         }
         for name, item in encoded.items()
     }
     return {"task": run.task.name, "model": run.checkpoint, "splits": splits}
 
 
-def _hash_of(examples: Sequence[Example]) -> str:
+def hash_of_examples(examples: Sequence[Example]) -> str:
     """SHA-256 (hex) of examples as they were read: texts, labels and ids in their order."""
     digest = hashlib.sha256()
     for example in examples:

@@ -20,6 +20,7 @@ from bert_recipes.reports.page import (
     report_files,
     words_of,
 )
+from bert_recipes.reports.paired import HEADS, RESAMPLES, paired_bootstrap
 from bert_recipes.training.arguments import key_in_last_phase
 from bert_recipes.training.bert_trainer import MEASURED_WITH
 from bert_recipes.training.resume import RESULTS_FILE
@@ -74,8 +75,11 @@ def check_report_folder(folder: Path) -> None:
         raise InputError(f"output_dir: {folder} holds other files ({', '.join(others[:3])}); give a new folder")
 
 
-def compare_runs(runs: Runs) -> tuple[dict[str, bytes], str]:
-    """The files of the report, and its text for a terminal: as report.md, without plots and where it comes from."""
+def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, bytes], str]:
+    """The files of the report, and its text for a terminal: as report.md, without plots and where it comes from.
+
+    Runs of fine-tuning are compared on each row of their validation data, by default where they had it.
+    """
     other, panels = _other_data(runs), _panels(runs)
     # Runs of which nobody knows what they were measured on.
     unknown = [name for name, run in runs.items() if run.kind == "pretraining" and not run.facts.get("identity")]
@@ -91,6 +95,7 @@ def compare_runs(runs: Runs) -> tuple[dict[str, bytes], str]:
         "runs": list(runs),
         "metrics": metrics,
         "best": best,
+        **({} if other else _paired(runs, data_dir)),
         "differences": _differences(runs),
         "classes": _classes(runs),
         "picture": PLOT_FILE,
@@ -98,6 +103,18 @@ def compare_runs(runs: Runs) -> tuple[dict[str, bytes], str]:
     pictures = {PLOT_FILE: plots.panels_png(panels[:3])} if panels else {}
     files = report_files("comparison.j2", pictures, curves=[plots.panel_plot(panel) for panel in panels], **content)
     return files, render("comparison.j2", "md", curves=[], is_terminal=True, **content)
+
+
+def _paired(runs: Runs, data_dir: str | None) -> dict[str, Any]:
+    """The paired bootstrap, or why there is none."""
+    splits = [name for run in runs.values() for name in (run.task.validation_splits if run.task else ())]
+    known = [run.results.get("splits", {}).get(name, {}).get("sha256") for run in runs.values() for name in splits]
+    if not splits or None in known:
+        return {}
+    try:
+        return {"paired": paired_bootstrap(runs, data_dir), "paired_heads": HEADS, "resamples": RESAMPLES}
+    except InputError as error:
+        return {"unpaired": str(error)}
 
 
 def _learned(run: RunFiles) -> str:

@@ -491,8 +491,9 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class RunFiles:
-    """A finished run: its name, "pretraining" or "finetuning", and what its files hold; `facts` is empty where it left none."""
+    """A finished run: its folder and name, "pretraining" or "finetuning", and what its files hold; `facts` is empty where it left none."""
 
+    folder: Path
     name: str
     kind: str
     results: Facts
@@ -521,7 +522,7 @@ def read_run(folder: Path) -> RunFiles:
     # A run that left no facts is known by its results.
     kind = facts.get("kind") or ("finetuning" if task is not None or "task" in results else "pretraining")
     settings = read_tree(folder / CONFIG_FILE)[0] if (folder / CONFIG_FILE).is_file() else {}
-    return RunFiles(run_name(folder), kind, results, state.get("log_history", []), facts, settings, task)
+    return RunFiles(folder, run_name(folder), kind, results, state.get("log_history", []), facts, settings, task)
 
 
 def read_object(path: Path) -> Facts:

@@ -20,6 +20,8 @@ _FRACTIONS = ("accuracy", "f1", "exact", "precision", "recall")
 # Of an evaluation: how long it took, and what its neighbours say already.
 _LEFT_OUT = (
     "runtime",
+    "seconds",
+    "_number",
     "per_second",
     "_pairs",
     "_tokens",

@@ -1,0 +1,94 @@
+"""Whether one fine-tuned model is better than another one on the same rows: the paired bootstrap.
+
+Source: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation"; percentile intervals (Efron and
+Tibshirani 1993, section 13.3).
+"""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import TASK_FILE, TaskArguments, read_task_file
+from bert_recipes.finetuning.kind import Prediction
+from bert_recipes.finetuning.run import KIND_CLASSES, hash_of_examples
+from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
+from bert_recipes.reports.facts import RunFiles
+from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.task import Task, figure_names
+from bert_recipes.tokenization.loading import load_tokenizer
+
+
+RESAMPLES = 1000
+HEADS = ["metric", "runs", "difference", "95% interval", "resamples in which it is better"]
+
+
+def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list[list[str]]:
+    """A row (`HEADS`) for each metric and run beside the first one.
+
+    Raises `InputError` where the validation data of the runs is out of reach, or not what it was.
+    """
+    (first_name, first), *others = runs.items()
+    task = first.task
+    assert task is not None
+    table = []
+    for split in task.validation_splits:
+        scorers = [_scorer(run, split, data_dir) for run in runs.values()]
+        size, rng = first.results["splits"][split]["examples"], np.random.default_rng(0)
+        draws = itertools.chain([np.arange(size)], (rng.integers(0, size, size) for _ in range(RESAMPLES)))
+        samples = [[score(rows) for score in scorers] for rows in draws]
+        for name in figure_names(task.metrics, [split], task.labels):
+            values = np.array([[each.get(name, math.nan) for each in sample] for sample in samples])
+            differences = values[:, 1:] - values[:, :1]
+            for (other, _), (real, *resampled) in zip(others, differences.T, strict=True):
+                known = np.array(resampled)[np.isfinite(resampled)]
+                if not math.isfinite(real) or not known.size:
+                    continue
+                low, high = np.percentile(known, [2.5, 97.5])
+                title = name if len(task.validation_splits) == 1 else f"{split}: {name}"
+                share = (known > 0).mean() + (known == 0).mean() / 2
+                cells = (f"{real:+.4f}", f"{low:+.4f} to {high:+.4f}", f"{share:.1%}")
+                table.append([title, f"{other} - {first_name}", *cells])
+    return table
+
+
+def _scorer(run: RunFiles, split: str, data_dir: str | None) -> Callable[[np.ndarray], Mapping[str, float]]:
+    """Numbers of rows -> the metrics of a run over them."""
+    task, folder, settings = run.task, run.folder, run.settings
+    assert task is not None
+    file, limit, source = (
+        settings.get("task_file"),
+        settings.get("max_eval_examples"),
+        data_dir or settings.get("data_dir"),
+    )
+    if file and Path(file).is_file():
+        task = read_task_file(file)  # whose data lies beside it
+    examples = load_split(task, split, data_dir=source, max_examples=limit and int(limit), need_labels=True).examples
+    if hash_of_examples(examples) != run.results["splits"][split]["sha256"]:
+        raise InputError(f"{split} of {source or task.name} is not the data that {folder} was measured on")
+    lines = (folder / f"predictions_{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    values = [json.loads(line)["prediction"] for line in lines]
+    if task.kind == "question_answering":
+        scores = [_score_answer(task, example, value) for example, value in zip(examples, values, strict=True)]
+        table = {name: np.array([each[name] for each in scores]) for name in scores[0]}
+        return lambda rows: {name: float(column[rows].mean()) for name, column in table.items()}
+    kind = KIND_CLASSES[task.kind](
+        task,
+        load_tokenizer(folder),
+        TaskArguments(task_file=str(folder / TASK_FILE)),
+        {name: number for number, name in enumerate(task.labels)},
+    )
+    predictions = [Prediction(example.idx, value) for example, value in zip(examples, values, strict=True)]
+    return lambda rows: kind.score([examples[row] for row in rows], [predictions[row] for row in rows])
+
+
+def _score_answer(task: Task, example: Any, value: str) -> dict[str, float]:
+    gold = {example.idx: [answer.text for answer in example.answers]}
+    if "squad_v2" in task.metrics:
+        return squad_v2_scores(gold, {example.idx: value})
+    return squad_scores(gold, {example.idx: value})

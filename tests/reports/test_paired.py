@@ -1,0 +1,96 @@
+"""The paired bootstrap: the differences that the runs' own metrics have, and intervals as SciPy finds them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from bert_recipes.errors import InputError
+from bert_recipes.reports.compare import compare_runs, read_runs
+from bert_recipes.reports.paired import paired_bootstrap
+
+
+LABELS = ("yes", "no", "perhaps")
+TOP = {"question_answering": 100.0}
+
+
+def right_answer(kind, row):
+    if kind == "sequence_classification":
+        return LABELS[row["label"]]
+    return {"token_classification": row.get("labels"), "multiple_choice": row.get("label")}.get(
+        kind, row.get("answers", {}).get("text", [""])[0]
+    )
+
+
+@pytest.fixture
+def beside(tiny_runs, tmp_path: Path):
+    """Kind -> a run, and one with the same files whose first `number` predictions are right; gives both folders."""
+
+    def make(kind: str, number: int) -> list[Path]:
+        run, better = tiny_runs(kind), tmp_path / "better"
+        shutil.copytree(run, better)
+        rows = [json.loads(line) for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()]
+        file = better / "predictions_validation.jsonl"
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for line, row in zip(lines[:number], rows, strict=False):
+            line["prediction"] = right_answer(kind, row)
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return [run, better]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "kind", ["sequence_classification", "token_classification", "question_answering", "multiple_choice"]
+)
+def test_the_difference_is_that_of_the_metrics_and_a_run_that_is_always_right_is_better(kind, beside):
+    folders = beside(kind, 23)
+    results = json.loads((folders[0] / "all_results.json").read_text())
+    table = paired_bootstrap(read_runs(folders), None)
+    assert table
+    for name, runs, difference, interval, share in table:
+        assert runs == "better - run"
+        assert float(difference) == pytest.approx(TOP.get(kind, 1.0) - results[f"eval_{name}"], abs=1e-4)
+        if float(difference):
+            assert float(interval.split(" to ")[0]) > 0
+            assert share == "100.0%"
+    run = read_runs(folders)["run"]
+    alike = paired_bootstrap({"run": run, "again": run}, None)
+    assert {tuple(row[2:]) for row in alike} == {("+0.0000", "+0.0000 to +0.0000", "50.0%")}
+
+
+def test_the_interval_is_that_of_scipy(beside):
+    folders = beside("sequence_classification", 5)
+    row = next(row for row in paired_bootstrap(read_runs(folders), None) if row[0] == "accuracy")
+    rows = [json.loads(line) for line in (folders[0].parent / "data" / "validation.jsonl").read_text().splitlines()]
+    right = [
+        [
+            json.loads(line)["prediction"] == LABELS[each["label"]]
+            for line, each in zip(
+                (folder / "predictions_validation.jsonl").read_text().splitlines(), rows, strict=True
+            )
+        ]
+        for folder in folders
+    ]
+    gains = np.subtract(*np.array(right, float)[::-1])
+    wanted = stats.bootstrap(
+        (gains,), np.mean, method="percentile", n_resamples=9999, random_state=1
+    ).confidence_interval
+    low, high = map(float, row[3].split(" to "))
+    assert (low, high) == pytest.approx(tuple(wanted), abs=0.05)
+    assert float(row[2]) == pytest.approx(gains.mean(), abs=1e-4)
+
+
+def test_other_data_is_refused_and_the_comparison_says_why_it_has_no_bootstrap(beside, tmp_path):
+    folders = beside("sequence_classification", 5)
+    other = tmp_path / "other"
+    shutil.copytree(folders[0].parent / "data", other)
+    lines = (other / "validation.jsonl").read_text().splitlines()
+    (other / "validation.jsonl").write_text("\n".join(lines[::-1]) + "\n")
+    with pytest.raises(InputError, match=r"validation of .*other is not the data that .*run was measured on"):
+        paired_bootstrap(read_runs(folders), str(other))
+    assert "No paired bootstrap: validation of" in compare_runs(read_runs(folders), str(other))[1]
+    assert "| accuracy | better - run | +" in compare_runs(read_runs(folders))[1]
