@@ -33,6 +33,7 @@ def main() -> None:
     from bert_recipes.reports.facts import gather_finetuning
     from bert_recipes.reports.finish import finish_run
     from bert_recipes.reports.page import finetuning_table
+    from bert_recipes.training.estimate import print_estimate
     from bert_recipes.training.run import check_launch, run_training, start_logging
 
     start_logging(args)
@@ -41,6 +42,9 @@ def main() -> None:
 
     # 1. Data, checkpoint, head; every mistake is found here
     run = prepare_run(settings, args)
+    if args.estimate:
+        print_estimate(run.trainer)
+        return
     if args.push_to_hub:
         run.trainer.add_callback(PushCheckpoints())
     resume_from = prepare_output_dir(args, (settings, args), sources=read_by(settings))

@@ -41,6 +41,7 @@ def main() -> None:
     from bert_recipes.reports.facts import describe_run, gather_pretraining
     from bert_recipes.reports.finish import finish_run
     from bert_recipes.reports.page import pretraining_table
+    from bert_recipes.training.estimate import print_estimate
     from bert_recipes.training.launch import run_on_main_process
     from bert_recipes.training.pretraining import build_missing_quickstart, load_model, load_phases, make_trainer
     from bert_recipes.training.run import (
@@ -60,6 +61,9 @@ def main() -> None:
     data, longest = parts[0], max(part.max_seq_length for part in parts)
     model = load_model(model_args, data.tokenizer, longest, args.seed)
     trainer = make_trainer(model, args, parts, data_args.max_eval_pairs, phases)
+    if args.estimate:
+        print_estimate(trainer)
+        return
     configs = (model_args, data_args, args, phase_args)
     if args.push_to_hub:
         trainer.add_callback(PushCheckpoints())

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,14 @@ def test_line_k_of_the_predictions_is_row_k(finished, mrpc):
         probability = model(**inputs).logits.softmax(-1)[0, 1].item()
         # bf16 where there are units
         assert line["probabilities"]["equivalent"] == pytest.approx(probability, abs=2e-2)
+
+
+def test_an_estimate_leaves_a_finished_run_as_it_is(call_recipe, finished):
+    folder, _, common = finished
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    said = call_recipe("finetune", *common, "--use_cpu", "true", "--max_steps", 40, "--estimate", "true")
+    assert re.search(r"40 steps +1 min, without evaluations$", said, re.MULTILINE)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
 def test_a_second_run_does_not_overwrite_the_first(call_recipe, finished):

@@ -1,6 +1,7 @@
 """The recipes as a user runs them, on a small store."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -51,6 +52,23 @@ def test_a_run_leaves_checkpoint_tokenizer_results_report_and_plot(finished):
     assert {"mlm_loss", "nsp_loss", "learning_rate", "grad_norm", "epoch"} <= set(first)
     assert first["learning_rate"] == 0.0
     assert "tokens_per_second" in next(line for line in logged if line["step"] == 3)
+
+
+def test_an_estimate_trains_a_few_steps_and_leaves_nothing(repository, small_store, tmp_path):
+    flags = [*SMALL, "--max_steps", 7200000, "--eval_steps", 1, "--save_steps", 1, "--phase2_steps", 3600000]
+    flags += ["--phase2_max_seq_length", 64, "--estimate"]
+    done = run(repository, "--store", small_store, "--output_dir", tmp_path / "run", *flags)
+    last, rows = done.stdout.splitlines()[-6], done.stdout.splitlines()[-5:]
+    assert last.startswith("step        14/")
+    parameters, step, time, memory, disk = (row[16:] for row in rows)
+    seconds, hours = float(re.search(r"4 examples, (\S+) s, ", step)[1]), float(time.split(" h, ")[0])
+    assert hours == pytest.approx(7200000 * seconds / 3600, rel=0.1)
+    assert "if those of the second phase were as long" in time
+    megabytes = 4 * int(parameters.replace(",", "")) / 1e6
+    assert f"{megabytes:,.0f} MB the model" in disk
+    assert "MB a process" in memory
+    assert "held out" not in done.stdout
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_checkpoint_opens_in_stock_transformers(finished):

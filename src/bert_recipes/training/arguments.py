@@ -85,6 +85,7 @@ class RunArguments(TrainingArguments):
     LAUNCH_FIELDS: ClassVar[frozenset[str]] = frozenset(
         [
             "allow_changes",
+            "estimate",
             "overwrite_run",
             "resume",
             "resume_from_checkpoint",
@@ -107,7 +108,16 @@ class RunArguments(TrainingArguments):
     MOST_USED: ClassVar[Collection[str]] = (
         *("output_dir", "max_steps", "num_train_epochs", "learning_rate", "warmup_steps", "global_train_batch_size"),
         *("per_device_train_batch_size", "precision", "seed", "eval_strategy", "eval_steps", "logging_steps"),
-        *("save_steps", "save_total_limit", "resume", "overwrite_run", "report_to", "push_to_hub", "hub_model_id"),
+        *(
+            "save_steps",
+            "save_total_limit",
+            "resume",
+            "overwrite_run",
+            "estimate",
+            "report_to",
+            "push_to_hub",
+            "hub_model_id",
+        ),
     )
     # Settings of the Trainer that nothing reads here: they are named in a warning.
     WITHOUT_EFFECT: ClassVar[Collection[str]] = ()
@@ -133,6 +143,7 @@ class RunArguments(TrainingArguments):
     fast_layers: str = free("auto", f"fused CPU kernels: {', '.join(FAST_LAYERS)}")
     keep_freed_memory: bool = free(True, "on a CPU: glibc keeps what a step frees for the next one")
     global_train_batch_size: int | None = free(None, "examples of a step, all processes together")
+    estimate: bool = option(False, "train a few steps, say what the run will take, and end")
     resume: str = option("auto", "auto (an unfinished run is resumed), last, no, or a checkpoint folder")
     allow_changes: bool = option(False, "resume although settings or data have changed")
     overwrite_run: bool = option(False, "start from scratch in an output_dir that holds a run")

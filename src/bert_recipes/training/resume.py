@@ -68,7 +68,7 @@ def check_output_dir(args: Any) -> None:
     """Refuse at once what `prepare_output_dir` would refuse of the folder; the main process looks, nothing is changed."""
     folder = Path(args.output_dir)
     begins = args.overwrite_run or args.resume == "no" or (args.resume == "auto" and not is_unfinished(folder))
-    if begins and os.environ.get("RANK", "0") == "0":
+    if begins and not args.estimate and os.environ.get("RANK", "0") == "0":
         _check_free(folder, args)
 
 
