@@ -95,9 +95,8 @@ def test_signals_end_a_run_in_good_order_again_and_again(straight, small_store, 
     assert_like(straight, tmp_path / "run", result["finished"])
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_the_step_and_the_same_command_goes_on(
     repository, small_store, straight, tmp_path, number, code
 ):

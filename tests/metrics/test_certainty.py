@@ -49,6 +49,7 @@ def test_other_intervals_are_as_wide_as_the_bootstraps(name, make):
     assert (low + high) / 2 == pytest.approx(score(range(408))[name])
 
 
+@pytest.mark.slow
 def test_nineteen_of_twenty_intervals_hold_the_true_figure():
     rng = np.random.default_rng(0)
     truth = compute(["f1"], *reversed(classes(rng, 400_000)))["f1"]

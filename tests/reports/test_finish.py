@@ -1,5 +1,6 @@
 """A report never harms the run that it is about; one that cannot be written says why in one line."""
 
+import re
 import runpy
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 
 from bert_recipes.files import strict
 from bert_recipes.reports.facts import read_run
-from bert_recipes.reports.finish import report_run
+from bert_recipes.reports.finish import report_run, what_next
 from bert_recipes.reports.page import write_report
 from bert_recipes.training.resume import is_run_file
 
@@ -126,3 +127,15 @@ def test_a_run_of_another_version_is_known_by_its_files(make_run_folder):
     assert read_run(make_run_folder("b", results={"task": "mrpc"})).kind == "finetuning"
     assert read_run(make_run_folder("c", results={"eval_mlm_loss": 1.0})).kind == "pretraining"
     assert (write_report(make_run_folder("d", results={"task": "mrpc", "eval_f1": None}))[0]).is_file()
+
+
+def test_a_run_ends_with_answers_and_three_commands(make_run_folder, tiny_runs):
+    mask = {"before": "the capital of", "after": "is", "truth": "france", "guesses": [["france", 0.5], ["x", 0.25]]}
+    folder = make_run_folder()
+    report_run(folder, lambda: {"kind": "pretraining", "held_out": {"pairs": 1, "masks": [mask]}}, is_main=True)
+    lines = what_next(folder).splitlines()
+    assert re.search(r"the capital of \[MASK\] is +france 50%, x 25%; right: france$", lines[1])
+    assert [line.split()[0] for line in lines[-3:]] == ["look", "fine-tune", "share"]
+    assert f"make glue TASK=mrpc MODEL={folder}" in lines[-2]
+    lines = what_next(tiny_runs("token_classification")).splitlines()
+    assert [line.split()[0] for line in lines] == ["next:", "look", "predict", "share"]

@@ -424,7 +424,7 @@ def test_a_closed_terminal_ends_a_sweep_once_and_not_under_nohup():
         signal.raise_signal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_the_run_in_progress_ends_with_the_sweep(bench, number):
     bench.plan(scores=SCORES, sleep=60)
     command = [sys.executable, str(bench.recipes / "sweep_finetuning.py"), *FLAGS, "--output_dir", str(bench.output)]

@@ -108,11 +108,11 @@ def test_fsdp_names_what_accelerate_knows():
 @pytest.mark.parametrize(
     ("name", "processes", "warnings"),
     [
-        ("cpu", 1, 0),
+        pytest.param("cpu", 1, 0, marks=pytest.mark.slow),
         ("ddp_cpu", 2, 0),
         # Started for GPUs by Accelerate's own launcher, which starts them whatever the machine has: one run, over gloo.
         pytest.param("ddp", 2, 1, marks=[WITHOUT_GPU, pytest.mark.slow]),
-        pytest.param("single_gpu", 1, 1, marks=WITHOUT_GPU),
+        pytest.param("single_gpu", 1, 1, marks=[WITHOUT_GPU, pytest.mark.slow]),
     ],
 )
 def test_configurations_start_what_they_say_and_train_together_on_the_cpu(tmp_path, name, processes, warnings):
@@ -143,7 +143,7 @@ def test_our_launcher_becomes_the_one_process(tmp_path: Path, end: str, code: in
 
 
 @WITHOUT_GPU
-@pytest.mark.parametrize("name", ["ddp", "single_gpu"])
+@pytest.mark.parametrize("name", [pytest.param("ddp", marks=pytest.mark.slow), "single_gpu"])
 def test_our_launcher_starts_one_process_on_the_cpu_where_there_is_no_gpu(tmp_path: Path, name: str):
     done = start(tmp_path, name, launcher=OURS)
     assert done.code == 0, done.err

@@ -8,7 +8,7 @@ from typing import Any
 
 from bert_recipes.errors import saving
 from bert_recipes.reports.card import name_repository, write_card_of_run
-from bert_recipes.reports.facts import FACTS_FILE, write_facts
+from bert_recipes.reports.facts import FACTS_FILE, read_object, write_facts
 from bert_recipes.reports.page import MARKDOWN_FILE, PAGE_FILE, write_report
 
 
@@ -34,13 +34,31 @@ def finish_run(
     if is_main:
         print(table(results))  # noqa: T201  (the recipe's output)
         names = ["all_results.json", *(file.name for file in (*files, *report, *write_card_of_run(folder)))]
-        print(f"model, {', '.join(names)}: {folder}")  # noqa: T201
+        print(f"model, {', '.join(names)}: {folder}", "", what_next(folder), sep="\n")  # noqa: T201
     trainer.trackers.finish()
     if is_main and trainer.args.push_to_hub and trainer.args.hub_revision in (None, "main"):
         name_repository(folder, str(trainer.args.hub_model_id))  # `make push` may have named another one meanwhile
     url = push()
     if url is not None and is_main:
         print(f"on the Hub: {url}")  # noqa: T201
+
+
+def what_next(folder: Path) -> str:
+    """What the model says of three held-out sentences, where it was pre-trained, and three commands to go on with."""
+    facts = read_object(folder / FACTS_FILE)
+    lines, commands = list[str](), [("look", f"open {folder / PAGE_FILE}")]
+    if facts.get("kind") == "pretraining":
+        for mask in (facts.get("held_out") or {}).get("masks", [])[:3]:
+            guesses = ", ".join(f"{piece} {share:.0%}" for piece, share in mask["guesses"][:3])
+            lines.append(
+                f"  {mask['before'][-48:]:>48} [MASK] {mask['after'][:24]:<24}  {guesses}; right: {mask['truth']}"
+            )
+        lines = ["held-out text, with the most likely pieces:", *lines, ""] if lines else lines
+        commands.append(("fine-tune", f"make glue TASK=mrpc MODEL={folder}"))
+    else:
+        commands.append(("predict", f"make predict MODEL={folder} INPUT=texts.jsonl"))
+    commands.append(("share", f"make push RUN={folder} REPO=owner/name"))
+    return "\n".join([*lines, "next:", *(f"  {what:<12}{command}" for what, command in commands)])
 
 
 def report_run(folder: Path, gather: Callable[[], Mapping[str, Any]], *, is_main: bool) -> list[Path]:

@@ -390,6 +390,11 @@ class RecipeTrainer(Trainer):
     def _build_accelerator_args(self, **kwargs: Any) -> dict[str, Any]:
         return complete_engine(self.args, super()._build_accelerator_args(**kwargs))
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """As stock, which takes the second name of a tied weight for a missing one: safetensors keeps one name of each."""
+        missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def _load_best_model(self) -> None:
         if self.is_fsdp_enabled:
             # Torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation.
