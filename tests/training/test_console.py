@@ -34,6 +34,7 @@ def test_an_evaluation_line_has_the_metrics_and_nothing_about_the_measuring():
     }
     assert evaluation_line(logs, 8, 8) == "step 8/8  held out: masked-LM loss 4.057  next-sentence accuracy 82.2%"
     assert evaluation_line({"eval_pearson": -0.1, "eval_f1": None}, 8, 8) == "step 8/8  held out: pearson -0.100"
+    assert evaluation_line({"eval_f1": 0.5}, 0, 0) == "held out: f1 50.0%"
 
 
 @pytest.mark.parametrize(("hours", "text"), [(0.001, "1 min left"), (0.5, "30 min left"), (7.42, "7.4 h left")])

@@ -73,7 +73,7 @@ def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
 
 def _at(step: int, max_steps: int) -> str:
     last = f"{max_steps:,}"
-    return f"step {step:>{len(last)},}/{last}  "
+    return "" if not max_steps else f"step {step:>{len(last)},}/{last}  "
 
 
 class Console(ProgressCallback):

@@ -130,8 +130,6 @@ def start_logging(args: TrainingArguments) -> None:
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=level)
     for library in ("accelerate", "filelock", "fsspec", "httpx", "httpx2", "matplotlib", "torch"):
         logging.getLogger(library).setLevel(logging.WARNING)
-    # DeepSpeed is imported wherever it is installed, and warns of every machine without a GPU.
-    logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to" not in record.getMessage())
 
 
 # The run

@@ -78,6 +78,11 @@ def _overridden(args: TrainingArguments, **settings: Any) -> Iterator[None]:
         vars(args).update(before)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether it is not DeepSpeed's warning of a machine without a GPU, which it gives wherever it is installed."""
+    return "Setting accelerator to" not in record.getMessage()
+
+
 class RecipeTrainer(Trainer):
     """`Trainer` whose loss is a mean over the global batch, whose step s trains on fixed examples, and whose checkpoints are complete or absent.
 
@@ -106,6 +111,7 @@ class RecipeTrainer(Trainer):
             if not hasattr(args, name):
                 setattr(args, name, value)
         if args.device.type == "cpu":
+            logging.getLogger("DeepSpeed").addFilter(_is_news)
             # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
             enable_packed_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers)
             if args.keep_freed_memory:
