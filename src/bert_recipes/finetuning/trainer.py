@@ -241,7 +241,7 @@ class FineTuningTrainer(RecipeTrainer):
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         quiet = self.args.disable_tqdm or not self.is_world_process_zero()
         own_batches = list(enumerate(filled))[rank::world]
-        for index, numbers in tqdm(own_batches, desc=encoded.split.name, leave=False, disable=quiet):
+        for index, numbers in tqdm(own_batches, desc=encoded.split.name, leave=False, disable=quiet or None):
             self.check_stop()
             batch = self._prepare_inputs(self.kind.collate([encoded[number] for number in numbers]))
             with self.accelerator.autocast():

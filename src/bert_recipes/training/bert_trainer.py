@@ -383,7 +383,7 @@ class BertTrainer(RecipeTrainer):
         model.eval()
         sums = PreTrainingSums(self.args.device, self.unigram)
         is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
-        batches = tqdm(dataloader, desc=description, leave=False, disable=is_quiet)
+        batches = tqdm(dataloader, desc=description, leave=False, disable=is_quiet or None)
         with self.stoppable():
             for batch, is_padding_batch in zip(batches, sampler.is_padding_batch, strict=True):
                 self.check_stop()

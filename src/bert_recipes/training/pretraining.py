@@ -148,7 +148,7 @@ def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
     chosen = np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_COUNTED_INSTANCES)).round().astype(np.int64)
     logger.info("token frequencies are counted in %d of %d instances", len(chosen), len(dataset))
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for index in tqdm(chosen.tolist(), desc="count tokens", unit="instance", delay=1):
+    for index in tqdm(chosen.tolist(), desc="count tokens", unit="instance", delay=1, disable=None):
         item = dataset[index]
         original = np.where(item["labels"] == IGNORE_INDEX, item["input_ids"], item["labels"])
         counts += np.bincount(original, minlength=vocab_size)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import Trainer
 from transformers.trainer_utils import SaveStrategy
 from transformers.training_args import ParallelMode, TrainingArguments
@@ -130,6 +131,8 @@ def start_logging(args: TrainingArguments) -> None:
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=level)
     for library in ("accelerate", "filelock", "fsspec", "httpx", "httpx2", "matplotlib", "torch"):
         logging.getLogger(library).setLevel(logging.WARNING)
+    if args.disable_tqdm or not sys.stderr.isatty():
+        transformers.utils.logging.disable_progress_bar()
 
 
 # The run

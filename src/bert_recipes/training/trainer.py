@@ -78,9 +78,12 @@ def _overridden(args: TrainingArguments, **settings: Any) -> Iterator[None]:
         vars(args).update(before)
 
 
+# DeepSpeed warns of a machine without a GPU wherever it is installed; stock of a split of the batch that may change here.
+_NOISE = ("Setting accelerator to", "do not match the ones in the `trainer_state.json`")
+
+
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether it is not DeepSpeed's warning of a machine without a GPU, which it gives wherever it is installed."""
-    return "Setting accelerator to" not in record.getMessage()
+    return not any(words in record.getMessage() for words in _NOISE)
 
 
 class RecipeTrainer(Trainer):
@@ -110,8 +113,9 @@ class RecipeTrainer(Trainer):
         for name, value in OWN_DEFAULTS.items():
             if not hasattr(args, name):
                 setattr(args, name, value)
+        for library in ("DeepSpeed", "transformers.trainer_utils"):
+            logging.getLogger(library).addFilter(_is_news)
         if args.device.type == "cpu":
-            logging.getLogger("DeepSpeed").addFilter(_is_news)
             # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
             enable_packed_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers)
             if args.keep_freed_memory:
