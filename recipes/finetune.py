@@ -49,8 +49,8 @@ def main() -> None:
         run.trainer.add_callback(PushCheckpoints())
     resume_from = prepare_output_dir(args, (settings, args), sources=read_by(settings))
     facts = describe_origin(run)
-    logger.info("run: %s, %s", run.checkpoint, facts["splits"])
-    logger.info("%d steps of %d examples", args.max_steps, run.trainer.global_batch_size)
+    sizes = ", ".join(f"{name} {split['examples']:,}" for name, split in facts["splits"].items())
+    logger.info("%s on task %s: examples: %s; %d steps", run.checkpoint, task.name, sizes, args.max_steps)
 
     def finish(results: dict[str, Any]) -> None:
         # 3. Predictions, line k for row k, the report, the card, the Hub

@@ -69,7 +69,7 @@ def main() -> None:
         trainer.add_callback(PushCheckpoints())
     resume_from = prepare_output_dir(args, configs)
     description = describe_run(trainer, data)
-    logger.info("run: %s", description)
+    logger.info("run: %s", ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in description.items()))
     facts = {"data": describe_pretraining_data(data_args, data)}
     if model_args.model_name_or_path is not None:
         facts["base_model"] = describe_checkpoint(model_args.model_name_or_path, model.config)

@@ -96,14 +96,19 @@ class EarlyStopping(TrainerCallback):
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
+        self.is_training = False
+
+    def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """What is measured from now on counts."""
+        self.is_training = True
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Stop where the best value lies `patience` evaluations back; one that is not finite is none."""
         name, sign = f"eval_{args.metric_for_best_model.removeprefix('eval_')}", 1 if args.greater_is_better else -1
         values = [line[name] for line in state.log_history if name in line]
         values = [sign * value if math.isfinite(value) else -math.inf for value in values]
-        if values and len(values) - 1 - values.index(max(values)) >= self.patience:
-            control.should_training_stop = True
+        if self.is_training and values and len(values) - 1 - values.index(max(values)) >= self.patience:
+            control.should_training_stop, self.is_training = True, False
             if state.is_world_process_zero:
                 message = "stopped early: %d evaluations in a row have no better %s than the one before them"
                 logger.info(message, self.patience, name.removeprefix("eval_"))
