@@ -36,6 +36,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from bert_recipes.checkpointing import (
     ASIDE_PREFIX,
     CARD_FILE,
+    EVAL_FILE,
     IDENTITY_FILE,
     MANIFEST_FILE,
     STATE_FILE,
@@ -63,12 +64,12 @@ TOKENIZER_FILES = (
 # is its data.
 REPORTS = ("report.md", "report.html")
 OTHER_FILES = (
-    *("generation_config.json", "LICENSE", CARD_FILE, "card.yaml", "bias_probe.json"),
+    *("generation_config.json", "LICENSE", CARD_FILE, EVAL_FILE, "card.yaml", "bias_probe.json"),
     *(SETTINGS_FILE, "task.yaml", IDENTITY_FILE, RESULTS_FILE, STATE_FILE, *REPORTS),
 )
 PICTURES = ("*.png", "*.svg")
 # What a run writes of its weights; beside other weights it would be wrong.
-DESCRIPTIONS = (CARD_FILE, "bias_probe.json", RESULTS_FILE, STATE_FILE, *REPORTS, "losses.png")
+DESCRIPTIONS = (CARD_FILE, EVAL_FILE, "bias_probe.json", RESULTS_FILE, STATE_FILE, *REPORTS, "losses.png")
 # What may lie in a repository that holds no model.
 _NO_MODEL = re.compile(r"\.gitattributes|LICENSE.*|.*\.(md|txt|png|svg)", re.IGNORECASE)
 # Weights with the names that a push gives them.

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 import yaml
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import ModelCard, ModelCardData, parse_eval_result_entries
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
-from bert_recipes.checkpointing import is_generated_card
+from bert_recipes.checkpointing import EVAL_FILE, is_generated_card
 from bert_recipes.config import read_tree
 from bert_recipes.errors import InputError
 from bert_recipes.reports import card as card_module
@@ -124,6 +124,12 @@ def test_what_is_on_the_hub_is_named_by_its_name_there(copy_of):
     assert {(each.dataset_type, each.dataset_config) for each in data.eval_results} == {("nyu-mll/glue", "mrpc")}
     assert "revision `86b5e093`" in card_of(folder)
     assert "--data_dir" not in card_of(folder)
+    (entry,) = parse_eval_result_entries(yaml.safe_load((folder / EVAL_FILE).read_text()))
+    accuracy = results_of(folder)["eval_accuracy"]
+    assert (entry.dataset_id, entry.task_id, entry.value) == ("nyu-mll/glue", "mrpc", accuracy)
+    splits["validation"]["partial"] = True
+    changed_card(folder, splits=splits)
+    assert not (folder / EVAL_FILE).exists()  # half a split is no result
 
 
 @pytest.mark.parametrize(
@@ -167,6 +173,7 @@ def test_files_of_the_user_are_not_said_to_be_the_data_set_on_the_hub(copy_of, p
     change_yaml(folder / "task.yaml", hub_dataset="nyu-mll/glue")
     data = changed_card(folder, splits=splits).data
     assert ({each.dataset_type for each in data.eval_results}, data.datasets) == ({dataset}, None)
+    assert (folder / EVAL_FILE).exists() is (published is not None)
 
 
 # Energy

@@ -124,7 +124,16 @@ LEFT_BY = {
     ),
     "the tokenizer": ("tokenizer.json", "tokenizer_config.json", "vocab.txt"),
     "the run": (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE, "predictions_test.jsonl", "predictions_test.txt"),
-    "what follows": (NO_WEIGHTS_FILE, FACTS_FILE, MARKDOWN_FILE, PAGE_FILE, PLOT_FILE, CARD_FILE, GIVEN_FILE),
+    "what follows": (
+        NO_WEIGHTS_FILE,
+        FACTS_FILE,
+        MARKDOWN_FILE,
+        PAGE_FILE,
+        PLOT_FILE,
+        CARD_FILE,
+        ".eval_results",
+        GIVEN_FILE,
+    ),
     "the rest": (PROBE_FILE, IDENTITY_FILE, NOTES_FILE, "wandb", "emissions.csv", "emissions.csv_0.bak"),
 }
 

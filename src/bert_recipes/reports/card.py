@@ -15,12 +15,20 @@ from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData, get_local_safetensors_metadata
+import yaml
+from huggingface_hub import (
+    EvalResult,
+    EvalResultEntry,
+    ModelCard,
+    ModelCardData,
+    eval_result_entries_to_yaml,
+    get_local_safetensors_metadata,
+)
 from huggingface_hub.errors import NotASafetensorsRepoError
 from jinja2 import ChainableUndefined, Environment, PackageLoader, Undefined
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from bert_recipes.checkpointing import CARD_FILE, is_generated_card, seal_card
+from bert_recipes.checkpointing import CARD_FILE, EVAL_FILE, is_generated_card, seal_card
 from bert_recipes.config import field_types, read_flat_yaml, save_config
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write, hash_of
@@ -145,7 +153,7 @@ class RunCard:
 
 
 def write_card(folder: str | Path, given: CardArguments | None = None, *, overwrite: bool = False) -> Path:
-    """Write the card of a finished run, and card.yaml with what the user said, now or before (`given` comes first)."""
+    """Write the card of a finished run, its result as the Hub reads it, and what the user said, now or before (`given` comes first)."""
     card = check_card(folder, given, overwrite=overwrite)
     with saving(card.folder):
         if card.given != CardArguments():
@@ -153,6 +161,11 @@ def write_card(folder: str | Path, given: CardArguments | None = None, *, overwr
         text = seal_card(card_text(card))
         with atomic_write(card.folder / CARD_FILE) as aside:
             aside.write_text(text, encoding="utf-8", newline="\n")
+        file, results = card.folder / EVAL_FILE, hub_results(card)
+        file.unlink(missing_ok=True)
+        if results:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(yaml.safe_dump(results, sort_keys=False), encoding="utf-8")
     return card.folder / CARD_FILE
 
 
@@ -478,3 +491,22 @@ def _task_results(card: RunCard, task: Task) -> Iterator[EvalResult]:
                 "dataset_split": split,
             }
             yield from _result(card, key, metric, metric.replace("_", " "), dataset)
+
+
+def hub_results(card: RunCard) -> list[dict[str, Any]]:
+    """The best metric on a complete split of a data set of the Hub, as `.eval_results` has it; nothing of other data."""
+    task = card.task
+    if task is None:
+        return []
+    best = {(split, metric) for split, metric, key in card.metrics if key == f"eval_{task.best_metric}"}
+    entries = [
+        EvalResultEntry(
+            result.dataset_type,
+            result.dataset_config or "default",
+            result.metric_value,
+            notes=f"{result.metric_name} on {result.dataset_split}, fine-tuned with bert-recipes",
+        )
+        for result in _task_results(card, task)
+        if (result.dataset_split, result.metric_type) in best and result.dataset_type == task.hub_dataset
+    ]
+    return eval_result_entries_to_yaml(entries)

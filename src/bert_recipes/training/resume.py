@@ -41,7 +41,7 @@ RUN_FILES = (
     *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt", UNFINISHED_FILE),
     # training_args.bin is the Trainer's and removed at once, if the process lives.
     *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*", "training_args.bin"),
-    *("report.md", "report.html", "losses.png", "README.md", "card.yaml", ".gitattributes"),
+    *("report.md", "report.html", "losses.png", "README.md", ".eval_results", "card.yaml", ".gitattributes"),
     # Of sweeps, and of trackers: TensorBoard, wandb, codecarbon (with the older files that it sets aside).
     *("weights_removed.txt", "runs", "wandb", "emissions.csv*"),
 )
