@@ -212,9 +212,8 @@ def flags_of(helps: dict[str, str]) -> Flags:
     """The flags of a script."""
 
     def flags(script: str) -> set[str]:
-        usage = helps[script].split("\n\n")[0]
-        known = set(re.findall(r"\[(--[\w-]+)", usage))
-        assert "--config" in known, usage
+        known = set(re.findall(r"^  (--[\w-]+)", helps[script], re.MULTILINE))
+        assert "--config" in known, helps[script]
         return known | flags(TAKES_FLAGS_OF[script]) if script in TAKES_FLAGS_OF else known
 
     return flags
