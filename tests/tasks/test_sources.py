@@ -62,11 +62,13 @@ def test_a_byte_order_mark_belongs_to_no_column(tmp_path: Path, name: str, text:
     assert row == {"text": "One, two", "label": "1"}
 
 
-def test_parquet_is_read(tmp_path: Path):
+@pytest.mark.parametrize("name", ["train.parquet", "sst2/train-00000-of-00001.parquet"])  # the Hub's own name
+def test_parquet_is_read(tmp_path: Path, name: str):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.table({"sentence": ["a", "b"], "label": [0, 1], "idx": [7, 8]}), tmp_path / "train.parquet")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"sentence": ["a", "b"], "label": [0, 1], "idx": [7, 8]}), tmp_path / name)
     examples = load_split(get_task("sst2"), "train", data_dir=str(tmp_path)).examples
     assert [(example.idx, example.text, example.label) for example in examples] == [(7, "a", 0), (8, "b", 1)]
 

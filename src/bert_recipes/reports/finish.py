@@ -50,9 +50,8 @@ def what_next(folder: Path) -> str:
     if facts.get("kind") == "pretraining":
         for mask in (facts.get("held_out") or {}).get("masks", [])[:3]:
             guesses = ", ".join(f"{piece} {share:.0%}" for piece, share in mask["guesses"][:3])
-            lines.append(
-                f"  {mask['before'][-48:]:>48} [MASK] {mask['after'][:24]:<24}  {guesses}; right: {mask['truth']}"
-            )
+            before, after = (" " + mask["before"])[-48:].partition(" ")[2], mask["after"][:24]
+            lines.append(f"  {before:>48} [MASK] {after:<24}  {guesses}; right: {mask['truth']}")
         lines = ["held-out text, with the most likely pieces:", *lines, ""] if lines else lines
         commands.append(("fine-tune", f"make glue TASK=mrpc MODEL={folder}"))
     else:

@@ -423,7 +423,8 @@ def _file_names(task: Task, split: str) -> list[str]:
             names.append(MSR_FILE)
         if split in task.tsv.files:
             names.append(task.tsv.files[split])
-    names += [f"{split}.csv", f"{split}.parquet", f"{split}.json"]
+    # The second parquet is as the Hub has it (`hf download`).
+    names += [f"{split}.csv", f"{split}.parquet", f"{split}-00000-of-00001.parquet", f"{split}.json"]
     if task.tsv is None:
         names.append(f"{split}.tsv")
     if task.kind == "token_classification":
