@@ -71,7 +71,7 @@ def test_every_function_and_test_named_in_the_rules_exists(repository):
 
 
 def test_every_row_of_the_rules_names_source_function_and_test(repository):
-    text = (repository / "docs" / "rules.md").read_text(encoding="utf-8").split("## Where we differ")[0]
+    text = (repository / "docs" / "rules.md").read_text(encoding="utf-8").split("## Intended differences")[0]
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| rule", "| ---"))]
     for row in rows:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -107,10 +107,19 @@ def page_id(path: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_every_relative_link_leads_to_a_file(page: Path):
-    targets = re.findall(r"\]\(<?([^)\s>]+)", prose(page))
-    relative = [target.split("#")[0] for target in targets if not re.match(r"[a-z]+:|#", target)]
-    assert not [target for target in relative if not (page.parent / target).exists()]
+def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path):
+    for target in re.findall(r"\]\(<?([^)\s>]+)", prose(page)):
+        if not re.match(r"[a-z]+:", target):
+            name, _, heading = target.partition("#")
+            file = page.parent / name if name else page
+            assert file.exists(), target
+            assert not heading or heading in headings(file), target
+
+
+def headings(page: Path) -> set[str]:
+    """As GitHub calls them in links."""
+    titles = re.findall(r"^#+ (.+)", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
