@@ -43,7 +43,7 @@ class AddTokensArguments:
     )
     tokens_file: str | None = field(default=None, metadata={"help": "the words, one a line, instead of --files"})
     num_tokens: int = field(default=1000, metadata={"help": "words chosen, at most"})
-    min_frequency: int = field(default=10, metadata={"help": "a word must stand in the text so often"})
+    min_frequency: int = field(default=10, metadata={"help": "least number of occurrences of a word"})
     text_column: str = field(default="text", metadata={"help": "column of the text in JSON and Parquet rows"})
     encoding_errors: Literal["strict", "replace"] = field(
         default="strict", metadata={"help": "broken UTF-8: stop, or put U+FFFD and count"}
@@ -89,7 +89,7 @@ def main() -> None:
     folder = find_tokenizer(args.model_name_or_path)
     if folder is None:
         raise InputError(
-            f"model_name_or_path: {args.model_name_or_path} has no tokenizer; it must lie beside the weights"
+            f"model_name_or_path: {args.model_name_or_path} has no tokenizer; it must be in the same folder"
         )
     tokenizer = load_tokenizer(folder)
     words, gain = find_words(args, tokenizer)

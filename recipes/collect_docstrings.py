@@ -29,7 +29,9 @@ class CollectArguments:
     output_dir: Path = field(
         default=Path("data/quickstart"), metadata={"help": "gets train/, validation/ and corpus.json"}
     )
-    validation_fraction: float = field(default=0.04, metadata={"help": "share of the text held out, in whole modules"})
+    validation_fraction: float = field(
+        default=0.04, metadata={"help": "fraction of the text held out, in whole modules"}
+    )
     min_words: int = field(default=20, metadata={"help": "a document with fewer words is dropped"})
     num_workers: int = field(default=os.cpu_count() or 1, metadata={"help": "processes that read source files"})
 

@@ -76,9 +76,9 @@ def main() -> None:
     )
     print(f"read {files.prefix}: {done.num_variables} variables, {done.num_parameters:,} parameters")
     if done.num_of_optimizer:
-        print(f"left out: {done.num_of_optimizer} variables of the optimiser, which a new run starts anew")
+        print(f"left out: {done.num_of_optimizer} variables of the optimiser, which a new run starts from scratch")
     if done.skipped:
-        print(f"left out, as you say: {', '.join(done.skipped)}")
+        print(f"left out, as requested: {', '.join(done.skipped)}")
     print(f"wrote {output_dir}: {done.architecture}, do_lower_case {str(done.do_lower_case).lower()}")
 
 
@@ -89,7 +89,7 @@ def write_tensorflow(args: ConvertArguments, output_dir: Path) -> None:
     done = convert_to_tensorflow(Path(str(args.model_name_or_path)), output_dir, skipped=args.skip_variables)
     print(f"wrote {done.prefix}: {done.num_variables} variables, {done.num_parameters:,} parameters")
     if done.skipped:
-        print(f"left out, as you say: {', '.join(done.skipped)}")
+        print(f"left out, as requested: {', '.join(done.skipped)}")
     if done.labels:
         print(f"labels, in the order of the classifier's rows: {', '.join(done.labels)}")
     print(

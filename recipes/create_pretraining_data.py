@@ -38,8 +38,8 @@ class CreatePretrainingDataArguments:
     max_predictions_per_seq: int = field(default=20, metadata={"help": "most predicted tokens of an instance"})
     random_seed: int = field(default=12345, metadata={"help": "seed of all draws"})
     dupe_factor: int = field(default=10, metadata={"help": "passes over the text, each with other pairs and masks"})
-    masked_lm_prob: float = field(default=0.15, metadata={"help": "share of tokens that is predicted"})
-    short_seq_prob: float = field(default=0.1, metadata={"help": "share of documents with a shorter target length"})
+    masked_lm_prob: float = field(default=0.15, metadata={"help": "fraction of the tokens that is predicted"})
+    short_seq_prob: float = field(default=0.1, metadata={"help": "fraction of documents with a shorter target length"})
 
     def __post_init__(self) -> None:
         for name in ("masked_lm_prob", "short_seq_prob"):

@@ -87,7 +87,7 @@ def measure_pretraining(
     from bert_recipes.training.pretraining import load_data, load_model, make_trainer
 
     if model_args.model_name_or_path is None:
-        raise InputError("model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to measure")
+        raise InputError("model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to evaluate")
     data = load_data(data_args, args.seed)
     if data.validation is None:
         raise InputError(f"{data_args.store or data_args.train_file} has no held-out part to measure on")

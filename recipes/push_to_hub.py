@@ -28,7 +28,7 @@ class PushArguments:
     private: bool | None = field(default=True, metadata={"help": "a new repository is private"})
     tags: list[str] | None = field(default=None, metadata={"help": "tags for the model card"})
     checkpoints: bool = field(default=False, metadata={"help": "also the models of its checkpoints"})
-    overwrite: bool = field(default=False, metadata={"help": "replace another model that lies there"})
+    overwrite: bool = field(default=False, metadata={"help": "replace another model in the repository"})
     message: str | None = field(default=None, metadata={"help": "of the commit; default: says the step"})
     dry_run: bool = field(default=False, metadata={"help": "only list what would be uploaded"})
 

@@ -38,7 +38,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start processes come first: begun last, one of them keeps a worker busy while the others have nothing to do."""
+    """Files that start processes come first: started last, one of them keeps a worker busy while the others have nothing to do."""
     items.sort(key=lambda item: item.path.parent.name not in ("recipes", "invariants"))
 
 

@@ -129,7 +129,7 @@ def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _NO_LOCKS:
-                logger.warning("%s: this file system has no locks; see that no second run is started in it", folder)
+                logger.warning("%s: this file system has no locks; do not start a second run in it", folder)
             elif error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
             elif time.monotonic() > end:

@@ -112,7 +112,7 @@ def check_push(args: Any) -> None:
 class PushCheckpoints(TrainerCallback):
     """Pushes the model of each checkpoint beside the training, as hub_strategy says; a push that fails is a warning."""
 
-    # The push that was begun last. Its thread is a daemon: a run that a signal ends does not wait for an upload, which the next one
+    # The push that was started last. Its thread is a daemon: a run that a signal ends does not wait for an upload, which the next one
     # takes up.
     last: ClassVar[threading.Thread | None] = None
 
@@ -155,7 +155,7 @@ def _warning_instead(args: Any, checkpoint: Path) -> Iterator[None]:
         yield
     except (InputError, OSError) as error:
         command = push_command(checkpoint, _target(args), args.hub_tags or ())
-        logger.warning("%s is not on the Hub: %s; training goes on. To push it: %s", checkpoint, error, command)
+        logger.warning("%s is not on the Hub: %s; training continues. To push it: %s", checkpoint, error, command)
 
 
 def push_run(args: Any, step: int) -> str | None:
@@ -395,7 +395,7 @@ def open_target(
             403: f"{target.repo_id}: the token in {source} may not write there ({said}); give a repository under {owner}/",
         }
         raise InputError(
-            told.get(status or 0) or f"the Hub was asked about {target.repo_id}, and this came of it: {said}; {later}"
+            told.get(status or 0) or f"the request to the Hub about {target.repo_id} failed: {said}; {later}"
         ) from error
     if target.replaces(remote, hash_weights):
         logger.warning(

@@ -164,7 +164,7 @@ def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
         ("a.jsonl", '{"text":' + "[" * 100_000, {}, "a.jsonl:1: broken JSON"),
         ("a.json", '\ufeff\n [{"text": "a"}]', {}, "a JSON array; one object a line is read: convert it"),
         ("a.json", '[\n{"text": "a"}\n]', {}, "a JSON array"),
-        ("a.jsonl", '{"text": "a", "text": "b"}\n', {}, "a.jsonl:1: column 'text' stands there more than once"),
+        ("a.jsonl", '{"text": "a", "text": "b"}\n', {}, "a.jsonl:1: column 'text' is there more than once"),
         ("a.jsonl", '{"text": "a\\ud800b"}\n', {}, "a.jsonl:1: lone surrogate"),
         ("a.txt", "", {"document_boundary": "row"}, "allowed: auto, blank_line, line or file"),
         ("a.jsonl", "{}", {"document_boundary": "file"}, "allowed: auto or row"),
@@ -179,7 +179,7 @@ def test_bad_text_is_one_line_that_names_file_and_line(tmp_path, name, content, 
     ("table", "part"),
     [
         (pa.table({"title": ["x"], "body": ["y"]}), "no column 'text'; columns present: title, body"),
-        (pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]), "stands there more than once"),
+        (pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"]), "is there more than once"),
         (pa.table({"text": [1, 2]}), "column 'text' holds int64, text expected"),
         (pa.table({"text": pa.array([b"a"])}), "holds binary, text expected"),
         # pyarrow turns neither of the two into a value of Python

@@ -100,10 +100,10 @@ def is_enough(lives: list[dict[str, Any]], told: dict[str, Any]) -> bool:
 
 def check_where_it_began(said: str, before: Path | None, after: list[Path]) -> None:
     """A life is resumed from the newest checkpoint that was whole, and from nothing else."""
-    begun = re.search(r"is resumed from (checkpoint-\d+)", said)
-    if begun:
+    started = re.search(r"is resumed from (checkpoint-\d+)", said)
+    if started:
         assert before is not None, said[-2000:]
-        assert begun[1] == before.name, (begun[1], before.name)
+        assert started[1] == before.name, (started[1], before.name)
     elif before is not None:  # it ended before it came to that
         assert after[-1] == before, said[-2000:]
 

@@ -144,7 +144,7 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fas
     common = {"store": str(small_store), "dropout": 0.1, "per_device_train_batch_size": 8, "max_grad_norm": 1.0}
     common |= {"fast_layers": fast_layers, "precision": precision, "optimizer": optimizer}
     common |= {"gradient_accumulation_steps": 2, "max_steps": 16, "eval_strategy": "steps", "eval_steps": 3}
-    common |= {"logging_steps": 5}  # the checkpoint falls between two lines of the log
+    common |= {"logging_steps": 5}  # the checkpoint falls between two log lines
     straight = small_run(output_dir=str(tmp_path / "a"), **common)
     small_run(output_dir=str(tmp_path / "b"), **(common | {"save_strategy": "steps", "save_steps": 7}))
     checkpoint = tmp_path / "b" / "checkpoint-7"

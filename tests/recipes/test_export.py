@@ -97,7 +97,7 @@ def test_a_polite_end_leaves_nothing(tiny_runs, tmp_path):
     command = [sys.executable, Path(__file__).parents[2] / "recipes" / "export.py", "--model_name_or_path", run]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 300
-    while not list(run.parent.glob(".mine_onnx.*")):  # it has begun to write
+    while not list(run.parent.glob(".mine_onnx.*")):  # it has started to write
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)

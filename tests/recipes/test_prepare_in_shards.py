@@ -142,7 +142,7 @@ def test_a_damaged_shard_is_made_anew(vocabulary, texts, tmp_path, caplog, how):
     else:
         file.write_bytes(bytes(content[: len(content) // 2]))
     assert prepare(vocabulary, texts, tmp_path / "again").kept_shards == 2
-    assert "the shard is made anew" in caplog.text
+    assert "the shard is made again" in caplog.text
     assert contents_of(tmp_path / "again") == contents_of(tmp_path / "straight")
 
 

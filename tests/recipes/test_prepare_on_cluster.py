@@ -107,7 +107,7 @@ def test_what_is_done_is_kept_and_what_is_damaged_is_made_anew(vocabulary, texts
     assert "of which 3 were done before" in said
     assert contents_of(tmp_path / "store") == straight
     assert {name: (tmp_path / "store" / "shards" / name).stat().st_ino for name in kept} == kept
-    assert "the shard is made anew" in (tmp_path / "store.logs" / "logs" / "task_00001.log").read_text()
+    assert "the shard is made again" in (tmp_path / "store.logs" / "logs" / "task_00001.log").read_text()
 
 
 def test_that_a_task_has_ended_before_does_not_stand_for_its_shards(vocabulary, texts, straight, tmp_path):

@@ -59,7 +59,7 @@ def test_a_run_with_a_key_and_a_server_is_online(repository, small_store, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_run_that_was_begun_offline_and_goes_on_online_is_there_as_a_whole(repository, small_store, tmp_path):
+def test_a_run_that_was_started_offline_and_goes_on_online_is_there_as_a_whole(repository, small_store, tmp_path):
     folder = tmp_path / "run"
     train(repository, small_store, folder, environment(tmp_path, WANDB_MODE="offline"), "--report_to", "wandb")
     offline = FILES["read_wandb"](folder)
@@ -150,7 +150,7 @@ def test_the_service_of_wandb_may_be_killed(repository, small_store, tmp_path):
     _, errors = process.communicate(timeout=300)
     assert killed is not None
     assert process.returncode == 0, errors[-3000:]
-    assert errors.count("the run goes on without it") == 1, errors[-3000:]
+    assert errors.count("the run continues without it") == 1, errors[-3000:]
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "run")]
     assert weights[0] == weights[1]
 

@@ -239,7 +239,7 @@ PHASE2 = "allowed: whole steps, or a fraction below 1"
         (phases_of, {"phase2_steps": -1}, PHASE2),
         (phases_of, {"phase2_steps": 1.5}, PHASE2),
         (phases_of, {"phase2_steps": 0.1}, r"phase2_steps is 0\.1, max_steps -1"),
-        (data_of, {}, "^the data is missing: give --store FOLDER .* or --train_file"),
+        (data_of, {}, "^no data is given: give --store FOLDER .* or --train_file"),
         (data_of, {"store": "a", "train_file": ["b"]}, "^both --store and --train_fi"),
         (data_of, {"store": "a", "max_seq_length": 7}, "is 7; allowed: 8 or more"),
         (data_of, {"store": "a", "short_seq_prob": 1.1}, "is 1.1; allowed: 0 to 1"),

@@ -22,8 +22,8 @@ def progress(metrics: dict, step: int = 5000) -> str | None:
     [
         (9.76, "the model is worse than that"),  # far above
         (6.87, "the model is worse than that"),  # just above the margin
-        (6.85, "nothing shows that the model has learned more than the frequencies"),
-        (6.67, "nothing shows that the model has learned more than the frequencies"),
+        (6.85, "the model has not learned more than the frequencies"),
+        (6.67, "the model has not learned more than the frequencies"),
         (6.65, None),
         (2.0, None),
         (math.nan, "is not finite: training has diverged"),

@@ -98,7 +98,7 @@ def test_a_tracker_that_fails_is_dropped_with_one_warning_and_changes_nothing(
         assert config["report_to"] == trainer.args.report_to == ["wandb"], "as it was given"
     else:
         reason = "OSError: [Errno 28] No space left on device"
-        assert dropped(caplog) == [f"wandb fails at {event} ({reason}); the run goes on without it"]
+        assert dropped(caplog) == [f"wandb fails at {event} ({reason}); the run continues without it"]
         assert stub.events[-1] == event, "nothing is asked of it any more"
         assert stub.events.count(event) == number
 
@@ -197,12 +197,12 @@ def test_runs_have_names_that_tell_them_apart(tmp_path, folder, run_name, name):
 
 def test_notes_are_kept_for_a_run_that_goes_on_only(tmp_path):
     configs = (TrainingArguments(output_dir=str(tmp_path), use_cpu=True),)
-    begun, other = made(output_dir=str(tmp_path)), made(["tensorboard"], output_dir=str(tmp_path))
-    begun.note("wandb", {"id": "of what is only measured"})
+    started, other = made(output_dir=str(tmp_path)), made(["tensorboard"], output_dir=str(tmp_path))
+    started.note("wandb", {"id": "of what is only measured"})
     assert not (tmp_path / "trackers.json").exists()
-    with begun.recording(configs, resumes=False):
-        begun.note("wandb", {"id": "abc"})
-        begun.note("trackio", {"name": "n"})
+    with started.recording(configs, resumes=False):
+        started.note("wandb", {"id": "abc"})
+        started.note("trackio", {"name": "n"})
     with other.recording(configs, resumes=True):
         assert other.notes == {"wandb": {"id": "abc"}, "trackio": {"name": "n"}}
     with other.recording(configs, resumes=False):

@@ -64,7 +64,7 @@ class ExecutorArguments:
         default="local", metadata={"help": "processes of this machine, jobs of Slurm, or a Ray cluster"}
     )
     tasks: int | None = field(
-        default=None, metadata={"help": "how many the shards are dealt out to; default: one a shard"}
+        default=None, metadata={"help": "number of tasks; default: one per shard"}
     )
     workers: int | None = field(
         default=None, metadata={"help": "tasks at the same time; default: all cores (local), no limit (slurm, ray)"}
@@ -138,7 +138,7 @@ class LocalExecutor(LocalPipelineExecutor):
         pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=follow_parent)
         try:
             running = [pool.submit(_run_task, self, rank) for rank in range(self.tasks)]
-            for task in tqdm(as_completed(running), total=self.tasks, unit="task", desc=self.name):
+            for task in tqdm(as_completed(running), total=self.tasks, unit="task", desc=self.name, disable=None):
                 stats += task.result()
         except BaseException as error:
             # A task may have hours before it.
@@ -245,7 +245,7 @@ def prepare_on_cluster(corpus: CorpusArguments, executors: ExecutorArguments, to
     num_shards = len(preparation.shards)
     if num_shards == 1:
         raise InputError(
-            f"the corpus is one shard, which cannot be shared out: set shard_gigabytes ({corpus.shard_gigabytes}) lower, cut the "
+            f"the corpus is one shard, which cannot be split: set shard_gigabytes ({corpus.shard_gigabytes}) lower, cut the "
             "text into more files, or use recipes/prepare_corpus.py"
         )
     # A task without a shard would only start and end.
@@ -348,5 +348,5 @@ def _submit(jobs: SlurmPipelineExecutor) -> None:
         jobs.run()
     except subprocess.CalledProcessError as error:
         raise InputError(
-            f"sbatch refused the job (exit code {error.returncode}); what it said stands above"
+            f"sbatch refused the job (exit code {error.returncode}); its message is above"
         ) from error

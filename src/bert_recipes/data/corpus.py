@@ -91,7 +91,7 @@ def find_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     for path in sorted(found, key=lambda path: path.as_posix()):
         # Opening a pipe would wait for ever.
         if not path.is_file():
-            raise InputError(f"{path}: no file that can be read, but a broken link, a pipe or a device; take it away")
+            raise InputError(f"{path}: no file that can be read, but a broken link, a pipe or a device; remove it")
         unique.setdefault(os.path.realpath(path), path)
     return list(unique.values())
 
@@ -350,7 +350,7 @@ class _Reader:
             self.counts.dropped["rows_without_text"] += 1
             return None
         if text is _REPEATED:
-            raise InputError(f"{where}: column {column!r} stands there more than once; keep one")
+            raise InputError(f"{where}: column {column!r} is there more than once; keep one")
         if not isinstance(text, str):
             raise InputError(f"{where}: column {column!r} holds {type(text).__name__}, text expected")
         # A JSON escape can spell half of a surrogate pair: no encoder accepts it further on.

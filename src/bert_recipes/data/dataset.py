@@ -126,7 +126,7 @@ def write_pairs(path: Path, store: Split, num_processes: int = 1, **settings: An
             context = multiprocessing.get_context("spawn")
             pool = ProcessPoolExecutor(num_processes, context, initializer=_start_worker, initargs=(index_block,))
             rows = stack.enter_context(pool).map(_index_in_worker, blocks)
-        for part in tqdm(rows, total=len(blocks), desc=f"pairs of epoch {settings['epoch']}", unit="block", delay=2):
+        for part in tqdm(rows, total=len(blocks), desc=f"pairs of epoch {settings['epoch']}", unit="block", delay=2, disable=None):
             file.write(part.tobytes())
         return file.tell() // PAIR_DTYPE.itemsize
 

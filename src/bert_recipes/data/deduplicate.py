@@ -90,7 +90,7 @@ class DeduplicationArguments:
     tasks: int | None = field(
         default=None,
         metadata={
-            "help": f"parts that the files are dealt into, and files written; default: one a file, {MAX_TASKS} at most"
+            "help": f"parts of the input, and number of files written; default: one per file, {MAX_TASKS} at most"
         },
     )
     workers: int | None = field(default=None, metadata={"help": "parts at the same time; default: all cores"})

@@ -113,7 +113,7 @@ def write_instances(
                 if isinstance(writer, _ParquetWriter):
                     opened.push(writer.finish)
             count = 0
-            for instance in tqdm(instances, desc="write", unit="instance", delay=1):
+            for instance in tqdm(instances, desc="write", unit="instance", delay=1, disable=None):
                 writer = writers[count % len(writers)]
                 writer.write(_encode_features(instance, max_seq_length, max_predictions_per_seq, writer.encode))
                 count += 1
@@ -220,7 +220,7 @@ class _MappedReader:
     ) -> None:
         self._path, self._decode = path, decode
         self._open()
-        self._offsets = array("q", tqdm(find_offsets(self._data), desc=f"open {path.name}", unit="instance", delay=1))
+        self._offsets = array("q", tqdm(find_offsets(self._data), desc=f"open {path.name}", unit="instance", delay=1, disable=None))
 
     def _open(self) -> None:
         with open(self._path, "rb") as file:
@@ -294,7 +294,7 @@ def _convert_parquet(path: Path, output: Path) -> None:
     with pq.ParquetFile(path) as source:
         num_records, begin = source.metadata.num_rows, 0
         batches = source.iter_batches(batch_size=4096, columns=list(FEATURE_NAMES))
-        for batch in tqdm(batches, desc=f"open {path.name}", unit="batch", delay=1):
+        for batch in tqdm(batches, desc=f"open {path.name}", unit="batch", delay=1, disable=None):
             columns = {name: _to_matrix(name, batch[name]) for name in FEATURE_NAMES}
             if begin == 0:
                 dtype = np.dtype([(name, rows.dtype, rows.shape[1:]) for name, rows in columns.items()])

@@ -219,7 +219,7 @@ class CorpusArguments:
         default=None, metadata={"help": "text to hold out; files that are in --files too are taken out there"}
     )
     validation_fraction: float = field(
-        default=0.0, metadata={"help": "share of the documents of --files to hold out instead, drawn by --seed"}
+        default=0.0, metadata={"help": "fraction of the documents of --files to hold out instead, drawn by --seed"}
     )
     dataset_name: str | None = field(default=None, metadata={"help": "data set on the Hub, instead of --files"})
     dataset_config_name: str | None = field(default=None, metadata={"help": "its configuration"})
@@ -263,7 +263,7 @@ class CorpusArguments:
                 "sentences 'lines' takes every line for a sentence, wrapped_lines joins lines: choose one"
             )
         for name, is_good, allowed in (
-            ("validation_fraction", 0 <= self.validation_fraction < 1, "a share from 0 to less than 1 is allowed"),
+            ("validation_fraction", 0 <= self.validation_fraction < 1, "a fraction from 0 to less than 1 is allowed"),
             ("num_processes", self.resolved_num_processes >= 1, "1 or more is allowed"),
             ("shard_gigabytes", 0 < self.shard_gigabytes < math.inf, "a number of more than 0 is allowed"),
             (
@@ -480,7 +480,7 @@ class Preparation:
             try:
                 open_store(folder)
             except InputError as error:
-                logger.warning("%s; the shard is made anew", error)
+                logger.warning("%s; the shard is made again", error)
             else:
                 logger.info("shard %d of %d: done before", number + 1, len(self.shards))
                 return None
@@ -503,7 +503,7 @@ class Preparation:
                 special_ids=special_ids,
                 tokenizer_fingerprint=tokenizer.fingerprint,
             ) as writer,
-            tqdm(total=size, unit="B", unit_scale=True, desc="prepare corpus") as progress,
+            tqdm(total=size, unit="B", unit_scale=True, desc="prepare corpus", disable=None) as progress,
         ):
             for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):
                 writer.add_batch(batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths)

@@ -205,7 +205,7 @@ def read_documents(sources: list[Source], min_words: int, num_workers: int, coun
     # No worker inherits the main process's threads.
     with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
         found = pool.map(read_documentation, sources, chunksize=32)
-        bar = tqdm(found, total=len(sources), desc="Reading documentation", unit=" files", mininterval=1)
+        bar = tqdm(found, total=len(sources), desc="Reading documentation", unit=" files", mininterval=1, disable=None)
         return make_documents(zip(sources, bar, strict=True), min_words, counts)
 
 

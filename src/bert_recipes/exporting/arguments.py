@@ -33,7 +33,7 @@ class ExportArguments:
     choice_columns: list[str] | None = field(default=None, metadata={"help": "of input_file, as for predict.py"})
     max_eval_examples: int = field(default=1000, metadata={"help": "examples or pairs that are compared, at most"})
     batch_size: int = field(default=32, metadata={"help": "inputs at once"})
-    threads: int | None = field(default=None, metadata={"help": "of all sides; default: torch's choice"})
+    threads: int | None = field(default=None, metadata={"help": "threads of all sides; default: torch's choice"})
     speed_examples: int = field(default=256, metadata={"help": "inputs of a turn of the speed measurement"})
     rounds: int = field(default=3, metadata={"help": "turns of each side"})
     tolerance: float = field(default=1e-4, metadata={"help": "largest difference of the float32 model, absolute"})

@@ -146,8 +146,8 @@ class FeatureNerArguments:
         default_factory=lambda: list(LAYER_CHOICES), metadata={"help": f"some of {', '.join(LAYER_CHOICES)}"}
     )
     seeds: list[int] = field(default_factory=lambda: [1], metadata={"help": "one run of each way for each seed"})
-    max_train_sentences: int | None = field(default=None, metadata={"help": "train on this many sentences at most"})
-    max_eval_sentences: int | None = field(default=None, metadata={"help": "measure on this many sentences at most"})
+    max_train_sentences: int | None = field(default=None, metadata={"help": "train on at most this many sentences"})
+    max_eval_sentences: int | None = field(default=None, metadata={"help": "evaluate on at most this many sentences"})
     max_seq_length: int = field(default=512, metadata={"help": "positions of a window of a document"})
     feature_batch_size: int = field(default=16, metadata={"help": "windows that the encoder reads together"})
     feature_dtype: str = field(

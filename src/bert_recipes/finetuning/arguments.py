@@ -44,9 +44,9 @@ class TaskArguments:
         None, "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/"
     )
     data_dir: str | None = free(None, "local folder of the task's data; default: the Hub")
-    max_train_examples: int | None = option(None, "train on this many examples at most")
-    max_eval_examples: int | None = free(None, "measure on this many examples at most")
-    max_predict_examples: int | None = free(None, "predict this many examples at most")
+    max_train_examples: int | None = option(None, "train on at most this many examples")
+    max_eval_examples: int | None = free(None, "evaluate on at most this many examples")
+    max_predict_examples: int | None = free(None, "predict at most this many examples")
     max_seq_length: int = option(128, "positions of an input, special tokens included")
     pad_to_max_length: bool = option(False, "pad to max_seq_length, not to the batch")
     freeze_encoder: bool = option(False, "train the head only")
@@ -110,8 +110,8 @@ class FineTuningArguments(RunArguments):
     schedule: str = field(default="trainer", metadata=RunArguments.__dataclass_fields__["schedule"].metadata)
     train_sampling_strategy: str = option("group_by_length", f"one of {', '.join(STRATEGIES)}")
     save_strategy: str = option("epoch", "checkpoints: no, steps, epoch, best")
-    save_total_limit: int | None = option(1, "checkpoints that are kept, beside the best")
-    logging_steps: float = option(50, "steps between two lines of the log")
+    save_total_limit: int | None = option(1, "checkpoints that are kept, besides the best")
+    logging_steps: float = option(50, "steps between two log lines")
     # The default of the Trainer is the loss; here it is the task's own metric.
     metric_for_best_model: str | None = option(None, "metric that chooses the best checkpoint; default: the task's")
     early_stopping_patience: int | None = option(
@@ -234,7 +234,7 @@ class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # 
     def __post_init__(self) -> None:
         if self.model_name_or_path is None:
             raise InputError(
-                "model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to measure"
+                "model_name_or_path is missing: give the folder (or Hub name) of the checkpoint to evaluate"
             )
         config = read_model_config(self.model_name_or_path)
         for name, value in self.resolved(config, self.model_name_or_path).items():

@@ -102,7 +102,7 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
     wants_best = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
     if wants_best and args.eval_strategy == "no":
         raise InputError(
-            "the best checkpoint is wanted, but nothing is measured during training: --eval_strategy epoch"
+            "the best checkpoint is wanted, but no evaluation is made during training: --eval_strategy epoch"
         )
     if args.wanted_best_metric is None and wants_best:
         args.metric_for_best_model, args.greater_is_better = task.best_metric, True

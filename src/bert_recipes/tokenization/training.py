@@ -221,7 +221,9 @@ def count_words(
 ) -> WordCounts:
     """Count the words of texts in one pass; the settings are those of `normalize_text`."""
     counts = WordCounts()
-    for text in tqdm(texts, desc="Counting words", unit=" texts", unit_scale=True, disable=not show_progress):
+    for text in tqdm(
+        texts, desc="Counting words", unit=" texts", unit_scale=True, disable=None if show_progress else True
+    ):
         counts.add(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
     return counts
 

@@ -127,7 +127,7 @@ class RunArguments(TrainingArguments):
     max_grad_norm: float = option(1.0, "clip the gradient's global norm (original: 1.0)")
     remove_unused_columns: bool | None = option(False, "must stay false")
     # Declared again for the type checker: the base class assigns them in ways that it cannot follow.
-    per_device_train_batch_size: int = free(8, "examples a process takes at once, at most")
+    per_device_train_batch_size: int = free(8, "examples per process at once, at most")
     gradient_accumulation_steps: int = free(1, "micro-batches of a step, unless global_train_batch_size decides")
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
     bf16: bool = option(False, "the same as precision: bf16")
@@ -150,9 +150,9 @@ class RunArguments(TrainingArguments):
     max_skipped_steps: int = free(10, "steps in a row with a gradient not finite that end the run")
     # Stock's default makes public repositories.
     hub_private_repo: bool | None = option(True, "a new repository is private; null: as the owner's default is")
-    hub_overwrite: bool = option(False, "push over another model that lies in the repository")
+    hub_overwrite: bool = option(False, "replace another model in the repository")
     hub_tags: list[str] | None = option(None, "tags for the model card on the Hub")
-    power_watts: float | None = free(None, "watts that the run draws: by them its energy is estimated")
+    power_watts: float | None = free(None, "watts that the machine draws, to estimate the energy of the run")
     country_iso_code: str | None = free(None, "country (DEU): codecarbon estimates energy and CO2")
     carbon_intensity: float | None = free(None, "g CO2e/kWh; default: codecarbon's for the country")
 
@@ -280,7 +280,7 @@ class ModelArguments:
     model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
     hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
     weight_init: str = option("truncated_normal", "new weights: truncated_normal (original) or normal (stock)")
-    initializer_range: float = option(0.02, "deviation of new weights (original: 0.02)")
+    initializer_range: float = option(0.02, "standard deviation of new weights (original: 0.02)")
     dropout: float = option(0.1, "dropout of a new model (paper: 0.1)")
     max_position_embeddings: int = option(512, "positions of a new model (paper: 512)")
 
@@ -298,7 +298,7 @@ class DataArguments:
     max_seq_length: int = option(128, "tokens of a pair, special tokens included")
     short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length")
     mlm_probability: float = option(0.15, "fraction of the tokens that is predicted")
-    max_predictions_per_seq: int | None = option(None, "predicted tokens a pair, at most; default: a share")
+    max_predictions_per_seq: int | None = option(None, "predicted tokens per pair, at most; default: a fraction")
     mask_rate: float = option(0.8, "fraction of predicted tokens replaced by [MASK]")
     keep_rate: float = option(0.1, "fraction of predicted tokens left as they are")
     random_rate: float = option(0.1, "fraction of predicted tokens replaced by a random word")
@@ -310,9 +310,7 @@ class DataArguments:
 
     def __post_init__(self) -> None:
         if self.store is None and self.train_file is None:
-            raise InputError(
-                "the data is missing: give --store FOLDER (recipes/prepare_corpus.py) or --train_file FILE"
-            )
+            raise InputError("no data is given: give --store FOLDER (recipes/prepare_corpus.py) or --train_file FILE")
         if self.store is not None and self.train_file is not None:
             raise InputError("both --store and --train_file are given; give one of them")
         rules = [("max_seq_length", self.max_seq_length >= 8, "8 or more")]
@@ -348,9 +346,9 @@ class PhaseArguments:
 
     phase2_steps: float = option(0, "last steps, with longer inputs, or their fraction if below 1 (0: none)")
     phase2_max_seq_length: int = option(512, "tokens of a pair in phase 2 (paper: 512)")
-    phase2_max_predictions_per_seq: int | None = option(None, "predicted tokens, at most; default: a share")
-    phase2_per_device_train_batch_size: int | None = free(None, "examples a process takes at once; default: as before")
-    phase2_global_train_batch_size: int | None = option(None, "examples of a step in phase 2; default: as before")
+    phase2_max_predictions_per_seq: int | None = option(None, "predicted tokens, at most; default: a fraction")
+    phase2_per_device_train_batch_size: int | None = free(None, "examples per process at once; default: as in phase 1")
+    phase2_global_train_batch_size: int | None = option(None, "examples of a step in phase 2; default: as in phase 1")
     phase2_learning_rate: float | None = option(None, "peak of a schedule of its own; default: one over both")
     phase2_warmup_steps: float | None = option(None, "its warm-up, steps or their fraction if below 1")
 

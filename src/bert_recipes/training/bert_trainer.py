@@ -54,7 +54,7 @@ def epoched(dataset: Any) -> Any:
         return dataset
     if not hasattr(dataset, "__len__"):
         raise InputError(
-            f"{type(dataset).__name__} has no length, so that no epoch of it can be shuffled or resumed; give a map-style data set"
+            f"{type(dataset).__name__} has no length, so it cannot be shuffled or resumed; give a map-style data set"
         )
     return SameEveryEpoch(dataset)
 

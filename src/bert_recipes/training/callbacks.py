@@ -58,7 +58,7 @@ def describe_progress(metrics: dict[str, float], step: int, max_steps: int, warm
         advice = f"the model is worse than that. More steps if the loss still falls; if it rose or jumps, {_SLOWER}"
     else:
         advice = (
-            "nothing shows that the model has learned more than the frequencies. What helps: more steps (large models sit here for "
+            "the model has not learned more than the frequencies. What helps: more steps (large models sit here for "
             "thousands), a higher learning rate (tiny to small: 5e-4 to 2e-3), a longer warm-up or lower rate if the loss jumps, a "
             "larger global batch, a smaller model on a small corpus; and look at what the model sees with `make show-data`"
         )
@@ -182,7 +182,7 @@ class StopOnSignal(TrainerCallback):
         if self.signal is None:
             self.signal = number
             if os.environ.get("RANK", "0") == "0":
-                _say(f"{signal.Signals(number).name}: stopping in good order; Ctrl-C again leaves at once")
+                _say(f"{signal.Signals(number).name}: the run saves and stops; Ctrl-C again ends it at once")
             if self._leaves_block:
                 raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
         elif number == signal.SIGINT:

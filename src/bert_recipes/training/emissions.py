@@ -45,7 +45,7 @@ class EnergySettings:
             raise InputError(f"country_iso_code is '{code}'; {_COUNTRIES}")
         elif intensity is not None and not has_energy:
             raise InputError(
-                "carbon_intensity makes CO2 of energy, but nothing says how much energy: give --power_watts too, or "
+                "carbon_intensity turns energy into CO2, but the energy is not known: give --power_watts too, or "
                 "--country_iso_code, with which codecarbon measures it"
             )
 
@@ -185,5 +185,5 @@ def cost_facts(cost: Mapping[str, Any], settings: EnergySettings) -> dict[str, A
         energy["carbon_intensity"] = settings.grams_per_kilowatt_hour
         facts["energy"] = {name: value for name, value in energy.items() if value is not None}
     elif settings != EnergySettings():
-        logger.warning("codecarbon could not measure the energy of this run; all_results.json says nothing of it")
+        logger.warning("codecarbon could not measure the energy of this run; all_results.json does not have it")
     return facts

@@ -77,7 +77,7 @@ def prepare_output_dir(
 ) -> str | None:
     """Make the output folder this run's own; returns the checkpoint folder to resume from, or None.
 
-    A run is resumed with the settings (`configs`) that it was begun with. `sources` are the files and folders that the run reads,
+    A run is resumed with the settings (`configs`) that it was started with. `sources` are the files and folders that the run reads,
     by setting: they are not deleted with an old run.
     """
     return run_on_main_process(args, lambda: _lock_and_prepare(args, configs, sources or {}))
@@ -101,7 +101,7 @@ def _lock_and_prepare(args: Any, configs: Sequence[Any], sources: Mapping[str, s
     else:
         for later in retire_later_checkpoints(folder, resume_from):
             logger.warning(
-                "%s: later than %s, from which the run is resumed; it counts no more", later, resume_from.name
+                "%s: later than %s, from which the run is resumed; it is not used again", later, resume_from.name
             )
         # The run is unfinished again.
         (folder / RESULTS_FILE).unlink(missing_ok=True)
@@ -140,7 +140,7 @@ def _find_checkpoint(wanted: str, folder: Path) -> Path | None:
         raise InputError(f"resume: {wanted} is no complete checkpoint: {reason}")
     found, incomplete = last_complete(folder)
     for path, reason in incomplete:
-        logger.warning("%s is passed over: %s", path, reason)
+        logger.warning("%s is skipped: %s", path, reason)
     if found is not None:
         logger.info("the run in %s is resumed from %s", folder, found.name)
     elif wanted == "last" or incomplete or (folder / RESULTS_FILE).is_file():
@@ -222,7 +222,7 @@ def read_trainer_state(
     if before != engine or (parts != processes and engine.startswith("DeepSpeed")):
         raise InputError(
             f"{checkpoint} was written by {parts} process(es) with engine {before}, this run has {processes} with engine {engine} and "
-            "cannot take its optimiser up; launch it as before, or start a new run from its weights with --model_name_or_path (of "
+            "cannot load its optimizer state; launch it as before, or start a new run from its weights with --model_name_or_path (of "
             "DeepSpeed's checkpoints recipes/consolidate_checkpoint.py makes a model)"
         )
     for name, value in fingerprint.items():

@@ -63,7 +63,7 @@ class Trackers(TrainerCallback):
 
     @property
     def notes(self) -> dict[str, dict[str, str]]:
-        """What each tracker noted, to find its own run again, when this run was begun."""
+        """What each tracker noted, to find its own run again, when this run was started."""
         is_there = self.config and self._notes_file.is_file()
         return json.loads(self._notes_file.read_text(encoding="utf-8")) if is_there else {}
 
@@ -89,7 +89,7 @@ class Trackers(TrainerCallback):
         except Exception as error:  # whatever somebody else's library raises: no log is worth the run
             del self.callbacks[name]
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            logger.warning("%s fails at %s (%s); the run goes on without it", name, event, reason)
+            logger.warning("%s fails at %s (%s); the run continues without it", name, event, reason)
             logger.debug("what %s did", name, exc_info=True)
 
     @contextmanager
@@ -97,7 +97,7 @@ class Trackers(TrainerCallback):
         """Tell the trackers of the run (its resolved dataclasses), and end them if its training fails."""
         self.config, self.resumes = resolved_values(*configs), resumes
         if self.callbacks and not resumes:
-            self._notes_file.unlink(missing_ok=True)  # of another run that was begun in the folder
+            self._notes_file.unlink(missing_ok=True)  # of another run that was started in the folder
         try:
             yield
         except BaseException:
@@ -236,7 +236,7 @@ class _Wandb(WandbCallback):
     def start(self, run: Trackers, state: Any, model: Any) -> None:
         """Start a run of wandb, unless the caller's program has one; with the same id where our run goes on.
 
-        A run that goes on offline, or online where the server does not know it, as it was begun offline, gets the log of all its
+        A run that goes on offline, or online where the server does not know it, as it was started offline, gets the log of all its
         steps: what is put online replaces what was there under its id.
         """
         wandb, self._folder = self._wandb, run.folder

@@ -135,7 +135,7 @@ class RecipeTrainer(Trainer):
             self.model.forward = convert_outputs_to_fp32(autocast(self.model.forward))
         if args.optimizer == "lamb" and self.engine != NO_ENGINE:
             raise InputError(
-                f"optimizer is lamb; {self.engine} shares tensors out over the processes, and none knows the norms that LAMB scales "
+                f"optimizer is lamb; {self.engine} splits tensors over the processes, and none knows the norms that LAMB scales "
                 "with: give --optimizer bert_adam or adamw, or LAUNCH=ddp"
             )
         self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
@@ -241,7 +241,7 @@ class RecipeTrainer(Trainer):
         is_saved = self.stop_request.is_stopped or self._checkpoint_folder().is_dir()
         if not is_saved and not self.args.load_best_model_at_end:
             self._save_checkpoint(self.model_wrapped, None)
-        self._interrupt(number, f"after step {self.state.global_step} of {self.state.max_steps}", "goes on from there")
+        self._interrupt(number, f"after step {self.state.global_step} of {self.state.max_steps}", "resumes from there")
 
     def _signal_of_any(self) -> int:
         """The signal by which any process was asked to stop, 0 for none; all call it together."""
