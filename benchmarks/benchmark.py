@@ -14,7 +14,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from side_by_side import (
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.models.sizes import SIZES
+from bert_recipes.settings import option
 from bert_recipes.training.speed import describe_machine
 
 
@@ -58,34 +59,31 @@ logger = logging.getLogger("benchmark")
 class BenchmarkArguments:
     """What is measured, how long, and where the results go."""
 
-    suite: str = field(default="pretraining", metadata={"help": f"one of {', '.join(SUITES)}, all"})
-    sizes: list[str] | None = field(default=None, metadata={"help": f"of {', '.join(SIZES)}; default: by suite"})
-    lengths: list[int] | None = field(default=None, metadata={"help": "tokens of an input; default: 128"})
-    tasks: list[str] | None = field(default=None, metadata={"help": f"of {', '.join(TASK_LIMITS)}; default: by suite"})
-    documents: str = field(default="long", metadata={"help": f"generated documents: {' or '.join(DOCUMENTS)}"})
-    rounds: int = field(default=3, metadata={"help": "samples of each side, which take turns"})
-    budget_seconds: float = field(default=10.0, metadata={"help": "measured seconds of a sample, at least 3 steps"})
-    time_limit_minutes: float = field(default=7.5, metadata={"help": "of a suite; with all: of each case"})
-    output_dir: str = field(default="runs/benchmark", metadata={"help": "folder of the results, table and plot"})
-    data_dir: str | None = field(default=None, metadata={"help": "task data: measure its lengths; default: committed"})
-    store: str | None = field(default=None, metadata={"help": "token-id store to train on; default: generated ids"})
-    files: list[str] | None = field(default=None, metadata={"help": "text of data and time_to_quality; default: made"})
-    minutes: float = field(default=20.0, metadata={"help": "time_to_quality: wall clock of each side"})
-    megabytes: float = field(default=MEGABYTES, metadata={"help": "data: size of the generated text"})
-    tokens_per_step: int | None = field(
-        default=None, metadata={"help": "pretraining; default: 4096, base and large 2048"}
+    suite: str = option("pretraining", f"one of {', '.join(SUITES)}, all")
+    sizes: list[str] | None = option(None, f"of {', '.join(SIZES)}; default: by suite")
+    lengths: list[int] | None = option(None, "tokens of an input; default: 128")
+    tasks: list[str] | None = option(None, f"of {', '.join(TASK_LIMITS)}; default: by suite")
+    documents: str = option("long", f"generated documents: {' or '.join(DOCUMENTS)}")
+    rounds: int = option(3, "samples of each side, which take turns")
+    budget_seconds: float = option(10.0, "measured seconds of a sample, at least 3 steps")
+    time_limit_minutes: float = option(7.5, "of a suite; with all: of each case")
+    output_dir: str = option("runs/benchmark", "folder of the results, table and plot")
+    data_dir: str | None = option(None, "task data: measure its lengths; default: committed")
+    store: str | None = option(None, "token-id store to train on; default: generated ids")
+    files: list[str] | None = option(None, "text of data and time_to_quality; default: made")
+    minutes: float = option(20.0, "time_to_quality: wall clock of each side")
+    megabytes: float = option(MEGABYTES, "data: size of the generated text")
+    tokens_per_step: int | None = option(None, "pretraining; default: 4096, base and large 2048")
+    batch_size: int = option(BATCH_SIZE, "finetuning: examples of a step")
+    vocab_size: int = option(VOCAB_SIZE, "entries of the generated vocabulary")
+    threads: int | None = option(None, "threads of a sample; default: as the machine has it")
+    use_cpu: bool = option(False, "use the CPU even where there is a GPU")
+    resume: bool | None = option(None, "keep finished samples; default: with all only")
+    measure_lengths: bool = option(
+        False, "only measure the tasks' lengths in --data_dir with --tokenizer and write them"
     )
-    batch_size: int = field(default=BATCH_SIZE, metadata={"help": "finetuning: examples of a step"})
-    vocab_size: int = field(default=VOCAB_SIZE, metadata={"help": "entries of the generated vocabulary"})
-    threads: int | None = field(default=None, metadata={"help": "threads of a sample; default: as the machine has it"})
-    use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
-    resume: bool | None = field(default=None, metadata={"help": "keep finished samples; default: with all only"})
-    measure_lengths: bool = field(
-        default=False,
-        metadata={"help": "only measure the tasks' lengths in --data_dir with --tokenizer and write them"},
-    )
-    tokenizer: str | None = field(default=None, metadata={"help": "vocab.txt or tokenizer folder for --data_dir"})
-    report_only: bool = field(default=False, metadata={"help": "measure nothing; remake the table and the plot"})
+    tokenizer: str | None = option(None, "vocab.txt or tokenizer folder for --data_dir")
+    report_only: bool = option(False, "measure nothing; remake the table and the plot")
 
     def __post_init__(self) -> None:
         allowed = {"suite": (*SUITES, "all"), "sizes": SIZES, "tasks": TASK_LIMITS, "documents": DOCUMENTS}

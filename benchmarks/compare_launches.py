@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from bert_recipes.checkpointing import STATE_FILE
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
+from bert_recipes.settings import option, required
 from bert_recipes.training.speed import describe_machine
 
 
@@ -93,11 +94,11 @@ _TIMES = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime"
 class ComparisonArguments:
     """What is compared."""
 
-    store: str = field(metadata={"help": "token-id store"})
-    output_dir: str = field(default="runs/launches", metadata={"help": "folder of the runs"})
-    steps: int = field(default=50, metadata={"help": "steps of each run"})
-    results_file: str = field(default="runs/launches/launches.json", metadata={"help": "JSON; a .md table beside it"})
-    without: str = field(default="", metadata={"help": "leave out rows whose name holds this word, for example ZeRO"})
+    store: str = required("token-id store")
+    output_dir: str = option("runs/launches", "folder of the runs")
+    steps: int = option(50, "steps of each run")
+    results_file: str = option("runs/launches/launches.json", "JSON; a .md table beside it")
+    without: str = option("", "leave out rows whose name holds this word, for example ZeRO")
 
 
 class Comparison:

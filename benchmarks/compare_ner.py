@@ -21,6 +21,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.metrics.entities import entity_scores
+from bert_recipes.settings import option, required
 from bert_recipes.sweeps.sweep import RunLauncher, claim_folder, end_with_children, finetuning_command
 
 
@@ -51,10 +52,10 @@ logger = logging.getLogger("compare_ner")
 class CompareArguments:
     """Which rows, on what, and where to."""
 
-    model_name_or_path: str = field(metadata={"help": "checkpoint that every run starts from"})
-    data_dir: str = field(metadata={"help": "local folder of the data"})
-    output_dir: str = field(metadata={"help": "folder of the runs"})
-    results_file: str | None = field(default=None, metadata={"help": "figures; default: OUTPUT_DIR/results.json"})
+    model_name_or_path: str = required("checkpoint that every run starts from")
+    data_dir: str = required("local folder of the data")
+    output_dir: str = required("folder of the runs")
+    results_file: str | None = option(None, "figures; default: OUTPUT_DIR/results.json")
     sides: list[str] = field(default_factory=lambda: ["sentences", "stock"], metadata={"help": "keys of SIDES"})
     sizes: list[int] = field(default_factory=lambda: [1000, 3000, 14041], metadata={"help": "training sentences"})
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3], metadata={"help": "seeds of every side"})

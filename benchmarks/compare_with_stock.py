@@ -26,6 +26,7 @@ from finetune_stock import check_stock_has
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
+from bert_recipes.settings import option, required
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
     check_flag_names,
@@ -109,10 +110,10 @@ _RESERVED = {
 class CompareArguments:
     """Which tasks, how often, and where to."""
 
-    output_dir: str = field(metadata={"help": "folder of the runs, the figures and the table"})
-    task: str = field(default=ALL, metadata={"help": f"{ALL}, or one of {', '.join(PLAN)}"})
-    seeds: list[int] | None = field(default=None, metadata={"help": "seeds of both sides; default: the plan's"})
-    table_only: bool = field(default=False, metadata={"help": "run nothing; print the table of what lies there"})
+    output_dir: str = required("folder of the runs, the figures and the table")
+    task: str = option(ALL, f"{ALL}, or one of {', '.join(PLAN)}")
+    seeds: list[int] | None = option(None, "seeds of both sides; default: the plan's")
+    table_only: bool = option(False, "run nothing; print the table of what lies there")
 
     def __post_init__(self) -> None:
         if self.task not in (ALL, *PLAN):

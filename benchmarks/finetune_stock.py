@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from bert_recipes.finetuning.arguments import (
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction
 from bert_recipes.finetuning.run import FineTuningRun, describe_data, prepare_run
 from bert_recipes.reports.page import finetuning_table
+from bert_recipes.settings import option
 from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, prepare_output_dir
 from bert_recipes.training.run import check_launch, results_text, start_logging
 from bert_recipes.training.speed import describe_machine, peak_memory_mb
@@ -58,7 +59,7 @@ _SHARED = (
 class StockArguments:
     """What only the stock side is asked."""
 
-    same_batches: bool = field(default=False, metadata={"help": "train on the batches of recipes/finetune.py"})
+    same_batches: bool = option(False, "train on the batches of recipes/finetune.py")
 
 
 def check_stock_has(optimizer: str, schedule: str) -> None:

@@ -6,7 +6,7 @@ python benchmarks/measure_data.py --store my_store --results_file results.json
 import json
 import tempfile
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
@@ -14,6 +14,7 @@ from bert_recipes.data.order import epoch_order
 from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
+from bert_recipes.settings import option
 from bert_recipes.training.arguments import DataArguments
 from bert_recipes.training.speed import describe_machine
 
@@ -27,9 +28,9 @@ INDEX_BYTES_A_PAIR = 24
 class MeasureArguments:
     """How much to measure."""
 
-    num_pairs: int = field(default=20_000, metadata={"help": "pairs to draw and mask"})
-    batch_size: int = field(default=32, metadata={"help": "pairs of a batch"})
-    results_file: str | None = field(default=None, metadata={"help": "also write the figures to this JSON file"})
+    num_pairs: int = option(20_000, "pairs to draw and mask")
+    batch_size: int = option(32, "pairs of a batch")
+    results_file: str | None = option(None, "also write the figures to this JSON file")
 
 
 def train_text_bytes(store: Store) -> float:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from bert_recipes.data.corpus import iter_paragraphs
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
+from bert_recipes.settings import option
 from bert_recipes.tokenization.training import train_wordpiece
 from bert_recipes.training.speed import describe_machine
 
@@ -37,12 +38,12 @@ SCRIPT = Path(__file__).resolve().parents[1] / "recipes" / "prepare_corpus.py"
 class MeasureArguments:
     """How large."""
 
-    documents: int = field(default=1_000_000, metadata={"help": "documents of three to eight sentences"})
-    files: int = field(default=100, metadata={"help": "files; the documents are a multiple of it"})
-    work_dir: str = field(default="runs/large_corpus", metadata={"help": "folder for text and stores"})
-    shard_gigabytes: float = field(default=0.05, metadata={"help": "text of a shard"})
-    num_processes: int | None = field(default=None, metadata={"help": "default: all cores"})
-    results_file: str | None = field(default=None, metadata={"help": "also write the figures to this JSON file"})
+    documents: int = option(1_000_000, "documents of three to eight sentences")
+    files: int = option(100, "files; the documents are a multiple of it")
+    work_dir: str = option("runs/large_corpus", "folder for text and stores")
+    shard_gigabytes: float = option(0.05, "text of a shard")
+    num_processes: int | None = option(None, "default: all cores")
+    results_file: str | None = option(None, "also write the figures to this JSON file")
 
     def __post_init__(self) -> None:
         if self.files < 1 or self.documents < self.files or self.documents % self.files:

@@ -8,7 +8,7 @@ and go on with recipes/pretrain.py --model_name_or_path (docs/domain.md).
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import check_new_folder, write_model_folder
+from bert_recipes.settings import option, required
 from bert_recipes.tokenization.loading import find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.new_words import (
     NewWord,
@@ -36,26 +37,19 @@ REPORT_FILE = "new_tokens.json"
 class AddTokensArguments:
     """Which words, for which model."""
 
-    model_name_or_path: str = field(metadata={"help": "checkpoint with its tokenizer (folder or Hub name)"})
-    output_dir: str = field(metadata={"help": "folder to write; must not exist or be empty"})
-    files: list[str] | None = field(
-        default=None, metadata={"help": "text to choose words from: .txt, .jsonl, .json (each also .gz), .parquet"}
-    )
-    tokens_file: str | None = field(default=None, metadata={"help": "the words, one a line, instead of --files"})
-    num_tokens: int = field(default=1000, metadata={"help": "words chosen, at most"})
-    min_frequency: int = field(default=10, metadata={"help": "least number of occurrences of a word"})
-    text_column: str = field(default="text", metadata={"help": "column of the text in JSON and Parquet rows"})
-    encoding_errors: Literal["strict", "replace"] = field(
-        default="strict", metadata={"help": "broken UTF-8: stop, or put U+FFFD and count"}
-    )
+    model_name_or_path: str = required("checkpoint with its tokenizer (folder or Hub name)")
+    output_dir: str = required("folder to write; must not exist or be empty")
+    files: list[str] | None = option(None, "text to choose words from: .txt, .jsonl, .json (each also .gz), .parquet")
+    tokens_file: str | None = option(None, "the words, one a line, instead of --files")
+    num_tokens: int = option(1000, "words chosen, at most", least=1)
+    min_frequency: int = option(10, "least number of occurrences of a word", least=1)
+    text_column: str = option("text", "column of the text in JSON and Parquet rows")
+    encoding_errors: Literal["strict", "replace"] = option("strict", "broken UTF-8: stop, or put U+FFFD and count")
 
     def __post_init__(self) -> None:
         """Check what belongs together."""
         if (self.files is None) == (self.tokens_file is None):
             raise InputError("give either --files, to choose words from, or --tokens_file, a list of them")
-        for name in ("num_tokens", "min_frequency"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: 1 or more")
 
 
 def find_words(args: AddTokensArguments, tokenizer: OriginalBertTokenizer) -> tuple[list[NewWord], dict[str, Any]]:

@@ -11,12 +11,13 @@ counted and printed.
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.quickstart_corpus import choose_held_out, find_sources, read_documents, write_corpus
 from bert_recipes.errors import run_cli
+from bert_recipes.settings import option
 
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
@@ -26,20 +27,10 @@ PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 class CollectArguments:
     """What to collect, and where to."""
 
-    output_dir: Path = field(
-        default=Path("data/quickstart"), metadata={"help": "gets train/, validation/ and corpus.json"}
-    )
-    validation_fraction: float = field(
-        default=0.04, metadata={"help": "fraction of the text held out, in whole modules"}
-    )
-    min_words: int = field(default=20, metadata={"help": "a document with fewer words is dropped"})
-    num_workers: int = field(default=os.cpu_count() or 1, metadata={"help": "processes that read source files"})
-
-    def __post_init__(self) -> None:
-        if not 0 < self.validation_fraction < 0.5:
-            raise ValueError(f"validation_fraction is {self.validation_fraction}; allowed: between 0 and 0.5")
-        if self.num_workers < 1:
-            raise ValueError(f"num_workers is {self.num_workers}; allowed: 1 or more")
+    output_dir: Path = option(Path("data/quickstart"), "gets train/, validation/ and corpus.json")
+    validation_fraction: float = option(0.04, "fraction of the text held out, in whole modules", above=0, below=0.5)
+    min_words: int = option(20, "a document with fewer words is dropped")
+    num_workers: int = option(os.cpu_count() or 1, "processes that read source files", least=1)
 
 
 def main() -> None:

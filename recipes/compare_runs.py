@@ -6,25 +6,21 @@ Runs of pre-training, or of fine-tuning on one task; benchmarks/compare_with_sto
 transformers.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
+from bert_recipes.settings import option, required
 
 
 @dataclass
 class CompareRunsArguments:
     """Which runs, and where to."""
 
-    runs: list[str] = field(metadata={"help": "output_dirs of two finished runs or more"})
-    output_dir: str = field(
-        default="runs/compared",
-        metadata={"help": "folder of report.md and report.html; an older comparison is replaced"},
-    )
-    data_dir: str | None = field(
-        default=None, metadata={"help": "fine-tuning: folder of the task's data; default: that of the runs"}
-    )
+    runs: list[str] = required("output_dirs of two finished runs or more")
+    output_dir: str = option("runs/compared", "folder of report.md and report.html; an older comparison is replaced")
+    data_dir: str | None = option(None, "fine-tuning: folder of the task's data; default: that of the runs")
 
 
 def main() -> None:

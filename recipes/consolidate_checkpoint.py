@@ -5,12 +5,13 @@
 Weights are float32, under stock's names. Use it on checkpoints of your own only: their parts are DeepSpeed's pickles.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.files import check_new_folder, write_model_folder
+from bert_recipes.settings import required
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
@@ -18,8 +19,8 @@ from bert_recipes.tokenization.loading import load_tokenizer
 class ConsolidateArguments:
     """What is read and written."""
 
-    checkpoint: str = field(metadata={"help": "checkpoint-N of a run under DeepSpeed"})
-    output_dir: str = field(metadata={"help": "folder to write; must not exist or be empty"})
+    checkpoint: str = required("checkpoint-N of a run under DeepSpeed")
+    output_dir: str = required("folder to write; must not exist or be empty")
 
 
 def main() -> None:

@@ -15,27 +15,26 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import check_new_folder
 from bert_recipes.google_checkpoints import find_files
+from bert_recipes.settings import option, required
 
 
 @dataclass
 class ConvertArguments:
     """What is converted, and where to."""
 
-    output_dir: str = field(metadata={"help": "folder to write; must not exist or be empty"})
-    tf_checkpoint: str | None = field(
-        default=None, metadata={"help": "TensorFlow checkpoint: its folder, or its path as in .../bert_model.ckpt"}
+    output_dir: str = required("folder to write; must not exist or be empty")
+    tf_checkpoint: str | None = option(
+        None, "TensorFlow checkpoint: its folder, or its path as in .../bert_model.ckpt"
     )
-    bert_config_file: str | None = field(default=None, metadata={"help": "its configuration, if not beside it"})
-    vocab_file: str | None = field(default=None, metadata={"help": "its vocabulary, if not beside it"})
-    do_lower_case: bool | None = field(
-        default=None, metadata={"help": "true for uncased models; default: by the folder's name or the vocabulary"}
+    bert_config_file: str | None = option(None, "its configuration, if not beside it")
+    vocab_file: str | None = option(None, "its vocabulary, if not beside it")
+    do_lower_case: bool | None = option(
+        None, "true for uncased models; default: by the folder's name or the vocabulary"
     )
-    exact_gelu: bool = field(
-        default=False, metadata={"help": "gelu in its exact form instead of the tanh form of the original's code"}
-    )
-    labels: list[str] | None = field(default=None, metadata={"help": "names of a classifier's labels, in order"})
-    model_name_or_path: str | None = field(default=None, metadata={"help": "folder in Hub form, for --to_tensorflow"})
-    to_tensorflow: bool = field(default=False, metadata={"help": "the way back: write a TensorFlow checkpoint"})
+    exact_gelu: bool = option(False, "gelu in its exact form instead of the tanh form of the original's code")
+    labels: list[str] | None = option(None, "names of a classifier's labels, in order")
+    model_name_or_path: str | None = option(None, "folder in Hub form, for --to_tensorflow")
+    to_tensorflow: bool = option(False, "the way back: write a TensorFlow checkpoint")
     skip_variables: list[str] = field(
         default_factory=list, metadata={"help": "weights to leave out, such as cls/seq_relationship"}
     )

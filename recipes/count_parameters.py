@@ -3,10 +3,11 @@
 python recipes/count_parameters.py --size base --vocab_size 30000
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.errors import InputError, run_cli
+from bert_recipes.errors import run_cli
+from bert_recipes.settings import option
 
 
 # Devlin et al. 2019, section 3: "Total Parameters".
@@ -17,9 +18,9 @@ PAPER_TOTALS = {"base": "110M", "large": "340M"}
 class CountArguments:
     """Which model."""
 
-    size: str = field(default="base", metadata={"help": "tiny, mini, small, medium, base or large"})
-    vocab_size: int = field(default=30522, metadata={"help": "30522 is the published uncased vocabulary"})
-    max_position_embeddings: int = field(default=512, metadata={"help": "positions"})
+    size: str = option("base", "tiny, mini, small, medium, base or large")
+    vocab_size: int = option(30522, "30522 is the published uncased vocabulary", least=1)
+    max_position_embeddings: int = option(512, "positions", least=1)
 
 
 def main() -> None:
@@ -31,8 +32,6 @@ def main() -> None:
     from bert_recipes import BertForPreTraining
     from bert_recipes.models.sizes import count_parameters, pretraining_config
 
-    if args.vocab_size < 1 or args.max_position_embeddings < 1:
-        raise InputError("vocab_size and max_position_embeddings must be 1 or more")
     config = pretraining_config(
         args.size, vocab_size=args.vocab_size, max_position_embeddings=args.max_position_embeddings
     )

@@ -14,7 +14,7 @@ import random
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
@@ -22,6 +22,7 @@ from bert_recipes.data.corpus import check_pattern
 from bert_recipes.data.instances import check_instance_outputs, write_instances
 from bert_recipes.data.original import create_training_instances, read_documents
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.settings import option, required
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
@@ -29,26 +30,18 @@ from bert_recipes.tokenization.loading import load_tokenizer
 class CreatePretrainingDataArguments:
     """The original's flags and defaults."""
 
-    input_file: str = field(metadata={"help": "text files or globs, separated by commas; one sentence a line, UTF-8"})
-    output_file: str = field(metadata={"help": "output files, separated by commas; instances go round-robin to them"})
-    vocab_file: str = field(metadata={"help": "vocab.txt, or a tokenizer's folder"})
-    do_lower_case: bool = field(default=True, metadata={"help": "true for uncased vocabularies, false for cased ones"})
-    do_whole_word_mask: bool = field(default=False, metadata={"help": "mask the pieces of a word together"})
-    max_seq_length: int = field(default=128, metadata={"help": "tokens of an instance, special tokens included"})
-    max_predictions_per_seq: int = field(default=20, metadata={"help": "most predicted tokens of an instance"})
-    random_seed: int = field(default=12345, metadata={"help": "seed of all draws"})
-    dupe_factor: int = field(default=10, metadata={"help": "passes over the text, each with other pairs and masks"})
-    masked_lm_prob: float = field(default=0.15, metadata={"help": "fraction of the tokens that is predicted"})
-    short_seq_prob: float = field(default=0.1, metadata={"help": "fraction of documents with a shorter target length"})
-
-    def __post_init__(self) -> None:
-        for name in ("masked_lm_prob", "short_seq_prob"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise InputError(f"--{name}: {getattr(self, name)} given, allowed is 0 to 1")
-        # 8: from there on every input has room for one token of A and one of B, and the drawn shorter lengths differ.
-        for name, least in (("max_seq_length", 8), ("max_predictions_per_seq", 1), ("dupe_factor", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"--{name}: {getattr(self, name)} given, at least {least} is needed")
+    input_file: str = required("text files or globs, separated by commas; one sentence a line, UTF-8")
+    output_file: str = required("output files, separated by commas; instances go round-robin to them")
+    vocab_file: str = required("vocab.txt, or a tokenizer's folder")
+    do_lower_case: bool = option(True, "true for uncased vocabularies, false for cased ones")
+    do_whole_word_mask: bool = option(False, "mask the pieces of a word together")
+    # 8: from there on every input has room for one token of A and one of B, and the drawn shorter lengths differ.
+    max_seq_length: int = option(128, "tokens of an instance, special tokens included", least=8)
+    max_predictions_per_seq: int = option(20, "most predicted tokens of an instance", least=1)
+    random_seed: int = option(12345, "seed of all draws")
+    dupe_factor: int = option(10, "passes over the text, each with other pairs and masks", least=1)
+    masked_lm_prob: float = option(0.15, "fraction of the tokens that is predicted", least=0, most=1)
+    short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length", least=0, most=1)
 
 
 def main() -> None:

@@ -9,12 +9,13 @@ import ipaddress
 import logging
 import socket
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.settings import option, required
 
 
 logger = logging.getLogger("demo")
@@ -24,18 +25,12 @@ logger = logging.getLogger("demo")
 class DemoArguments:
     """Which checkpoint is shown, and where the page is served."""
 
-    model_name_or_path: str = field(
-        metadata={"help": "run folder, any BERT checkpoint with its tokenizer, or Hub name"}
-    )
-    host: str = field(
-        default="127.0.0.1", metadata={"help": "address to listen on; 0.0.0.0 lets everybody in the network in"}
-    )
-    port: int = field(default=7860, metadata={"help": "port to listen on; 0: any free one"})
-    use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
+    model_name_or_path: str = required("run folder, any BERT checkpoint with its tokenizer, or Hub name")
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 lets everybody in the network in")
+    port: int = option(7860, "port to listen on; 0: any free one", least=0, most=65535)
+    use_cpu: bool = option(False, "use the CPU even where there is a GPU")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise InputError(f"port is {self.port}; allowed: 1 to 65535, or 0 for any free one")
         if find_spec("gradio") is None:
             raise InputError(
                 'the page needs gradio, which is not installed: python -m pip install --constraint constraints.txt -e ".[demo]"'

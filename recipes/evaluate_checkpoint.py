@@ -11,13 +11,14 @@ import logging
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.finetuning.arguments import FineTuningArguments, ScoringArguments, names_a_task
+from bert_recipes.settings import option
 from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.training.speed import describe_machine
 
@@ -29,7 +30,7 @@ logger = logging.getLogger("evaluate_checkpoint")
 class EvaluateArguments:
     """Where the metrics go."""
 
-    results_file: str | None = field(default=None, metadata={"help": "also write the metrics to this JSON file"})
+    results_file: str | None = option(None, "also write the metrics to this JSON file")
 
     def __post_init__(self) -> None:
         """See that the file can be one."""

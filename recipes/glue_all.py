@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.settings import option, required
 from bert_recipes.sweeps.glue import TASKS, read_runs, write_table
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
@@ -45,23 +46,21 @@ SPECIAL = "further flags of this task's runs, in quotes"
 class GlueArguments:
     """Which tasks, how often, and what is special about each."""
 
-    output_dir: str = field(metadata={"help": "folder of all runs"})
+    output_dir: str = required("folder of all runs")
     tasks: list[str] = field(default_factory=lambda: list(TASKS), metadata={"help": "these tasks only, in this order"})
-    sweep: str | None = field(default=None, metadata={"help": "name in recipes/configs/sweep, or a YAML file"})
-    num_seeds: int = field(default=1, metadata={"help": "seeds 1, 2, ... of every task"})
-    seeds: list[int] | None = field(default=None, metadata={"help": "these seeds instead"})
-    launch: str | None = field(
-        default=None, metadata={"help": "name in accelerate_configs/ or a file; default: one process, no launcher"}
-    )
-    cola: str = field(default="", metadata={"help": SPECIAL})
-    sst2: str = field(default="", metadata={"help": SPECIAL})
-    mrpc: str = field(default="", metadata={"help": SPECIAL})
-    stsb: str = field(default="", metadata={"help": SPECIAL})
-    qqp: str = field(default="", metadata={"help": SPECIAL})
-    mnli: str = field(default="", metadata={"help": SPECIAL})
-    qnli: str = field(default="", metadata={"help": SPECIAL})
-    rte: str = field(default="", metadata={"help": SPECIAL})
-    wnli: str = field(default="", metadata={"help": SPECIAL})
+    sweep: str | None = option(None, "name in recipes/configs/sweep, or a YAML file")
+    num_seeds: int = option(1, "seeds 1, 2, ... of every task")
+    seeds: list[int] | None = option(None, "these seeds instead")
+    launch: str | None = option(None, "name in accelerate_configs/ or a file; default: one process, no launcher")
+    cola: str = option("", SPECIAL)
+    sst2: str = option("", SPECIAL)
+    mrpc: str = option("", SPECIAL)
+    stsb: str = option("", SPECIAL)
+    qqp: str = option("", SPECIAL)
+    mnli: str = option("", SPECIAL)
+    qnli: str = option("", SPECIAL)
+    rte: str = option("", SPECIAL)
+    wnli: str = option("", SPECIAL)
 
     def __post_init__(self) -> None:
         """Check the names."""

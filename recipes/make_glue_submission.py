@@ -6,20 +6,21 @@ RUNS are runs of recipes/finetune.py with --do_predict true, sweeps, or folders 
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
+from bert_recipes.settings import option, required
 
 
 @dataclass
 class SubmissionArguments:
     """What goes into the zip."""
 
-    runs: list[str] = field(metadata={"help": "runs, sweeps or folders of them, all tasks together"})
-    output_file: str = field(default="submission.zip", metadata={"help": "the zip; replaced when all is checked"})
-    fill_missing: bool = field(default=False, metadata={"help": "fill the files of missing tasks with a constant"})
+    runs: list[str] = required("runs, sweeps or folders of them, all tasks together")
+    output_file: str = option("submission.zip", "the zip; replaced when all is checked")
+    fill_missing: bool = option(False, "fill the files of missing tasks with a constant")
 
 
 def main() -> None:

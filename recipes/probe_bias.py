@@ -7,21 +7,21 @@ only printed). docs/model_card.md has the method.
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
+from bert_recipes.settings import option, required
 
 
 @dataclass
 class ProbeArguments:
     """What is probed."""
 
-    model_name_or_path: str = field(metadata={"help": "checkpoint with a masked-LM head: folder or Hub name"})
-    output_file: str | None = field(
-        default=None,
-        metadata={"help": "JSON file for the figures; default: bias_probe.json in the checkpoint's folder"},
+    model_name_or_path: str = required("checkpoint with a masked-LM head: folder or Hub name")
+    output_file: str | None = option(
+        None, "JSON file for the figures; default: bias_probe.json in the checkpoint's folder"
     )
 
 

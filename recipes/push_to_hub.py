@@ -9,28 +9,29 @@ The token comes from `hf auth login` or from HF_TOKEN in the environment.
 import logging
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.checkpointing import CARD_FILE, STATE_FILE, read_run_id, read_step
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, PushError, run_cli
 from bert_recipes.hub_access import refuse_token_flags
+from bert_recipes.settings import option, required
 
 
 @dataclass
 class PushArguments:
     """What is pushed where."""
 
-    run: str = field(metadata={"help": "folder of a finished run or of a checkpoint"})
-    repo: str = field(metadata={"help": "owner/name on the Hub"})
-    revision: str | None = field(default=None, metadata={"help": "branch; made where there is none; default: main"})
-    private: bool | None = field(default=True, metadata={"help": "a new repository is private"})
-    tags: list[str] | None = field(default=None, metadata={"help": "tags for the model card"})
-    checkpoints: bool = field(default=False, metadata={"help": "also the models of its checkpoints"})
-    overwrite: bool = field(default=False, metadata={"help": "replace another model in the repository"})
-    message: str | None = field(default=None, metadata={"help": "of the commit; default: says the step"})
-    dry_run: bool = field(default=False, metadata={"help": "only list what would be uploaded"})
+    run: str = required("folder of a finished run or of a checkpoint")
+    repo: str = required("owner/name on the Hub")
+    revision: str | None = option(None, "branch; made where there is none; default: main")
+    private: bool | None = option(True, "a new repository is private")
+    tags: list[str] | None = option(None, "tags for the model card")
+    checkpoints: bool = option(False, "also the models of its checkpoints")
+    overwrite: bool = option(False, "replace another model in the repository")
+    message: str | None = option(None, "of the commit; default: says the step")
+    dry_run: bool = option(False, "only list what would be uploaded")
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^/\s]+/[^/\s]+", self.repo):

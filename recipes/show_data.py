@@ -6,7 +6,7 @@ python recipes/show_data.py --store data/quickstart/store --num_pairs 3
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError, run_cli
+from bert_recipes.settings import option
 from bert_recipes.training.arguments import DataArguments
 
 
@@ -28,10 +29,10 @@ LABELS = {0: "0 = next (B follows A in its document)", 1: "1 = random (B comes f
 class ShowArguments:
     """What to show."""
 
-    num_pairs: int = field(default=3, metadata={"help": "pairs to print"})
-    epoch: int = field(default=0, metadata={"help": "epoch to take them from"})
-    first: int = field(default=0, metadata={"help": "number of the first pair in its epoch"})
-    seed: int = field(default=12345, metadata={"help": "seed of pairs and masks"})
+    num_pairs: int = option(3, "pairs to print")
+    epoch: int = option(0, "epoch to take them from")
+    first: int = option(0, "number of the first pair in its epoch")
+    seed: int = option(12345, "seed of pairs and masks")
 
 
 def print_pair(row: Mapping[str, torch.Tensor], tokenizer: PreTrainedTokenizerBase) -> None:

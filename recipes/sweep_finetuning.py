@@ -10,11 +10,12 @@ its weights; all keep their results and predictions.
 
 import logging
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import run_cli
+from bert_recipes.settings import option, required
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
     check_flag_names,
@@ -34,15 +35,13 @@ HERE = Path(__file__).parent
 class SweepArguments:
     """What is swept, and how often."""
 
-    output_dir: str = field(metadata={"help": "folder of the sweep; each run gets its own inside"})
-    sweep: str = field(default="paper", metadata={"help": "name in recipes/configs/sweep, or a YAML file"})
-    num_seeds: int = field(default=1, metadata={"help": "seeds 1, 2, ... of every combination"})
-    seeds: list[int] | None = field(default=None, metadata={"help": "these seeds instead"})
-    metric: str | None = field(default=None, metadata={"help": "metric that decides; default: the task's own"})
-    num_trials: int | None = field(default=None, metadata={"help": "search with Optuna instead of trying all"})
-    launch: str | None = field(
-        default=None, metadata={"help": "name in accelerate_configs/ or a file; default: one process, no launcher"}
-    )
+    output_dir: str = required("folder of the sweep; each run gets its own inside")
+    sweep: str = option("paper", "name in recipes/configs/sweep, or a YAML file")
+    num_seeds: int = option(1, "seeds 1, 2, ... of every combination")
+    seeds: list[int] | None = option(None, "these seeds instead")
+    metric: str | None = option(None, "metric that decides; default: the task's own")
+    num_trials: int | None = option(None, "search with Optuna instead of trying all")
+    launch: str | None = option(None, "name in accelerate_configs/ or a file; default: one process, no launcher")
 
 
 def main() -> None:

@@ -7,23 +7,22 @@ language, what the text is), which the run's card.yaml keeps. A card that was ed
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.reports.card_arguments import CardArguments
+from bert_recipes.settings import option, required
 
 
 @dataclass
 class CardTargetArguments:
     """Which card."""
 
-    run_dir: str = field(metadata={"help": "folder of a finished run of recipes/pretrain.py or recipes/finetune.py"})
-    overwrite: bool = field(default=False, metadata={"help": "also over a README.md that was edited by hand"})
-    probe: bool = field(
-        default=True, metadata={"help": "of a pre-trained model: measure bias_probe.json where it is missing"}
-    )
+    run_dir: str = required("folder of a finished run of recipes/pretrain.py or recipes/finetune.py")
+    overwrite: bool = option(False, "also over a README.md that was edited by hand")
+    probe: bool = option(True, "of a pre-trained model: measure bias_probe.json where it is missing")
 
 
 def main() -> None:

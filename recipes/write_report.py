@@ -6,18 +6,19 @@ Every run of recipes/pretrain.py and recipes/finetune.py ends with one; this is 
 was written by another version. No model is loaded and no data is read.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
+from bert_recipes.settings import required
 
 
 @dataclass
 class ReportArguments:
     """Which run."""
 
-    run: str = field(metadata={"help": "output_dir of a finished run, or of a sweep"})
+    run: str = required("output_dir of a finished run, or of a sweep")
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from transformers.hf_argparser import HfArgumentParser
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write
+from bert_recipes.settings import check
 
 
 logger = logging.getLogger(__name__)
@@ -343,8 +344,9 @@ class _HelpFormatter(ArgumentDefaultsHelpFormatter, RawDescriptionHelpFormatter)
 
 class _Parser(HfArgumentParser):
     def add_argument(self, *args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("resume", None)  # of a field's metadata: `training.resume` reads it, argparse knows no such thing
-        return super().add_argument(*args, **kwargs)
+        # The metadata of a field, which other readers have too: `settings.check`, `training.resume`.
+        known = ("dest", "type", "default", "required", "action", "nargs", "const", "choices", "metavar", "help")
+        return super().add_argument(*args, **{name: value for name, value in kwargs.items() if name in known})
 
     def error(self, message: str) -> NoReturn:
         # "argument --max_steps/--max-steps: expected one argument" -> "--max_steps: ..."
@@ -427,7 +429,9 @@ def _build(kind: type, values: Mapping[str, Any]) -> Any:
     if needed:
         raise InputError(f"missing: give {', '.join(needed)}, or the key in the YAML file")
     try:
-        return kind(**{field.name: values[field.name] for field in fields if field.name in values})
+        settings = kind(**{field.name: values[field.name] for field in fields if field.name in values})
+        check(settings)
+        return settings
     except ValueError as error:
         # The checks of a dataclass's __post_init__ are about what the user gave.
         raise InputError(str(error)) from error

@@ -13,8 +13,8 @@ SLURM = {"executor": "slurm", "partition": "cpu", "time": "01:00:00"}
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"tasks": 0}, "tasks is 0: 1 or more"),
-        ({"workers": -1}, "workers is -1: 1 or more"),
+        ({"tasks": 0}, "tasks is 0; allowed: 1 or more"),
+        ({"workers": -1}, "workers is -1; allowed: 1 or more"),
         ({"partition": "cpu"}, "partition has no effect with executor 'local': it is for slurm"),
         ({"executor": "ray", "time": "01:00:00"}, "time has no effect with executor 'ray'"),
         ({"mem_per_cpu_gb": 4}, "mem_per_cpu_gb has no effect with executor 'local': it is for slurm or ray"),

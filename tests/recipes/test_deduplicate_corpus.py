@@ -218,7 +218,7 @@ def test_text_without_a_shingle_is_kept_and_no_text_at_all_is_refused(tmp_path):
     ("settings", "message"),
     [
         ({"tasks": 0}, "tasks is 0"),
-        ({"tasks": 1000}, "tasks is 1000: 1 to 512 is allowed"),
+        ({"tasks": 1000}, "tasks is 1000; allowed: 1 to 512"),
         ({"n_grams": 0}, "n_grams is 0"),
         ({"seed": -1}, "seed is -1"),
     ],

@@ -184,14 +184,14 @@ def test_documents_of_one_sentence_are_warned_of(vocabulary, tmp_path, caplog):
         ({}, "neither is given"),
         ({"files": ["a"], "dataset_name": "b"}, "both are given"),
         ({"files": ["a"], "validation_files": ["b"], "validation_fraction": 0.1}, "choose one"),
-        ({"files": ["a"], "validation_fraction": 1.0}, "less than 1"),
+        ({"files": ["a"], "validation_fraction": 1.0}, "allowed: 0 or more and below 1"),
         ({"files": ["a"], "num_processes": 0}, "1 or more"),
-        ({"files": ["a"], "max_line_bytes": 0}, "1 or more"),
-        ({"files": ["a"], "max_line_bytes": 10**30}, "up to"),
+        ({"files": ["a"], "max_line_bytes": 0}, "allowed: 1 to"),
+        ({"files": ["a"], "max_line_bytes": 10**30}, "allowed: 1 to"),
         ({"files": ["a"], "shard_gigabytes": float("nan")}, "shard_gigabytes is nan"),
         ({"files": ["a"], "shard_gigabytes": float("inf")}, "shard_gigabytes is inf"),
         ({"files": ["a"], "wrapped_lines": True, "sentences": "lines"}, "choose one"),
-        ({"dataset_name": "a", "document_boundary": "file"}, "auto or row"),
+        ({"dataset_name": "a", "document_boundary": "file"}, "auto, row"),
     ],
 )
 def test_settings_without_meaning_are_refused(options, part):

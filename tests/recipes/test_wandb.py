@@ -53,7 +53,7 @@ def test_a_run_with_a_key_and_a_server_is_online(repository, small_store, tmp_pa
         env = environment(tmp_path, WANDB_API_KEY=SECRETS["WANDB_API_KEY"], WANDB_BASE_URL=server.url)
         done, _ = train(repository, small_store, tmp_path / "run", env, "--report_to", "wandb")
     assert "recorded offline" not in done.stderr
-    assert not [line for line in done.stderr.splitlines() if "goes on without it" in line]
+    assert not [line for line in done.stderr.splitlines() if "continues without it" in line]
     assert history_of(server) == pytest.approx(dict(expected(tmp_path / "run", "train", "mlm_loss")), rel=1e-6)
     assert server.files["artifact/report.md"] == (tmp_path / "run" / "report.md").read_bytes()
 
@@ -78,7 +78,7 @@ def test_wandb_keeps_the_finished_model_once_and_in_the_runs_folder(repository, 
     env = environment(tmp_path, WANDB_MODE="offline", WANDB_LOG_MODEL="end")
     env.pop("XDG_DATA_HOME", None)
     done, _ = train(repository, small_store, tmp_path / "run", env, "--report_to", "wandb")
-    assert not [line for line in done.stderr.splitlines() if "goes on without it" in line]
+    assert not [line for line in done.stderr.splitlines() if "continues without it" in line]
     found = FILES["read_wandb"](tmp_path / "run")
     models = {artifact.client_id: contents(artifact) for artifact in found["artifacts"] if artifact.type == "model"}
     (names,) = [names for names in models.values() if "model.safetensors" in names]
@@ -94,7 +94,7 @@ def test_wandb_keeps_the_finished_model_once_and_in_the_runs_folder(repository, 
 def test_wandb_may_be_switched_off(repository, small_store, tmp_path):
     env = environment(tmp_path, WANDB_MODE="disabled")
     done, _ = train(repository, small_store, tmp_path / "run", env, "--report_to", "wandb")
-    assert not [line for line in done.stderr.splitlines() if "goes on without it" in line]
+    assert not [line for line in done.stderr.splitlines() if "continues without it" in line]
     assert not list(tmp_path.rglob("*.wandb"))
 
 

@@ -236,7 +236,7 @@ PHASE2 = "allowed: whole steps, or a fraction below 1"
         (phases_of, {"phase2_steps": 1, "phase2_per_device_train_batch_size": 0}, "size is 0; allowed: 1 or more"),
         (phases_of, {"phase2_steps": 1, "phase2_global_train_batch_size": 0}, "size is 0; allowed: 1 or more"),
         (phases_of, {"phase2_steps": 1, "phase2_learning_rate": 1e-4}, "give both, or neither"),
-        (phases_of, {"phase2_steps": -1}, PHASE2),
+        (phases_of, {"phase2_steps": -1}, "allowed: 0 or more"),
         (phases_of, {"phase2_steps": 1.5}, PHASE2),
         (phases_of, {"phase2_steps": 0.1}, r"phase2_steps is 0\.1, max_steps -1"),
         (data_of, {}, "^no data is given: give --store FOLDER .* or --train_file"),

@@ -213,8 +213,8 @@ def test_last_is_the_complete_checkpoint_with_the_highest_step(tmp_path: Path, w
     (folder / "checkpoint-10" / "optimizer.pt").unlink()
     (folder / "checkpoint-9" / STATE_FILE).write_text('{"global_step": ')
     assert claim(folder, word) == str(folder / "checkpoint-2")
-    assert "checkpoint-10 is passed over: optimizer.pt is missing" in caplog.text
-    assert "checkpoint-9 is passed over: trainer_state.json has" in caplog.text
+    assert "checkpoint-10 is skipped: optimizer.pt is missing" in caplog.text
+    assert "checkpoint-9 is skipped: trainer_state.json has" in caplog.text
     # Nothing is lost, but what the run writes now is not older than they are.
     left = {path.name for path in folder.glob("*checkpoint-*")}
     assert left == {"checkpoint-2", "abandoned-checkpoint-9", "abandoned-checkpoint-10"}

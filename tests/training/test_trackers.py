@@ -73,7 +73,7 @@ def plain(small_store, tmp_path_factory):
 
 
 def dropped(caplog):
-    return [record.getMessage() for record in caplog.records if "goes on without it" in record.getMessage()]
+    return [record.getMessage() for record in caplog.records if "continues without it" in record.getMessage()]
 
 
 @pytest.mark.parametrize(

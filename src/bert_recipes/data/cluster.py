@@ -31,6 +31,7 @@ from bert_recipes.data.prepare import (
     format_report,
 )
 from bert_recipes.errors import InputError, describe_os_error
+from bert_recipes.settings import check, option
 
 
 try:
@@ -48,52 +49,28 @@ _SLURM_ONLY = ("partition", "time", "qos", "env_command", "sbatch_args")
 _CLUSTER_ONLY = ("cpus_per_task", "mem_per_cpu_gb")
 
 
-def check_counts(arguments: Any, *names: str) -> None:
-    """Refuse numbers below one."""
-    for name in names:
-        number = getattr(arguments, name)
-        if number is not None and number < 1:
-            raise InputError(f"{name} is {number}: 1 or more is allowed")
-
-
 @dataclass(kw_only=True)
 class ExecutorArguments:
     """Who runs the tasks: processes of this machine, Slurm or Ray."""
 
-    executor: Literal["local", "slurm", "ray"] = field(
-        default="local", metadata={"help": "processes of this machine, jobs of Slurm, or a Ray cluster"}
-    )
-    tasks: int | None = field(
-        default=None, metadata={"help": "number of tasks; default: one per shard"}
-    )
-    workers: int | None = field(
-        default=None, metadata={"help": "tasks at the same time; default: all cores (local), no limit (slurm, ray)"}
-    )
-    logging_dir: str | None = field(
-        default=None, metadata={"help": "logs of the tasks; default: output_dir with .logs behind it"}
-    )
-    cpus_per_task: int | None = field(
-        default=None, metadata={"help": "slurm, ray: cores of a task, which encode if num_processes is not given; 1"}
-    )
-    mem_per_cpu_gb: int | None = field(default=None, metadata={"help": "slurm, ray: memory for each core; 2"})
-    partition: str | None = field(default=None, metadata={"help": "slurm: partition"})
-    time: str | None = field(default=None, metadata={"help": "slurm: time limit of a task, for example 04:00:00"})
-    qos: str | None = field(default=None, metadata={"help": "slurm: quality of service"})
-    env_command: str | None = field(
-        default=None,
-        metadata={"help": "slurm: shell command that comes first in a job; default: the environment is that of here"},
-    )
-    sbatch_args: list[str] | None = field(
-        default=None, metadata={"help": "slurm: more options for sbatch, for example account=nlp constraint=cpu"}
-    )
+    executor: Literal["local", "slurm", "ray"] = option("local", "processes of this machine, jobs of Slurm, or a Ray cluster")
+    tasks: int | None = option(None, "number of tasks; default: one per shard", least=1)
+    workers: int | None = option(None, "tasks at the same time; default: all cores (local), no limit (slurm, ray)", least=1)
+    logging_dir: str | None = option(None, "logs of the tasks; default: output_dir with .logs behind it")
+    cpus_per_task: int | None = option(None, "slurm, ray: cores of a task, which encode if num_processes is not given; 1", least=1)
+    mem_per_cpu_gb: int | None = option(None, "slurm, ray: memory for each core; 2", least=1)
+    partition: str | None = option(None, "slurm: partition")
+    time: str | None = option(None, "slurm: time limit of a task, for example 04:00:00")
+    qos: str | None = option(None, "slurm: quality of service")
+    env_command: str | None = option(None, "slurm: shell command that comes first in a job; default: the environment is that of here")
+    sbatch_args: list[str] | None = option(None, "slurm: more options for sbatch, for example account=nlp constraint=cpu")
 
     def __post_init__(self) -> None:
-        check_counts(self, "tasks", "workers")
+        check(self)
         for executor, names in (("slurm", _SLURM_ONLY), ("slurm or ray", _CLUSTER_ONLY)):
             for name in names:
                 if getattr(self, name) is not None and self.executor not in executor.split():
                     raise InputError(f"{name} has no effect with executor {self.executor!r}: it is for {executor}")
-        check_counts(self, *_CLUSTER_ONLY)
         missing = [name for name in ("partition", "time") if self.executor == "slurm" and getattr(self, name) is None]
         if missing:
             raise InputError(f"executor 'slurm' needs {' and '.join(missing)}: give --{' and --'.join(missing)}")

@@ -37,7 +37,7 @@ from datatrove.utils.hashing import HashConfig
 from datatrove.utils.stats import PipelineStats
 from datatrove.utils.word_tokenizers import WordTokenizer
 
-from bert_recipes.data.cluster import LocalExecutor, check_counts, messages_in_task_log, total
+from bert_recipes.data.cluster import LocalExecutor, messages_in_task_log, total
 from bert_recipes.data.corpus import (
     MAX_LINE_BYTES,
     CorpusCounts,
@@ -50,6 +50,7 @@ from bert_recipes.data.corpus import (
 from bert_recipes.data.prepare import count_cores, plan_shards
 from bert_recipes.errors import InputError
 from bert_recipes.files import sync_paths, write_json
+from bert_recipes.settings import check, option, required
 
 
 logger = logging.getLogger(__name__)
@@ -64,46 +65,25 @@ MAX_TASKS = 512
 class DeduplicationArguments:
     """From text to the same text with each document once."""
 
-    files: list[str] = field(
-        metadata={"help": "text: files, folders, globs; .txt, .jsonl, .json (each also .gz), .parquet"}
-    )
-    output_dir: str = field(metadata={"help": "folder to write, with one row of JSON Lines a document"})
-    near: bool = field(default=True, metadata={"help": "also near duplicates (MinHash); false: only exact ones"})
-    n_grams: int = field(default=N_GRAMS, metadata={"help": "words of a shingle; documents of fewer are never near"})
-    num_buckets: int = field(default=NUM_BUCKETS, metadata={"help": "chances to be found alike"})
-    hashes_per_bucket: int = field(default=HASHES_PER_BUCKET, metadata={"help": "that must all agree for it"})
-    seed: int = field(default=SEED, metadata={"help": "decides the hash functions"})
-    text_column: str = field(default="text", metadata={"help": "column of the text in JSON and Parquet rows"})
-    document_boundary: DocumentBoundary = field(
-        default="auto",
-        metadata={"help": "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does"},
-    )
-    wrapped_lines: bool = field(
-        default=False,
-        metadata={"help": "lines are hard-wrapped: join those of a paragraph by a space; not again in prepare_corpus"},
-    )
-    encoding_errors: EncodingErrors = field(
-        default="strict", metadata={"help": "broken UTF-8 or NUL: stop (strict), or replace and count"}
-    )
-    max_line_bytes: int = field(default=MAX_LINE_BYTES, metadata={"help": "longest line that is taken for text"})
-    compression: Literal["none", "gzip"] = field(default="none", metadata={"help": "of the files that are written"})
-    tasks: int | None = field(
-        default=None,
-        metadata={
-            "help": f"parts of the input, and number of files written; default: one per file, {MAX_TASKS} at most"
-        },
-    )
-    workers: int | None = field(default=None, metadata={"help": "parts at the same time; default: all cores"})
-    logging_dir: str | None = field(
-        default=None, metadata={"help": "logs of the tasks; default: output_dir with .logs behind it"}
-    )
+    files: list[str] = required("text: files, folders, globs; .txt, .jsonl, .json (each also .gz), .parquet")
+    output_dir: str = required("folder to write, with one row of JSON Lines a document")
+    near: bool = option(True, "also near duplicates (MinHash); false: only exact ones")
+    n_grams: int = option(N_GRAMS, "words of a shingle; documents of fewer are never near", least=1)
+    num_buckets: int = option(NUM_BUCKETS, "chances to be found alike", least=1)
+    hashes_per_bucket: int = option(HASHES_PER_BUCKET, "that must all agree for it", least=1)
+    seed: int = option(SEED, "decides the hash functions", least=0, below=2**32)
+    text_column: str = option("text", "column of the text in JSON and Parquet rows")
+    document_boundary: DocumentBoundary = option("auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does")
+    wrapped_lines: bool = option(False, "lines are hard-wrapped: join those of a paragraph by a space; not again in prepare_corpus")
+    encoding_errors: EncodingErrors = option("strict", "broken UTF-8 or NUL: stop (strict), or replace and count")
+    max_line_bytes: int = option(MAX_LINE_BYTES, "longest line that is taken for text", least=1)
+    compression: Literal["none", "gzip"] = option("none", "of the files that are written")
+    tasks: int | None = option(None, f"parts of the input, and number of files written; default: one per file, {MAX_TASKS} at most", least=1, most=MAX_TASKS)
+    workers: int | None = option(None, "parts at the same time; default: all cores", least=1)
+    logging_dir: str | None = option(None, "logs of the tasks; default: output_dir with .logs behind it")
 
     def __post_init__(self) -> None:
-        check_counts(self, "tasks", "workers", "n_grams", "num_buckets", "hashes_per_bucket", "max_line_bytes")
-        if self.tasks is not None and self.tasks > MAX_TASKS:
-            raise InputError(f"tasks is {self.tasks}: 1 to {MAX_TASKS} is allowed; workers says how many at a time")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"seed is {self.seed}: 0 to {2**32 - 1} is allowed")
+        check(self)
 
     @property
     def threshold(self) -> float:

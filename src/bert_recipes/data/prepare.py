@@ -58,6 +58,7 @@ from bert_recipes.data.store import (
 )
 from bert_recipes.errors import InputError
 from bert_recipes.files import sync_paths, write_json
+from bert_recipes.settings import check, option, required
 
 
 logger = logging.getLogger(__name__)
@@ -209,48 +210,28 @@ class CorpusArguments:
     names its corpora, not how they were cut.
     """
 
-    tokenizer: str = field(metadata={"help": "tokenizer folder or vocab.txt"})
-    output_dir: str = field(metadata={"help": "folder of the store to write"})
-    files: list[str] | None = field(
-        default=None,
-        metadata={"help": "text to train on: files, folders, globs; .txt, .jsonl, .json (each also .gz), .parquet"},
-    )
-    validation_files: list[str] | None = field(
-        default=None, metadata={"help": "text to hold out; files that are in --files too are taken out there"}
-    )
-    validation_fraction: float = field(
-        default=0.0, metadata={"help": "fraction of the documents of --files to hold out instead, drawn by --seed"}
-    )
-    dataset_name: str | None = field(default=None, metadata={"help": "data set on the Hub, instead of --files"})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "its configuration"})
-    dataset_split: str = field(default="train", metadata={"help": "its split"})
-    text_column: str = field(default="text", metadata={"help": "column of the text in JSON, Parquet and Hub rows"})
-    document_boundary: DocumentBoundary = field(
-        default="auto",
-        metadata={"help": "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does"},
-    )
-    sentences: Sentences = field(
-        default="split", metadata={"help": "split paragraphs by rules, or lines: every line is a sentence already"}
-    )
-    wrapped_lines: bool = field(
-        default=False, metadata={"help": "lines are hard-wrapped: join those of a paragraph by a space"}
-    )
-    keep: Keep = field(
-        default="all", metadata={"help": "all paragraphs, or passages: no headings, lists and tables (our own rule)"}
-    )
-    encoding_errors: EncodingErrors = field(
-        default="strict", metadata={"help": "broken UTF-8 or NUL: stop (strict), or replace and count"}
-    )
-    max_line_bytes: int = field(default=MAX_LINE_BYTES, metadata={"help": "longest line that is taken for text"})
-    seed: int = field(default=12345, metadata={"help": "decides which documents validation_fraction holds out"})
-    shard_gigabytes: float = field(
-        default=1.0,
-        metadata={"help": "a larger corpus is prepared in shards of about so much text, each kept once done"},
-    )
-    num_processes: int | None = field(default=None, metadata={"help": "default: all cores; the store is the same"})
-    overwrite: bool = field(default=False, metadata={"help": "replace a store that is in output_dir already"})
+    tokenizer: str = required("tokenizer folder or vocab.txt")
+    output_dir: str = required("folder of the store to write")
+    files: list[str] | None = option(None, "text to train on: files, folders, globs; .txt, .jsonl, .json (each also .gz), .parquet")
+    validation_files: list[str] | None = option(None, "text to hold out; files that are in --files too are taken out there")
+    validation_fraction: float = option(0.0, "fraction of the documents of --files to hold out instead, drawn by --seed", least=0, below=1)
+    dataset_name: str | None = option(None, "data set on the Hub, instead of --files")
+    dataset_config_name: str | None = option(None, "its configuration")
+    dataset_split: str = option("train", "its split")
+    text_column: str = option("text", "column of the text in JSON, Parquet and Hub rows")
+    document_boundary: DocumentBoundary = option("auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does")
+    sentences: Sentences = option("split", "split paragraphs by rules, or lines: every line is a sentence already")
+    wrapped_lines: bool = option(False, "lines are hard-wrapped: join those of a paragraph by a space")
+    keep: Keep = option("all", "all paragraphs, or passages: no headings, lists and tables (our own rule)")
+    encoding_errors: EncodingErrors = option("strict", "broken UTF-8 or NUL: stop (strict), or replace and count")
+    max_line_bytes: int = option(MAX_LINE_BYTES, "longest line that is taken for text", least=1, most=MOST_LINE_BYTES)
+    seed: int = option(12345, "decides which documents validation_fraction holds out")
+    shard_gigabytes: float = option(1.0, "a larger corpus is prepared in shards of about so much text, each kept once done", above=0)
+    num_processes: int | None = option(None, "default: all cores; the store is the same", least=1)
+    overwrite: bool = option(False, "replace a store that is in output_dir already")
 
     def __post_init__(self) -> None:
+        check(self)
         if bool(self.files) == bool(self.dataset_name):
             given = "both are" if self.files else "neither is"
             raise InputError(f"give the text as files or as dataset_name: {given} given")
@@ -262,23 +243,8 @@ class CorpusArguments:
             raise InputError(
                 "sentences 'lines' takes every line for a sentence, wrapped_lines joins lines: choose one"
             )
-        for name, is_good, allowed in (
-            ("validation_fraction", 0 <= self.validation_fraction < 1, "a fraction from 0 to less than 1 is allowed"),
-            ("num_processes", self.resolved_num_processes >= 1, "1 or more is allowed"),
-            ("shard_gigabytes", 0 < self.shard_gigabytes < math.inf, "a number of more than 0 is allowed"),
-            (
-                "max_line_bytes",
-                1 <= self.max_line_bytes <= MOST_LINE_BYTES,
-                f"1 or more is allowed, up to {MOST_LINE_BYTES}",
-            ),
-            (
-                "document_boundary",
-                not self.dataset_name or self.document_boundary in ("auto", "row"),
-                "for a Hub data set auto or row is allowed",
-            ),
-        ):
-            if not is_good:
-                raise InputError(f"{name} is {getattr(self, name)!r}: {allowed}")
+        if self.dataset_name and self.document_boundary not in ("auto", "row"):
+            raise InputError(f"document_boundary is {self.document_boundary!r}; allowed for a Hub data set: auto, row")
 
     @property
     def resolved_num_processes(self) -> int:

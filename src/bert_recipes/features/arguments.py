@@ -1,13 +1,13 @@
 """Settings of both feature recipes, and the layers of the paper's Table 7; imports nothing heavy."""
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
+from bert_recipes.settings import check, option, required
 
 
 class LayerChoice(NamedTuple):
@@ -41,31 +41,6 @@ NAMED_COLUMNS = {name.removeprefix("weighted_"): choice for name, choice in LAYE
 COLUMN_NAMES = tuple(NAMED_COLUMNS)
 
 
-FEATURE_DTYPES = ("float16", "float32")
-_CHOICES = {
-    "format": ("parquet", "safetensors", "google_jsonl"),
-    "join": ("none", "sum", "concat"),
-    "pooling": ("tokens", "cls", "mean", "mean_all"),
-    "dtype": ("float32", "float16"),
-    "precision": ("fp32", "bf16"),
-    "fast_layers": FAST_LAYERS,
-}
-_NER_CHOICES = {"feature_dtype": FEATURE_DTYPES, "precision": ("auto", "fp32", "bf16")}
-
-
-def _choice(name: str, default: str, what: str) -> Any:
-    return field(default=default, metadata={"help": f"{what}{', '.join(_CHOICES[name])}"})
-
-
-def _check(args: Any, choices: Mapping[str, Sequence[str]], least: Mapping[str, int]) -> None:
-    for name, allowed in choices.items():
-        if getattr(args, name) not in allowed:
-            raise InputError(f"{name} is '{getattr(args, name)}'; allowed: {', '.join(allowed)}")
-    for name, number in least.items():
-        if getattr(args, name) is not None and getattr(args, name) < number:
-            raise InputError(f"{name} is {getattr(args, name)}; allowed: {number} or more")
-
-
 @dataclass
 class FeatureArguments:
     """What is read, which vectors are wanted, and how they are kept.
@@ -73,35 +48,29 @@ class FeatureArguments:
     Length, batch and the layers of google_jsonl are those of google-research/bert extract_features.py.
     """
 
-    model_name_or_path: str = field(metadata={"help": "checkpoint folder or Hub name"})
-    input_file: str = field(metadata={"help": ".txt, one input per line; .jsonl, .json, .csv, .tsv or .parquet"})
-    output_dir: str = field(default="runs/features", metadata={"help": "features.json and the vectors"})
-    format: str = _choice("format", "parquet", "one of ")
-    layers: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": f"{', '.join(COLUMN_NAMES)}, or numbers like -1 -2; default: last, of google_jsonl -1 -2 -3 -4"
-        },
+    model_name_or_path: str = required("checkpoint folder or Hub name")
+    input_file: str = required(".txt, one input per line; .jsonl, .json, .csv, .tsv or .parquet")
+    output_dir: str = option("runs/features", "features.json and the vectors")
+    format: str = option("parquet", "one of", choices=("parquet", "safetensors", "google_jsonl"))
+    layers: list[str] | None = option(
+        None, f"{', '.join(COLUMN_NAMES)}, or numbers like -1 -2; default: last, of google_jsonl -1 -2 -3 -4"
     )
-    join: str = _choice("join", "none", "layers given as numbers, into one vector: ")
-    pooling: str = _choice("pooling", "tokens", "one of ")
-    text_columns: list[str] | None = field(
-        default=None,
-        metadata={"help": "one or two columns of a table; default: text and, where there is one, text_pair"},
+    join: str = option("none", "layers given as numbers, into one vector", choices=("none", "sum", "concat"))
+    pooling: str = option("tokens", "one of", choices=("tokens", "cls", "mean", "mean_all"))
+    text_columns: list[str] | None = option(
+        None, "one or two columns of a table; default: text and, where there is one, text_pair"
     )
-    max_seq_length: int = field(default=128, metadata={"help": "positions of an input (original: 128)"})
-    batch_size: int = field(default=32, metadata={"help": "inputs that are computed together (original: 32)"})
-    dtype: str = _choice("dtype", "float32", "of the kept vectors: ")
-    precision: str = _choice("precision", "fp32", "of the matrix products: ")
-    fast_layers: str = _choice("fast_layers", "auto", "fused CPU kernels: ")
-    part_mb: int = field(
-        default=256, metadata={"help": "megabytes of vectors that are held at once and make one part"}
-    )
-    use_cpu: bool = field(default=False, metadata={"help": "use the CPU even where there is a GPU"})
-    overwrite: bool = field(default=False, metadata={"help": "replace the features that output_dir holds"})
+    max_seq_length: int = option(128, "positions of an input (original: 128)", least=3)
+    batch_size: int = option(32, "inputs that are computed together (original: 32)", least=1)
+    dtype: str = option("float32", "of the kept vectors", choices=("float32", "float16"))
+    precision: str = option("fp32", "of the matrix products", choices=("fp32", "bf16"))
+    fast_layers: str = option("auto", "fused CPU kernels", choices=FAST_LAYERS)
+    part_mb: int = option(256, "megabytes of vectors that are held at once and make one part", least=1)
+    use_cpu: bool = option(False, "use the CPU even where there is a GPU")
+    overwrite: bool = option(False, "replace the features that output_dir holds")
 
     def __post_init__(self) -> None:
-        _check(self, _CHOICES, {"max_seq_length": 3, "batch_size": 1, "part_mb": 1})
+        check(self)
         if self.text_columns is not None and not 1 <= len(self.text_columns) <= 2:
             raise InputError(f"text_columns names {len(self.text_columns)} columns; allowed: one, or two for pairs")
         if self.text_columns is not None and Path(self.input_file).suffix.lower() == ".txt":
@@ -136,44 +105,34 @@ class FeatureNerArguments:
     rate and dropout are ours.
     """
 
-    model_name_or_path: str = field(
-        default="google-bert/bert-base-cased", metadata={"help": "checkpoint folder or Hub name; the paper's is cased"}
+    model_name_or_path: str = option(
+        "google-bert/bert-base-cased", "checkpoint folder or Hub name; the paper's is cased"
     )
-    data_dir: str | None = field(default=None, metadata={"help": "folder of the CoNLL-2003 files; default: the Hub"})
-    output_dir: str = field(default="runs/feature_based_ner", metadata={"help": "results; a finished run is kept"})
-    features_dir: str | None = field(default=None, metadata={"help": "kept features; default: output_dir/features"})
+    data_dir: str | None = option(None, "folder of the CoNLL-2003 files; default: the Hub")
+    output_dir: str = option("runs/feature_based_ner", "results; a finished run is kept")
+    features_dir: str | None = option(None, "kept features; default: output_dir/features")
     layers: list[str] = field(
         default_factory=lambda: list(LAYER_CHOICES), metadata={"help": f"some of {', '.join(LAYER_CHOICES)}"}
     )
     seeds: list[int] = field(default_factory=lambda: [1], metadata={"help": "one run of each way for each seed"})
-    max_train_sentences: int | None = field(default=None, metadata={"help": "train on at most this many sentences"})
-    max_eval_sentences: int | None = field(default=None, metadata={"help": "evaluate on at most this many sentences"})
-    max_seq_length: int = field(default=512, metadata={"help": "positions of a window of a document"})
-    feature_batch_size: int = field(default=16, metadata={"help": "windows that the encoder reads together"})
-    feature_dtype: str = field(
-        default="float16", metadata={"help": f"of kept features: {' or '.join(FEATURE_DTYPES)}"}
-    )
-    num_train_epochs: float = field(default=10.0, metadata={"help": "passes over the training sentences"})
-    train_batch_size: int = field(default=32, metadata={"help": "sentences per step"})
-    learning_rate: float = field(default=1e-3, metadata={"help": "Adam's; falls linearly to 0"})
-    lstm_dim: int = field(default=768, metadata={"help": "units of the BiLSTM in each direction"})
-    dropout: float = field(default=0.2, metadata={"help": "around and between the layers of the BiLSTM"})
-    precision: str = field(
-        default="auto", metadata={"help": f"of the BiLSTM's products: {', '.join(_NER_CHOICES['precision'])}"}
-    )
-    use_cpu: bool = field(default=False, metadata={"help": "do not use a GPU"})
+    max_train_sentences: int | None = option(None, "train on at most this many sentences", least=1)
+    max_eval_sentences: int | None = option(None, "evaluate on at most this many sentences", least=1)
+    max_seq_length: int = option(512, "positions of a window of a document", least=8)
+    feature_batch_size: int = option(16, "windows that the encoder reads together", least=1)
+    feature_dtype: str = option("float16", "of kept features", choices=("float16", "float32"))
+    num_train_epochs: float = option(10.0, "passes over the training sentences", above=0)
+    train_batch_size: int = option(32, "sentences per step", least=1)
+    learning_rate: float = option(1e-3, "Adam's; falls linearly to 0", above=0)
+    lstm_dim: int = option(768, "units of the BiLSTM in each direction", least=1)
+    dropout: float = option(0.2, "around and between the layers of the BiLSTM", least=0, below=1)
+    precision: str = option("auto", "of the BiLSTM's products", choices=("auto", "fp32", "bf16"))
+    use_cpu: bool = option(False, "do not use a GPU")
 
     def __post_init__(self) -> None:
+        check(self)
         unknown = [name for name in self.layers if name not in LAYER_CHOICES]
         if unknown or not self.layers:
             given = f"'{unknown[0]}'" if unknown else "empty"
             raise InputError(f"layers is {given}; allowed: {', '.join(LAYER_CHOICES)}")
         if not self.seeds or min(self.seeds) < 0:
             raise InputError(f"seeds is {self.seeds}; allowed: one or more numbers, 0 or more")
-        ones = ("feature_batch_size", "train_batch_size", "lstm_dim", "max_train_sentences", "max_eval_sentences")
-        _check(self, _NER_CHOICES, dict.fromkeys(ones, 1) | {"max_seq_length": 8})
-        if not 0 <= self.dropout < 1:
-            raise InputError(f"dropout is {self.dropout}; allowed: 0 or more and below 1")
-        for name in ("num_train_epochs", "learning_rate"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: above 0")

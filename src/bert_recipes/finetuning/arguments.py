@@ -18,10 +18,11 @@ from bert_recipes.config import field_types, read_text, read_tree
 from bert_recipes.data.order import STRATEGIES
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write
+from bert_recipes.settings import check, free, option, required
 from bert_recipes.tasks.rows import get_task
 from bert_recipes.tasks.sources import check_source, labels_in_data
 from bert_recipes.tasks.task import Task, build_task, task_values
-from bert_recipes.training.arguments import PRECISIONS, RunArguments, free, option
+from bert_recipes.training.arguments import PRECISIONS, RunArguments
 from bert_recipes.training.resume import CONFIG_FILE
 
 
@@ -44,46 +45,36 @@ class TaskArguments:
         None, "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/"
     )
     data_dir: str | None = free(None, "local folder of the task's data; default: the Hub")
-    max_train_examples: int | None = option(None, "train on at most this many examples")
-    max_eval_examples: int | None = free(None, "evaluate on at most this many examples")
-    max_predict_examples: int | None = free(None, "predict at most this many examples")
-    max_seq_length: int = option(128, "positions of an input, special tokens included")
+    max_train_examples: int | None = option(None, "train on at most this many examples", least=1)
+    max_eval_examples: int | None = free(None, "evaluate on at most this many examples", least=1)
+    max_predict_examples: int | None = free(None, "predict at most this many examples", least=1)
+    max_seq_length: int = option(128, "positions of an input, special tokens included", least=8)
     pad_to_max_length: bool = option(False, "pad to max_seq_length, not to the batch")
     freeze_encoder: bool = option(False, "train the head only")
-    dropout: float | None = option(None, "dropout of encoder and head; default: the model's")
-    doc_stride: int = option(128, "question answering: step between windows of a paragraph")
-    max_query_length: int = option(64, "question answering: pieces of the question, at most")
-    n_best_size: int = option(20, "question answering: answers that are kept")
-    max_answer_length: int = option(30, "question answering: pieces of an answer, at most")
+    dropout: float | None = option(None, "dropout of encoder and head; default: the model's", least=0, below=1)
+    doc_stride: int = option(128, "question answering: step between windows of a paragraph", least=1)
+    max_query_length: int = option(64, "question answering: pieces of the question, at most", least=1)
+    n_best_size: int = option(20, "question answering: answers that are kept", least=1)
+    max_answer_length: int = option(30, "question answering: pieces of an answer, at most", least=1)
     null_score_diff_threshold: float = option(
         0.0, "question answering: no answer where the null score exceeds the best by more"
     )
-    decoder: str = option("original", f"question answering: {' or '.join(DECODERS)}")
+    decoder: str = option("original", "question answering", choices=DECODERS)
     label_all_pieces: bool = option(False, "tagging: label every piece of a word")
-    context: str = option("sentence", f"tagging: an input shows its {' or '.join(CONTEXTS)}")
-    class_weights: dict | str | None = field(
-        default=None,
-        metadata={"help": 'the classes in the training loss: auto (rare ones count more), or {"NAME": 3} (others: 1)'},
+    context: str = option("sentence", "tagging: what an input shows", choices=CONTEXTS)
+    class_weights: dict | str | None = option(
+        None, 'the classes in the training loss: auto (rare ones count more), or {"NAME": 3} (others: 1)'
     )
 
     def __post_init__(self) -> None:
         if (self.task is None) == (self.task_file is None):
             both = ", not both" if self.task is not None else ""
             raise InputError(f"give either --task NAME or --task_file FILE.yaml{both}")
-        for name, allowed in (("decoder", DECODERS), ("context", CONTEXTS)):
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is '{getattr(self, name)}'; allowed: {', '.join(allowed)}")
+        check(self)
         if isinstance(self.class_weights, str) and self.class_weights != "auto":
             raise InputError(
                 f"class_weights is '{self.class_weights}'; allowed: auto, or a mapping of labels to numbers"
             )
-        if self.dropout is not None and not 0.0 <= self.dropout < 1.0:
-            raise InputError(f"dropout is {self.dropout}; allowed: 0 or more and below 1")
-        counts = ("max_train_examples", "max_eval_examples", "max_predict_examples", "max_seq_length", "doc_stride")
-        for name in (*counts, "max_query_length", "n_best_size", "max_answer_length"):
-            value, least = getattr(self, name), 8 if name == "max_seq_length" else 1
-            if value is not None and value < least:
-                raise InputError(f"{name} is {value}; allowed: {least} or more")
 
 
 @dataclass
@@ -104,11 +95,11 @@ class FineTuningArguments(RunArguments):
     num_train_epochs: float = option(3.0, "passes over the training examples")
     warmup_steps: float = option(0.1, "warm-up steps, or their fraction if below 1")
     global_train_batch_size: int | None = option(32, "examples per step over all processes; decides the accumulation")
-    per_device_train_batch_size: int = option(32, "examples per process at once, at most")
+    per_device_train_batch_size: int = option(32, "examples per process at once, at most", least=1)
     per_device_eval_batch_size: int = option(64, "examples of a prediction batch")
     optimizer: str = field(default="adamw", metadata=RunArguments.__dataclass_fields__["optimizer"].metadata)
     schedule: str = field(default="trainer", metadata=RunArguments.__dataclass_fields__["schedule"].metadata)
-    train_sampling_strategy: str = option("group_by_length", f"one of {', '.join(STRATEGIES)}")
+    train_sampling_strategy: str = option("group_by_length", "one of", choices=STRATEGIES)
     save_strategy: str = option("epoch", "checkpoints: no, steps, epoch, best")
     save_total_limit: int | None = option(1, "checkpoints that are kept, besides the best")
     logging_steps: float = option(50, "steps between two log lines")
@@ -126,9 +117,6 @@ class FineTuningArguments(RunArguments):
                 "do_eval has no effect here: every run ends with its metrics; recipes/evaluate_checkpoint.py measures without "
                 "training, --eval_strategy epoch measures during it"
             )
-        if self.train_sampling_strategy not in STRATEGIES:
-            allowed = ", ".join(STRATEGIES)
-            raise InputError(f"train_sampling_strategy is '{self.train_sampling_strategy}'; allowed: {allowed}")
         if self.early_stopping_patience is not None:
             if self.early_stopping_patience < 1 or self.eval_strategy == "no":
                 raise InputError(
@@ -140,8 +128,10 @@ class FineTuningArguments(RunArguments):
 
 
 def _as_trained(name: str) -> Any:
-    help_text = TaskArguments.__dataclass_fields__[name].metadata["help"]
-    return option(None, f"{help_text}; default: as the checkpoint was trained")
+    metadata = TaskArguments.__dataclass_fields__[name].metadata
+    return field(
+        default=None, metadata={**metadata, "help": f"{metadata['help']}; default: as the checkpoint was trained"}
+    )
 
 
 @dataclass
@@ -246,26 +236,23 @@ class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # 
 class PredictionArguments:
     """What is predicted, with which checkpoint."""
 
-    model_name_or_path: str = field(metadata={"help": "checkpoint folder or Hub name"})
-    input_file: str = field(metadata={"help": ".txt (one input a line), .jsonl, .json, .csv, .tsv or .parquet"})
+    model_name_or_path: str = required("checkpoint folder or Hub name")
+    input_file: str = required(".txt (one input a line), .jsonl, .json, .csv, .tsv or .parquet")
     output_file: str | None = option(None, "JSON Lines; default: stdout")
-    text_columns: list[str] | None = field(
-        default=None, metadata={"help": "columns of the texts, two for pairs; default: those of the model's task.yaml"}
+    text_columns: list[str] | None = option(
+        None, "columns of the texts, two for pairs; default: those of the model's task.yaml"
     )
-    choice_columns: list[str] | None = field(
-        default=None, metadata={"help": "multiple choice: columns of the choices"}
-    )
+    choice_columns: list[str] | None = option(None, "multiple choice: columns of the choices")
     id_column: str | None = option(None, "column of the ids; default: idx or id, if there")
     version_2_with_negative: bool | None = option(
         None, "question answering: there may be no answer; default: what task.yaml says"
     )
-    batch_size: int = option(64, "inputs that a device takes at once")
-    precision: str = option("auto", f"one of {', '.join(PRECISIONS)}")
+    batch_size: int = option(64, "inputs that a device takes at once", least=1)
+    precision: str = option("auto", "one of", choices=PRECISIONS)
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}; allowed: 1 or more")
+        check(self)
         if self.output_file is not None and Path(self.output_file).resolve() == Path(self.input_file).resolve():
             raise InputError(f"output_file {self.output_file} is the input file; give another one")
 

@@ -2,12 +2,13 @@
 
 import difflib
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from bert_recipes.errors import InputError
+from bert_recipes.settings import option
 from bert_recipes.training.emissions import EnergySettings
 
 
@@ -30,25 +31,20 @@ HUB_LICENSES = frozenset(_IDENTIFIERS.split())
 class CardArguments:
     """What no file of a run says. Kept in the run's card.yaml: a card that is written again has it too."""
 
-    license: str | None = field(
-        default=None, metadata={"help": "licence of the model, as the Hub calls it: apache-2.0"}
+    license: str | None = option(None, "licence of the model, as the Hub calls it: apache-2.0")
+    license_name: str | None = option(None, "name of a licence that the Hub does not know")
+    license_link: str | None = option(None, "link to its text")
+    language: list[str] | None = option(None, "ISO 639 codes of the text: en de")
+    name: str | None = option(None, "name of the model; default: that of repo_id or folder")
+    repo_id: str | None = option(None, "owner/name of the model on the Hub")
+    data_description: str | None = option(None, "what the text is, and where it is from")
+    data_license: str | None = option(None, "licence of the text, in words")
+    power_watts: float | None = option(
+        None, "draw of all that the run used, watts, where the run did not estimate its energy"
     )
-    license_name: str | None = field(default=None, metadata={"help": "name of a licence that the Hub does not know"})
-    license_link: str | None = field(default=None, metadata={"help": "link to its text"})
-    language: list[str] | None = field(default=None, metadata={"help": "ISO 639 codes of the text: en de"})
-    name: str | None = field(default=None, metadata={"help": "name of the model; default: that of repo_id or folder"})
-    repo_id: str | None = field(default=None, metadata={"help": "owner/name of the model on the Hub"})
-    data_description: str | None = field(default=None, metadata={"help": "what the text is, and where it is from"})
-    data_license: str | None = field(default=None, metadata={"help": "licence of the text, in words"})
-    power_watts: float | None = field(
-        default=None,
-        metadata={"help": "draw of all that the run used, watts, where the run did not estimate its energy"},
-    )
-    country_iso_code: str | None = field(
-        default=None, metadata={"help": "country of the machines, three letters (DEU)"}
-    )
-    carbon_intensity: float | None = field(
-        default=None, metadata={"help": "g CO2e/kWh of the electricity; default: codecarbon's for the country"}
+    country_iso_code: str | None = option(None, "country of the machines, three letters (DEU)")
+    carbon_intensity: float | None = option(
+        None, "g CO2e/kWh of the electricity; default: codecarbon's for the country"
     )
 
     def check(self) -> None:

@@ -1,11 +1,9 @@
 """The settings of a run: `RunArguments` for all, model, data and phases of pre-training, and what follows from them."""
 
-# ruff: noqa: RUF009  (`option` is `dataclasses.field`)
-
 import math
 import os
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -14,6 +12,7 @@ from transformers import TrainingArguments
 from bert_recipes.config import PARTS, TOTAL, settle, warn_early
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
+from bert_recipes.settings import check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES
 
@@ -60,23 +59,6 @@ def cpu_bf16_units() -> list[str]:
     return [name for name, is_there in units.items() if is_there()]
 
 
-def option(default: Any, help: str, **metadata: str) -> Any:
-    """A field of the settings."""
-    return field(default=default, metadata={"help": help, **metadata})
-
-
-def free(default: Any, help: str) -> Any:
-    """A field that may have another value at a resume: it changes nothing of what the remaining steps learn."""
-    return option(default, help, resume="may change")
-
-
-def _follow(settings: Any, rules: Iterable[tuple[str, bool, str]]) -> None:
-    """Refuse the first setting whose rule does not hold; the last words say what is allowed."""
-    for name, holds, allowed in rules:
-        if not holds:
-            raise InputError(f"{name} is {getattr(settings, name)}; allowed: {allowed}")
-
-
 @dataclass
 class RunArguments(TrainingArguments):
     """`TrainingArguments` with the device, precision, batch and optimiser settings of this project."""
@@ -108,27 +90,21 @@ class RunArguments(TrainingArguments):
     MOST_USED: ClassVar[Collection[str]] = (
         *("output_dir", "max_steps", "num_train_epochs", "learning_rate", "warmup_steps", "global_train_batch_size"),
         *("per_device_train_batch_size", "precision", "seed", "eval_strategy", "eval_steps", "logging_steps"),
-        *(
-            "save_steps",
-            "save_total_limit",
-            "resume",
-            "overwrite_run",
-            "estimate",
-            "report_to",
-            "push_to_hub",
-            "hub_model_id",
-        ),
+        *("save_steps", "save_total_limit", "resume", "overwrite_run", "estimate", "report_to", "push_to_hub"),
+        "hub_model_id",
     )
     # Settings of the Trainer that nothing reads here: they are named in a warning.
     WITHOUT_EFFECT: ClassVar[Collection[str]] = ()
 
-    adam_epsilon: float = option(1e-6, "epsilon of Adam (original: 1e-6)")
-    weight_decay: float = option(0.01, "weight decay (paper: 0.01)")
-    max_grad_norm: float = option(1.0, "clip the gradient's global norm (original: 1.0)")
+    adam_epsilon: float = option(1e-6, "epsilon of Adam (original: 1e-6)", least=0)
+    weight_decay: float = option(0.01, "weight decay (paper: 0.01)", least=0)
+    max_grad_norm: float = option(1.0, "clip the gradient's global norm (original: 1.0)", least=0)
     remove_unused_columns: bool | None = option(False, "must stay false")
     # Declared again for the type checker: the base class assigns them in ways that it cannot follow.
-    per_device_train_batch_size: int = free(8, "examples per process at once, at most")
-    gradient_accumulation_steps: int = free(1, "micro-batches of a step, unless global_train_batch_size decides")
+    per_device_train_batch_size: int = free(8, "examples per process at once, at most", least=1)
+    gradient_accumulation_steps: int = free(
+        1, "micro-batches of a step, unless global_train_batch_size decides", least=1
+    )
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
     bf16: bool = option(False, "the same as precision: bf16")
     fp16: bool = option(False, "the same as precision: fp16")
@@ -136,18 +112,18 @@ class RunArguments(TrainingArguments):
     ddp_broadcast_buffers: bool | None = option(False, "DDP sends buffers before each pass")
     # A loss that is not finite ends the run soon, and is not hidden in a mean before that.
     logging_nan_inf_filter: bool = option(False, "must stay false")
-    optimizer: str = option("bert_adam", f"one of {', '.join(OPTIMIZERS)}")
-    schedule: str = option("bert_linear", f"one of {', '.join(SCHEDULES)}")
-    schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)")
-    precision: str = free("auto", f"one of {', '.join(PRECISIONS)}")
-    fast_layers: str = free("auto", f"fused CPU kernels: {', '.join(FAST_LAYERS)}")
+    optimizer: str = option("bert_adam", "one of", choices=OPTIMIZERS)
+    schedule: str = option("bert_linear", "one of", choices=SCHEDULES)
+    schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)", above=0)
+    precision: str = free("auto", "one of", choices=PRECISIONS)
+    fast_layers: str = free("auto", "fused CPU kernels", choices=FAST_LAYERS)
     keep_freed_memory: bool = free(True, "on a CPU: glibc keeps what a step frees for the next one")
     global_train_batch_size: int | None = free(None, "examples of a step, all processes together")
     estimate: bool = option(False, "train a few steps, say what the run will take, and end")
     resume: str = option("auto", "auto (an unfinished run is resumed), last, no, or a checkpoint folder")
     allow_changes: bool = option(False, "resume although settings or data have changed")
     overwrite_run: bool = option(False, "start from scratch in an output_dir that holds a run")
-    max_skipped_steps: int = free(10, "steps in a row with a gradient not finite that end the run")
+    max_skipped_steps: int = free(10, "steps in a row with a gradient not finite that end the run", least=1)
     # Stock's default makes public repositories.
     hub_private_repo: bool | None = option(True, "a new repository is private; null: as the owner's default is")
     hub_overwrite: bool = option(False, "replace another model in the repository")
@@ -186,22 +162,19 @@ class RunArguments(TrainingArguments):
 
     def _check(self) -> None:
         """Refuse with what training cannot work, and what would silently train something else; name what has no effect."""
-        choices = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES, "precision": PRECISIONS, "fast_layers": FAST_LAYERS}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name} is '{getattr(self, name)}'; allowed: {', '.join(allowed)}")
-        positive = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
-        not_negative = ("learning_rate", "adam_epsilon", "weight_decay", "max_grad_norm", "warmup_steps", "seed")
-        least = dict.fromkeys((*positive, "max_skipped_steps"), 1)
-        least |= dict.fromkeys((*not_negative, "dataloader_num_workers"), 0)
+        check(self)
         rules = [
-            *((name, low <= getattr(self, name) < math.inf, f"{low} or more") for name, low in least.items()),
+            *((name, 0 <= getattr(self, name) < math.inf, "0 or more") for name in ("learning_rate", "warmup_steps")),
             *((name, 0 <= getattr(self, name) < 1, "0 or more and below 1") for name in ("adam_beta1", "adam_beta2")),
-            *((name, getattr(self, name) > 0, "above 0") for name in ("num_train_epochs", "schedule_power")),
+            ("per_device_eval_batch_size", self.per_device_eval_batch_size >= 1, "1 or more"),
+            ("dataloader_num_workers", self.dataloader_num_workers >= 0, "0 or more"),
+            ("num_train_epochs", self.num_train_epochs > 0, "above 0"),
             ("max_steps", self.max_steps == -1 or self.max_steps >= 1, "1 or more, or -1 for num_train_epochs"),
-            ("seed", self.seed < 2**32, "0 to 4294967295"),
+            ("seed", 0 <= self.seed < 2**32, "0 to 4294967295"),
         ]
-        _follow(self, rules)
+        for name, holds, allowed in rules:  # fields of the library
+            if not holds:
+                raise InputError(f"{name} is {getattr(self, name)}; allowed: {allowed}")
         defaults = {item.name: item.default for item in fields(self)}
         for name, reason in self.REFUSED.items():
             if getattr(self, name) != defaults[name]:
@@ -295,8 +268,8 @@ class DataArguments:
     train_file: list[str] | None = free(None, "files of create_pretraining_data.py, not a store")
     validation_file: list[str] | None = free(None, "held-out instance files")
     tokenizer: str | None = free(None, "tokenizer folder; default: the store's own")
-    max_seq_length: int = option(128, "tokens of a pair, special tokens included")
-    short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length")
+    max_seq_length: int = option(128, "tokens of a pair, special tokens included", least=8)
+    short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length", least=0, most=1)
     mlm_probability: float = option(0.15, "fraction of the tokens that is predicted")
     max_predictions_per_seq: int | None = option(None, "predicted tokens per pair, at most; default: a fraction")
     mask_rate: float = option(0.8, "fraction of predicted tokens replaced by [MASK]")
@@ -304,7 +277,7 @@ class DataArguments:
     random_rate: float = option(0.1, "fraction of predicted tokens replaced by a random word")
     whole_word: bool = option(False, "mask whole words")
     selection: str = option("count", "count (the original's fixed number) or bernoulli")
-    max_eval_pairs: int = free(2000, "held-out pairs of an evaluation")
+    max_eval_pairs: int = free(2000, "held-out pairs of an evaluation", least=1)
     data_cache_dir: str | None = free(None, "folder for the index of each epoch")
     data_num_processes: int = free(1, "processes that build an epoch's index")
 
@@ -313,10 +286,7 @@ class DataArguments:
             raise InputError("no data is given: give --store FOLDER (recipes/prepare_corpus.py) or --train_file FILE")
         if self.store is not None and self.train_file is not None:
             raise InputError("both --store and --train_file are given; give one of them")
-        rules = [("max_seq_length", self.max_seq_length >= 8, "8 or more")]
-        rules += [("max_eval_pairs", self.max_eval_pairs >= 1, "1 or more")]
-        rules += [("short_seq_prob", 0 <= self.short_seq_prob <= 1, "0 to 1")]
-        _follow(self, rules)
+        check(self)
 
 
 @dataclass
@@ -344,19 +314,22 @@ class PreTrainingArguments(RunArguments):
 class PhaseArguments:
     """The last steps of a run, where they differ from those before."""
 
-    phase2_steps: float = option(0, "last steps, with longer inputs, or their fraction if below 1 (0: none)")
+    phase2_steps: float = option(0, "last steps, with longer inputs, or their fraction if below 1 (0: none)", least=0)
     phase2_max_seq_length: int = option(512, "tokens of a pair in phase 2 (paper: 512)")
     phase2_max_predictions_per_seq: int | None = option(None, "predicted tokens, at most; default: a fraction")
-    phase2_per_device_train_batch_size: int | None = free(None, "examples per process at once; default: as in phase 1")
-    phase2_global_train_batch_size: int | None = option(None, "examples of a step in phase 2; default: as in phase 1")
+    phase2_per_device_train_batch_size: int | None = free(
+        None, "examples per process at once; default: as in phase 1", least=1
+    )
+    phase2_global_train_batch_size: int | None = option(
+        None, "examples of a step in phase 2; default: as in phase 1", least=1
+    )
     phase2_learning_rate: float | None = option(None, "peak of a schedule of its own; default: one over both")
     phase2_warmup_steps: float | None = option(None, "its warm-up, steps or their fraction if below 1")
 
     def __post_init__(self) -> None:
-        is_allowed = 0 <= self.phase2_steps <= 1 or (self.phase2_steps > 1 and self.phase2_steps % 1 == 0)
-        _follow(self, [("phase2_steps", is_allowed, "whole steps, or a fraction below 1")])
-        sizes = ("phase2_per_device_train_batch_size", "phase2_global_train_batch_size")
-        _follow(self, [(name, (size := getattr(self, name)) is None or size >= 1, "1 or more") for name in sizes])
+        check(self)
+        if self.phase2_steps > 1 and self.phase2_steps % 1:
+            raise InputError(f"phase2_steps is {self.phase2_steps}; allowed: whole steps, or a fraction below 1")
         if (self.phase2_learning_rate is None) != (self.phase2_warmup_steps is None):
             raise InputError(
                 "phase2_learning_rate and phase2_warmup_steps make a schedule of their own: give both, or neither for one "

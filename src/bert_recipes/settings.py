@@ -1,0 +1,47 @@
+"""Fields of settings, and the values that they may have."""
+
+import math
+import operator
+import re
+from collections.abc import Collection
+from dataclasses import MISSING, field, fields
+from typing import Any
+
+from bert_recipes.errors import InputError
+
+
+_LIMITS = {
+    "least": (operator.ge, "{:,} or more"),
+    "above": (operator.gt, "above {:,}"),
+    "most": (operator.le, "{:,} or less"),
+    "below": (operator.lt, "below {:,}"),
+}
+
+
+def option(default: Any, help: str, *, choices: Collection[str] = (), **metadata: Any) -> Any:
+    """A field of settings with its help, its choices, and limits by the names of `_LIMITS`."""
+    help = f"{help}: {', '.join(choices)}" if choices else help
+    return field(default=default, metadata={"help": help, "allowed": choices, **metadata})
+
+
+def required(help: str) -> Any:
+    """A field that must be given."""
+    return option(MISSING, help)
+
+
+def free(default: Any, help: str, **metadata: Any) -> Any:
+    """A field that may have another value at a resume: it changes nothing of what the remaining steps learn."""
+    return option(default, help, resume="may change", **metadata)
+
+
+def check(settings: Any) -> None:
+    """Refuse the first value of a dataclass that is not among the choices of its field, or outside its limits; None is none."""
+    for item in fields(settings):
+        value, choices = getattr(settings, item.name), item.metadata.get("allowed")
+        limits = [(*_LIMITS[name], limit) for name, limit in item.metadata.items() if name in _LIMITS]
+        if value is None or (choices and value in choices) or not (choices or limits):
+            continue
+        if choices or value == math.inf or not all(holds(value, limit) for holds, _, limit in limits):
+            allowed = ", ".join(choices or ()) or " and ".join(text.format(limit) for _, text, limit in limits)
+            allowed = re.sub(r"(\S+) or more and (\S+) or less", r"\1 to \2", allowed)
+            raise InputError(f"{item.name} is {value!r}; allowed: {allowed}")
