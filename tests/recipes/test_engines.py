@@ -206,7 +206,7 @@ OTHER_BATCHES = {**PHASES, "per_device_train_batch_size": 4, "phase2_per_device_
             "--phase2_per_device_train_batch_size 1",
         ),
         # No process has whole tensors.
-        ({"optimizer": "lamb"}, "optimizer is lamb; DeepSpeed ZeRO 2 shares tensors out over the processes"),
+        ({"optimizer": "lamb"}, "optimizer is lamb; DeepSpeed ZeRO 2 splits tensors over the processes"),
     ],
 )
 def test_what_deepspeed_cannot_do_is_refused_at_the_start(repository, small_store, tmp_path, settings, words):
