@@ -161,7 +161,7 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fas
 def test_lamb_is_refused_where_no_process_has_whole_tensors(small_store, tmp_path, monkeypatch):
     """tests/recipes/test_engines.py does it with a real engine; FSDP needs GPUs."""
     monkeypatch.setattr(BertTrainer, "engine", "FSDP")
-    with pytest.raises(InputError, match="optimizer is lamb; FSDP shares tensors out"):
+    with pytest.raises(InputError, match="optimizer is lamb; FSDP splits tensors"):
         small_run(store=str(small_store), output_dir=str(tmp_path), optimizer="lamb")
 
 
