@@ -68,7 +68,16 @@ class Column(NamedTuple):
 
 def choose_columns(wanted: Sequence[str], join: str, num_layers: int) -> list[Column]:
     """Read `COLUMN_NAMES` and numbers (-1 the last layer, 0 the embeddings), which `join` makes one column."""
-    numbers = {text: _layer_number(text, num_layers) for text in wanted if text not in NAMED_COLUMNS}
+    numbers = {}
+    for text in [text for text in wanted if text not in NAMED_COLUMNS]:
+        if re.fullmatch(r"[+-]?\d+", text) is None:
+            plain = text.removeprefix("weighted_")
+            hint = f"; its weights are learned (make ner-features), with equal ones it is {plain}"
+            allowed = f"allowed: {', '.join(COLUMN_NAMES)}, or numbers like -1"
+            raise InputError(f"layers: '{text}' is no layer{hint * (plain in NAMED_COLUMNS)}; {allowed}")
+        if abs(int(text)) > num_layers:
+            raise InputError(f"layers: {text} is given, the model has {num_layers}: -{num_layers} to {num_layers}")
+        numbers[text] = range(num_layers + 1)[int(text)]
     if join != "none" and len(numbers) < 2:
         raise InputError(f"join is '{join}'; it is for two or more layers given as numbers: give --layers -1 -2 ...")
     if len(set(numbers.values())) < len(numbers) or len(set(wanted)) < len(wanted):
@@ -85,21 +94,6 @@ def choose_columns(wanted: Sequence[str], join: str, num_layers: int) -> list[Co
     if join != "none":
         columns.append(Column("_".join([join, *map(str, numbers.values())]), tuple(numbers.values()), join))
     return columns
-
-
-def _layer_number(text: str, num_layers: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        plain = text.removeprefix("weighted_")
-        hint = f"; its weights are learned (make ner-features), with equal ones it is {plain}"
-        raise InputError(
-            f"layers: '{text}' is no layer{hint * (plain in NAMED_COLUMNS)}; allowed: {', '.join(COLUMN_NAMES)}, or numbers "
-            "like -1"
-        ) from None
-    if not -num_layers <= number <= num_layers:
-        raise InputError(f"layers: {number} is given, the model has {num_layers}: -{num_layers} to {num_layers}")
-    return number if number >= 0 else num_layers + 1 + number
 
 
 # The encoder
@@ -326,9 +320,13 @@ class FeatureExtractor:
             with torch.autocast(self.encoder.device.type, torch.bfloat16, enabled=self.args.precision == "bf16"):
                 hidden = hidden_states(self.encoder, features, self.tokenizer.pad_token_id, layers)
             for column in self.columns:
-                values = self._pool(column.take(hidden), batch)
-                self._check(column.name, values)
-                vectors[column.name][rows] = values.cpu().numpy().astype(self.args.dtype)
+                name, values = column.name, self._pool(column.take(hidden), batch).cpu().numpy()
+                if not np.isfinite(values).all():
+                    problem = "the model's outputs are not finite; it has diverged, or --precision fp32 helps"
+                    raise InputError(f"{name}: {problem}")
+                if np.abs(values).max(initial=0) > np.finfo(self.args.dtype).max:
+                    raise InputError(f"{name}: a value above 65,504 does not fit into float16; give --dtype float32")
+                vectors[name][rows] = values.astype(self.args.dtype)
         return Part(
             first_row=first_row,
             offsets=offsets,
@@ -345,27 +343,18 @@ class FeatureExtractor:
         lengths = torch.tensor([len(each.input_ids) for each in batch], device=values.device)
         if self.args.pooling == "cls":
             return values[lengths.cumsum(0) - lengths]
-        counted = np.concatenate([_counts_in_mean(each, self.args.pooling == "mean_all") for each in batch])
-        weights = torch.from_numpy(counted).to(values)[:, None]
+        counted = []
+        for each in batch:
+            own = np.ones(len(each.input_ids), bool)
+            # [CLS] text [SEP] second text [SEP]; a mean is of all the others, unless there are none.
+            specials = {0, len(own) - sum(each.token_type_ids) - 1, len(own) - 1}
+            if self.args.pooling == "mean" and len(specials) < len(own):
+                own[list(specials)] = False
+            counted.append(own)
+        weights = torch.from_numpy(np.concatenate(counted)).to(values)[:, None]
         owners = torch.repeat_interleave(torch.arange(len(batch), device=values.device), lengths)
         sums = values.new_zeros((len(batch), values.shape[1])).index_add_(0, owners, values * weights)
         return sums / values.new_zeros((len(batch), 1)).index_add_(0, owners, weights)
-
-    def _check(self, name: str, values: torch.Tensor) -> None:
-        if not bool(values.isfinite().all()):
-            raise InputError(f"{name}: the model's outputs are not finite; it has diverged, or --precision fp32 helps")
-        if self.args.dtype == "float16" and values.numel() and values.abs().max() > np.finfo(np.float16).max:
-            raise InputError(f"{name}: a value above 65,504 does not fit into float16; give --dtype float32")
-
-
-def _counts_in_mean(each: EncodedInput, everything: bool) -> np.ndarray:
-    """Bool (tokens,): all but [CLS] and both [SEP], unless there is nothing else."""
-    counted = np.ones(len(each.input_ids), bool)
-    # [CLS] text [SEP] second text [SEP]
-    specials = {0, len(counted) - sum(each.token_type_ids) - 1, len(counted) - 1}
-    if not everything and len(specials) < len(counted):
-        counted[list(specials)] = False
-    return counted
 
 
 # Files
@@ -404,10 +393,8 @@ def google_lines(part: Part, layer_numbers: Mapping[str, int], tokenizer: Origin
     for number, (start, end) in enumerate(itertools.pairwise(part.offsets)):
         features = []
         for position in range(start, end):
-            layers = [
-                {"index": index, "values": [round(value, 6) for value in part.vectors[name][position].tolist()]}
-                for name, index in layer_numbers.items()
-            ]
+            values = {index: part.vectors[name][position].tolist() for name, index in layer_numbers.items()}
+            layers = [{"index": index, "values": [round(each, 6) for each in own]} for index, own in values.items()]
             features.append({"token": tokens[position], "layers": layers})
         yield json.dumps({"linex_index": part.first_row + number, "features": features}) + "\n"
 
@@ -439,7 +426,8 @@ def open_folder(folder: Path, settings: Mapping[str, Any], *, overwrite: bool) -
             "--output_dir, or replace them with --overwrite true"
         )
     parts = [] if overwrite else index.get("parts", [])
-    kept = list(itertools.takewhile(lambda part: _size(folder / part["file"]) == part["bytes"], parts))
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+    kept = list(itertools.takewhile(lambda part: sizes.get(part["file"]) == part["bytes"], parts))
     if len(kept) < len(parts):
         damaged = folder / parts[len(kept)]["file"]
         logger.warning("%s is missing or damaged; it and what follows is computed again", damaged)
@@ -461,15 +449,6 @@ def _read_index(folder: Path) -> dict[str, Any]:
     if folder.is_dir() and any(_LEFTOVER.fullmatch(path.name) is None for path in folder.iterdir()):
         raise InputError(f"output_dir {folder} holds files that are no features; give another --output_dir")
     return {}
-
-
-def _write_index(folder: Path, index: Mapping[str, Any]) -> None:
-    with saving(folder):
-        write_json(folder / INDEX_FILE, dict(index))
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else -1
 
 
 # All together
@@ -516,7 +495,8 @@ def extract_features(args: FeatureArguments) -> Summary:
     }
     start = time.perf_counter()
     if not index["is_complete"]:
-        _write_index(folder, index)
+        with saving(folder):
+            write_json(folder / INDEX_FILE, index)
         make_fast(encoder, max(number for column in columns for number in column.layers), args.fast_layers)
         if device.type == "cpu":
             keep_freed_memory()
@@ -526,8 +506,9 @@ def extract_features(args: FeatureArguments) -> Summary:
     done = Summary(num_inputs, num_tokens, num_truncated, num_inputs - first_row, time.perf_counter() - start)
     if not index["is_complete"]:
         index |= {"is_complete": True, "num_tokens": num_tokens, "num_truncated": num_truncated}
-        rate = round(done.computed / done.seconds, 2)
-        _write_index(folder, index | {"seconds": round(done.seconds, 3), "inputs_per_second": rate})
+        index |= {"seconds": round(done.seconds, 3), "inputs_per_second": round(done.computed / done.seconds, 2)}
+        with saving(folder):
+            write_json(folder / INDEX_FILE, index)
     if num_truncated:
         text = "%d of %d inputs are longer than %d positions and cut there; raise --max_seq_length"
         logger.warning(text, num_truncated, num_inputs, args.max_seq_length)
@@ -551,7 +532,7 @@ def _write_parts(extractor: FeatureExtractor, folder: Path, index: dict[str, Any
                 sums.update(part.counts)
                 bar.update(len(part))
                 del part  # or it would be held while the next one is computed
-        index["parts"] = [{"file": GOOGLE_FILE, "first_row": 0, **sums, "bytes": _size(path)}]
+        index["parts"] = [{"file": GOOGLE_FILE, "first_row": 0, **sums, "bytes": path.stat().st_size}]
         return
     write = write_parquet if args.format == "parquet" else write_safetensors
     with bar:
@@ -559,8 +540,9 @@ def _write_parts(extractor: FeatureExtractor, folder: Path, index: dict[str, Any
             path = folder / f"features-{len(index['parts']):05d}.{args.format}"
             with saving(path), atomic_write(path) as aside:
                 write(aside, part, tokenizer)
-            entry = {"file": path.name, "first_row": part.first_row, **part.counts, "bytes": _size(path)}
+            entry = {"file": path.name, "first_row": part.first_row, **part.counts, "bytes": path.stat().st_size}
             index["parts"].append(entry)
-            _write_index(folder, index)
+            with saving(folder):
+                write_json(folder / INDEX_FILE, index)
             bar.update(len(part))
             del part

@@ -7,6 +7,7 @@ Legend: L layers of the encoder, N layers that are taken, W words, H hidden size
 """
 
 import hashlib
+import itertools
 import json
 import logging
 import shutil
@@ -90,8 +91,8 @@ class FeatureRequest:
         except (OSError, ValueError) as error:
             if file.parent.exists():
                 logger.warning("%s is damaged (%s) and is computed again", file, error)
-        existing = next(parent for parent in folder.absolute().joinpath("x").parents if parent.is_dir())
-        free = shutil.disk_usage(existing).free  # a full disk would end the process where the map is written
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free  # a full disk would end the process where the map is written
         if size > free:
             raise InputError(
                 f"{folder}: the features need {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; give another "
@@ -193,14 +194,8 @@ def train_tagger(
     """Train a BiLSTM on kept features and int64 (W,) labels; the encoder is not touched."""
     torch.manual_seed(seed)
     num_states, _, hidden_size = features.vectors.shape
-    tagger = FeatureTagger(
-        choice,
-        num_layers=num_states - 1,
-        hidden_size=hidden_size,
-        num_labels=num_labels,
-        lstm_dim=settings.lstm_dim,
-        dropout=settings.dropout,
-    ).to(device)
+    sizes = {"num_layers": num_states - 1, "hidden_size": hidden_size, "num_labels": num_labels}
+    tagger = FeatureTagger(choice, **sizes, lstm_dim=settings.lstm_dim, dropout=settings.dropout).to(device)
     lengths = np.diff(features.starts)
     filled = np.flatnonzero(lengths)  # sentences without words are passed over
     batch_size = min(settings.batch_size, len(filled))
@@ -327,21 +322,16 @@ def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[s
 
 def _measure(way: str, seed: int, data: FeatureNerData) -> dict[str, Any]:
     start, choice = time.perf_counter(), LAYER_CHOICES[way]
-    labels = np.array([label for example in _tagged(data.train) for label in example.labels or ()], np.int64)
-    num_labels, device = len(data.labels), data.device
-    tagger = train_tagger(
-        data.train_features, labels, choice, data.tagger, num_labels=num_labels, seed=seed, device=device
-    )
+    train, gold = ([list(example.labels or ()) for example in _tagged(each)] for each in (data.train, data.validation))
+    labels, sizes = np.array(list(itertools.chain(*train)), np.int64), {"num_labels": len(data.labels), "seed": seed}
+    tagger = train_tagger(data.train_features, labels, choice, data.tagger, **sizes, device=data.device)
     trained = time.perf_counter()
     found = predict_labels(tagger, data.validation_features, choice, precision=data.tagger.precision)
-    gold, predicted = (
-        [[data.labels[label] for label in sentence] for sentence in numbers]
-        for numbers in ([example.labels or () for example in _tagged(data.validation)], found)
-    )
+    names = [[[data.labels[label] for label in sentence] for sentence in numbers] for numbers in (gold, found)]
     return {
         "way": way,
         "seed": seed,
-        **entity_scores(gold, predicted),
+        **entity_scores(*names),
         "input_size": tagger.input_size,
         "train_seconds": round(trained - start, 1),
         "eval_seconds": round(time.perf_counter() - trained, 1),
@@ -357,9 +347,9 @@ def _read_wanted(
 ) -> list[tuple[Path, str, int, dict[str, Any] | None]]:
     """The file, way and seed of each run that is asked for, and its record, None where it is still to be measured."""
     wanted = []
-    for way, seed in [
-        (way, seed) for way in LAYER_CHOICES if way in args.layers for seed in dict.fromkeys(args.seeds)
-    ]:
+    for way, seed in itertools.product(
+        [way for way in LAYER_CHOICES if way in args.layers], dict.fromkeys(args.seeds)
+    ):
         path = Path(args.output_dir) / "runs" / f"{way}-seed{seed}.json"
         record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
         kept = settings if record is None else record["settings"]
