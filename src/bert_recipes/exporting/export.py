@@ -202,9 +202,10 @@ def _measure_pretraining(side: Side, batches: Iterator[Batch]) -> tuple[dict[str
             hits[name] += (logits.argmax(-1) == targets).tolist()
             decisions += logits.argmax(-1).tolist()
     scores: dict[str, float] = {}
-    for name in [name for name, found in hits.items() if found]:
-        scores[f"{name}_loss"] = torch.stack(losses[name]).double().mean().item()
-        scores[f"{name}_accuracy"] = statistics.fmean(hits[name])
+    for name, found in hits.items():
+        if found:
+            scores[f"{name}_loss"] = torch.stack(losses[name]).double().mean().item()
+            scores[f"{name}_accuracy"] = statistics.fmean(found)
     return scores, decisions
 
 
@@ -226,15 +227,9 @@ def load_inputs(
 
 def _load_task_inputs(args: ExportArguments, trained: Mapping[str, Any], work_dir: Path) -> Inputs:
     name, most = args.model_name_or_path, args.max_eval_examples
-    wanted = PredictionArguments(
-        name,
-        input_file=args.input_file or "",
-        text_columns=args.text_columns,
-        choice_columns=args.choice_columns,
-        batch_size=args.batch_size,
-        precision="fp32",
-        use_cpu=True,
-    )
+    columns = {"text_columns": args.text_columns, "choice_columns": args.choice_columns}
+    sizes: Any = {"batch_size": args.batch_size, "precision": "fp32", "use_cpu": True}
+    wanted = PredictionArguments(name, input_file=args.input_file or "", **columns, **sizes)
     run_arguments = wanted.run_arguments(str(work_dir))
     run_arguments.disable_tqdm = True
     if args.input_file is not None:
@@ -304,10 +299,8 @@ def _load_pretraining_inputs(
     def batches(size: int) -> Iterator[Batch]:
         return (collate(examples[start : start + size]) for start in range(0, len(examples), size))
 
-    def measure(side: Side, size: int) -> tuple[dict[str, float], list[Any]]:
-        return _measure_pretraining(side, batches(size))
-
-    return Inputs(model, source, unit, len(examples), length, "mlm_accuracy", 0.01, batches, measure)
+    counts = (len(examples), length, "mlm_accuracy", 0.01)
+    return Inputs(model, source, unit, *counts, batches, lambda side, size: _measure_pretraining(side, batches(size)))
 
 
 def _read_texts(path: Path, tokenizer: OriginalBertTokenizer, max_seq_length: int, most: int) -> list[dict[str, Any]]:
@@ -381,10 +374,8 @@ def _write_model(
         expected[:] = expected or decisions
         same = [one == other for one, other in zip(expected, decisions, strict=True)]
         differences = {"largest_difference": side.largest, "mean_difference": side.mean}
-        row: dict[str, Any] = strict(
-            {"scores": scores, **differences, "same_predictions": statistics.fmean(same) if same else None}
-        )
-        return row
+        same_predictions = statistics.fmean(same) if same else None
+        return dict(strict({"scores": scores, **differences, "same_predictions": same_predictions}))
 
     rows = {name: measure(side) for name, side in sides.items()}
     if not sides[ONNX].largest <= args.tolerance:
@@ -406,7 +397,13 @@ def _write_model(
         best = choose_int8(tried, inputs.score, SCORE_MARGIN * inputs.point)
         tried.sort(key=lambda each: each is not best)  # the one taken first
         kept, sides[INT8], rows[INT8], sizes[INT8] = best.file, best.side, best.row, size_of(best.file)
-        _check_score(args, inputs, rows[CHECKPOINT], best.row)
+        # Texts of which no token was masked have no score.
+        old, new = (row["scores"].get(inputs.score) for row in (rows[CHECKPOINT], best.row))
+        if old is not None and (new is None or (old - new) / inputs.point > args.max_score_drop):
+            raise InputError(
+                f"int8 loses too much: {inputs.score} is {new if new is None else format(new, '.4g')}, that of the checkpoint "
+                f"{old:.4g}; allowed: {args.max_score_drop:g} points less (--max_score_drop); nothing was written"
+            )
         entries = [{"settings": each.settings.name, "bytes": size_of(each.file), **each.row} for each in tried]
         int8 = {"int8": describe_weights(kept, best.settings) | {"tried_on": inputs.number, "tried": entries}}
     for side in sides.values():
@@ -455,16 +452,6 @@ def choose_int8(tried: Sequence[Int8Try], score: str | None, margin: float) -> I
     scores = [-math.inf if value is None else value for value in found]
     good = [each for each, value in zip(tried, scores, strict=True) if value >= max(scores) - margin]
     return min(good, key=lambda each: size_of(each.file))
-
-
-def _check_score(args: ExportArguments, inputs: Inputs, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    # Texts of which no token was masked have no score.
-    old, new = before["scores"].get(inputs.score), after["scores"].get(inputs.score)
-    if old is not None and (new is None or (old - new) / inputs.point > args.max_score_drop):
-        raise InputError(
-            f"int8 loses too much: {inputs.score} is {new if new is None else format(new, '.4g')}, that of the checkpoint "
-            f"{old:.4g}; allowed: {args.max_score_drop:g} points less (--max_score_drop); nothing was written"
-        )
 
 
 # Speed

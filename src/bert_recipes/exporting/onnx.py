@@ -18,14 +18,13 @@ import numpy as np
 import torch
 import transformers
 from torch import nn
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import architecture
+from bert_recipes.finetuning.checkpoints import open_complete
 from bert_recipes.finetuning.run import KIND_CLASSES
-from bert_recipes.models.sizes import check_layers
 
 
 PRETRAINING = "pretraining"
@@ -78,27 +77,8 @@ def head_of(config: PretrainedConfig, name: str) -> Head:
 
 def open_stock(name: str, head: Head) -> PreTrainedModel:
     """Open a checkpoint in the class that transformers has for it, plain modules: float32, in evaluation mode."""
-    cached_only = check_checkpoint(name)
-    # What matters of the library's report is said below.
-    with quiet(), opening(name):
-        config = AutoConfig.from_pretrained(name, local_files_only=cached_only)
-        model, info = getattr(transformers, head.model_class).from_pretrained(
-            name,
-            config=config,
-            use_safetensors=True,
-            output_loading_info=True,
-            dtype=torch.float32,
-            attn_implementation="sdpa",
-            local_files_only=cached_only,
-            ignore_mismatched_sizes=True,
-        )
-    check_layers(name, config, info["unexpected_keys"])
-    lost = {key if isinstance(key, str) else key[0] for key in (*info["missing_keys"], *info["mismatched_keys"])}
-    if lost:
-        raise InputError(
-            f"model_name_or_path: {name} has no weights for {min(lost)} ({len(lost)} missing or of another size than "
-            "config.json says); only a complete checkpoint is exported"
-        )
+    with quiet():  # what matters of the library's report is an error
+        model = open_complete(name, getattr(transformers, head.model_class), attn_implementation="sdpa")
     return model.eval().requires_grad_(False)
 
 

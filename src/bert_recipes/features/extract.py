@@ -28,14 +28,13 @@ from torch import nn
 from tqdm import tqdm
 from transformers import AutoModel, PreTrainedModel
 
-from bert_recipes.checkpointing import check_checkpoint, opening
+from bert_recipes.checkpointing import check_checkpoint
 from bert_recipes.errors import InputError, saving
 from bert_recipes.features.arguments import COLUMN_NAMES, NAMED_COLUMNS, FeatureArguments
 from bert_recipes.files import atomic_write, lock_run, write_json
-from bert_recipes.finetuning.checkpoints import open_tokenizer
+from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts, pad_batch, truncate_pair
 from bert_recipes.models.bert_model import BertModel
-from bert_recipes.models.sizes import check_layers
 from bert_recipes.tasks.sources import read_table, read_text_lines
 from bert_recipes.tasks.task import TABLE_SUFFIXES, column_text
 from bert_recipes.tokenization.loading import check_vocabulary
@@ -112,17 +111,10 @@ def choose_device(*, use_cpu: bool) -> torch.device:
 
 def open_encoder(name: str, max_seq_length: int = 0) -> tuple[PreTrainedModel, OriginalBertTokenizer]:
     """Open a checkpoint's encoder in float32, and its tokenizer."""
-    cached_only = check_checkpoint(name)
+    check_checkpoint(name)
     tokenizer = open_tokenizer(name)
-    with opening(name):
-        encoder, info = AutoModel.from_pretrained(
-            name, use_safetensors=True, local_files_only=cached_only, dtype=torch.float32, output_loading_info=True
-        )
-    check_layers(name, encoder.config, info["unexpected_keys"])
     # The pooler comes after the hidden states; checkpoints of masked-LM models have none.
-    lost = [key for key in info["missing_keys"] if not key.startswith("pooler.")]
-    if lost:
-        raise InputError(f"model_name_or_path: {name} has no weights for {min(lost)} ({len(lost)} missing)")
+    encoder = open_complete(name, AutoModel, may_lack=("pooler.",))
     check_vocabulary(name, encoder.config.vocab_size, tokenizer)
     positions = getattr(encoder.config, "max_position_embeddings", max_seq_length)
     if max_seq_length > positions:

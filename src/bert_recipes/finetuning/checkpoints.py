@@ -1,6 +1,7 @@
 """Open a checkpoint for a task or for prediction: its tokenizer, its encoder, a head that is kept or new."""
 
 import logging
+from typing import Any
 
 import torch
 import transformers
@@ -118,6 +119,29 @@ def _load(
     if new:
         logger.warning("%s has no weights for its pooler (%s); it is drawn at random", name, ", ".join(sorted(new)))
     return model, new
+
+
+def open_complete(name: str, model_class: Any, *, may_lack: tuple[str, ...] = (), **options: Any) -> PreTrainedModel:
+    """Open a checkpoint in float32 that has every weight, but for those of some parts (beginnings of keys)."""
+    with opening(name):
+        model, info = model_class.from_pretrained(
+            name,
+            use_safetensors=True,
+            output_loading_info=True,
+            dtype=torch.float32,
+            local_files_only=check_checkpoint(name),
+            ignore_mismatched_sizes=True,
+            **options,
+        )
+    check_layers(name, model.config, info["unexpected_keys"])
+    lost = {key if isinstance(key, str) else key[0] for key in (*info["missing_keys"], *info["mismatched_keys"])}
+    lost = {key for key in lost if not key.startswith(may_lack)}
+    if lost:
+        raise InputError(
+            f"model_name_or_path: {name} has no weights for {min(lost)} ({len(lost)} missing or of another size than "
+            "config.json says); give a complete checkpoint"
+        )
+    return model
 
 
 def _why_new_head(config: PretrainedConfig, task: Task, kind: type[TaskKind]) -> str | None:

@@ -304,7 +304,7 @@ def split_facts(
     if name not in all_predictions or not examples:
         return facts | {"looked_at": 0}
     chosen, predictions = _evenly(len(examples), MOST_EXAMPLES), all_predictions[name]
-    rows = [examples[number] for number in chosen], [predictions[number] for number in chosen]
+    rows = ([items[number] for number in chosen] for items in (examples, predictions))
     return facts | {"looked_at": len(chosen), **_GATHER[_form_of(task)](task, *rows)}
 
 
@@ -414,15 +414,15 @@ def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description:
     if trainer.is_world_process_zero():
         steps, parts = trainer.state.max_steps, {"training": data.train, "held out": data.validation}
         facts["remark"] = describe_progress(results, steps, steps, 0)
-        facts["corpus"] = {name: _describe_part(part) for name, part in parts.items() if part is not None}
+        facts["corpus"] = {}
+        for name, part in parts.items():
+            if part is not None:
+                store = getattr(part, "store", None)  # instance files have none
+                counted = () if store is None else ("documents", "sentences", "tokens")
+                numbers = {each: int(getattr(store, f"num_{each}")) for each in counted}
+                facts["corpus"][name] = {**numbers, "pairs in epoch 0": part.num_pairs(0)}
         facts["phases"] = [count_phase(trainer, part) for part in trainer.phases]
     return facts
-
-
-def _describe_part(part: Any) -> dict[str, int]:
-    store = getattr(part, "store", None)  # instance files have none
-    names = () if store is None else ("documents", "sentences", "tokens")
-    return {**{name: int(getattr(store, f"num_{name}")) for name in names}, "pairs in epoch 0": part.num_pairs(0)}
 
 
 def count_phase(trainer: BertTrainer, part: TrainingPhase) -> Facts:
@@ -463,7 +463,8 @@ def count_pairs(batches: Iterable[dict[str, torch.Tensor]], longest: int, mask_i
     width = -(-longest // NUM_LENGTH_BARS)
     edges = [width * number for number in range(-(-longest // width) + 1)]
     lengths = np.zeros(len(edges) - 1, dtype=np.int64)
-    sums = dict.fromkeys(("pairs", "positions", "tokens", "predicted", "masked", "kept", "next", "random_next"), 0)
+    names = ("pairs", "positions", "tokens", "predicted", "masked", "kept", "next", "random_next")
+    sums = Counter(dict.fromkeys(names, 0))
     for batch in batches:
         tokens = batch["attention_mask"].sum(dim=1).numpy()
         # A pair of exactly an edge's length belongs to the bar that ends there.
@@ -471,14 +472,9 @@ def count_pairs(batches: Iterable[dict[str, torch.Tensor]], longest: int, mask_i
         predicted = batch["labels"] != IGNORE_INDEX
         seen, right = batch["input_ids"][predicted], batch["labels"][predicted]
         is_random = batch.get("next_sentence_label", torch.zeros(0, dtype=torch.int64))
-        sums["pairs"] += len(tokens)
-        sums["positions"] += batch["input_ids"].numel()
-        sums["tokens"] += int(tokens.sum())
-        sums["predicted"] += len(right)
-        sums["masked"] += int((seen == mask_id).sum())
-        sums["kept"] += int((seen == right).sum())
-        sums["next"] += int((is_random == 0).sum())
-        sums["random_next"] += int(is_random.sum())
+        sums.update(pairs=len(tokens), positions=batch["input_ids"].numel(), tokens=int(tokens.sum()))
+        sums.update(predicted=len(right), masked=int((seen == mask_id).sum()), kept=int((seen == right).sum()))
+        sums.update(next=int((is_random == 0).sum()), random_next=int(is_random.sum()))
     return {**sums, "length_edges": edges, "length_counts": lengths.tolist()}
 
 

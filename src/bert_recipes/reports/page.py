@@ -66,12 +66,10 @@ def _pretraining_report(run: RunFiles) -> dict[str, bytes]:
     known_masks = [each for each in masks if all(fraction is not None for _, fraction in each["guesses"])]
     known_verdicts = [each for each in verdicts if each["is_next"] is not None]
     axes = {"x_label": "tokens of a pair", "y_label": "pairs of the sample"}
-    lengths = [
-        plots.histogram("Lengths of the pairs", phase["length_edges"], phase["length_counts"], **axes)
-        if phase["pairs"]
-        else None
-        for phase in run.facts.get("phases") or []
-    ]
+    lengths: list[Any] = []
+    for phase in run.facts.get("phases") or []:
+        bars = phase["length_edges"], phase["length_counts"]
+        lengths.append(plots.histogram("Lengths of the pairs", *bars, **axes) if phase["pairs"] else None)
     return report_files(
         "pretraining.j2",
         {PLOT_FILE: plots.panels_png([each for each in panels if each.title in _PICTURED] or panels[:1])},

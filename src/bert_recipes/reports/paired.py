@@ -61,11 +61,8 @@ def _scorer(run: RunFiles, split: str, data_dir: str | None) -> Callable[[np.nda
     """Numbers of rows -> the metrics of a run over them."""
     task, folder, settings = run.task, run.folder, run.settings
     assert task is not None
-    file, limit, source = (
-        settings.get("task_file"),
-        settings.get("max_eval_examples"),
-        data_dir or settings.get("data_dir"),
-    )
+    file, limit, source = (settings.get(name) for name in ("task_file", "max_eval_examples", "data_dir"))
+    source = data_dir or source
     if file and Path(file).is_file():
         task = read_task_file(file)  # whose data lies beside it
     examples = load_split(task, split, data_dir=source, max_examples=limit and int(limit), need_labels=True).examples
@@ -77,12 +74,9 @@ def _scorer(run: RunFiles, split: str, data_dir: str | None) -> Callable[[np.nda
         scores = [_score_answer(task, example, value) for example, value in zip(examples, values, strict=True)]
         table = {name: np.array([each[name] for each in scores]) for name in scores[0]}
         return lambda rows: {name: float(column[rows].mean()) for name, column in table.items()}
-    kind = KIND_CLASSES[task.kind](
-        task,
-        load_tokenizer(folder),
-        TaskArguments(task_file=str(folder / TASK_FILE)),
-        {name: number for number, name in enumerate(task.labels)},
-    )
+    numbers = {name: number for number, name in enumerate(task.labels)}
+    arguments = TaskArguments(task_file=str(folder / TASK_FILE))
+    kind = KIND_CLASSES[task.kind](task, load_tokenizer(folder), arguments, numbers)
     predictions = [Prediction(example.idx, value) for example, value in zip(examples, values, strict=True)]
     return lambda rows: kind.score([examples[row] for row in rows], [predictions[row] for row in rows])
 

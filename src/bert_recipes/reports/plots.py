@@ -125,10 +125,8 @@ def pretraining_panels(history: History) -> list[Panel]:
     """Losses and accuracies with their baselines, learning rate and speed, as far as they were logged twice."""
     masked, pairs = ("mlm_loss", "training", "sky"), ("nsp_loss", "training", "sky")
     held_out, held_out_pairs = ("eval_mlm_loss", "held out", "blue"), ("eval_nsp_loss", "held out", "blue")
-    words, majority = (
-        ("eval_unigram_loss", "word frequencies alone"),
-        ("eval_majority_accuracy", "next sentence: larger class"),
-    )
+    words = ("eval_unigram_loss", "word frequencies alone")
+    majority = ("eval_majority_accuracy", "next sentence: larger class")
     rights = ("eval_mlm_accuracy", "masked tokens", "blue"), ("eval_nsp_accuracy", "next sentence", "orange")
     panels = [
         _panel(history, "Masked-LM loss", "nats per token", masked, held_out, baseline=words),

@@ -113,23 +113,19 @@ def format_table(table: Mapping[str, Any]) -> str:
     columns, extra = table["columns"], table["not_in_the_mean"]
     mean, paper = _percent(table["mean_dev"]), _percent(table["mean_test_paper"])
     mark = "*" * any(cell["is_partial"] for cell in columns)
+    known = f"| **mean** | of the nine | **{mean}{mark}** | | | | | **{paper}** |"
     lines = [
         "| task | figure | dev | std | seeds | dev rows | train rows | test (paper) |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         *map(_format_cell, columns),
-        f"| **mean** | of the nine | **{mean}{mark}** | | | | | **{paper}** |"
-        if mean
-        else f"| mean | | | | | | | {paper} |",
+        known if mean else f"| mean | | | | | | | {paper} |",
         *map(_format_cell, extra),
         "",
         "dev: development set, percent, the median where there are several seeds. test (paper): hidden test set, "
         "BERT-base, Devlin et al. 2019, Table 1. WNLI is not in the mean, as in the paper.",
     ]
-    partial = [
-        f"{cell['title']} ({cell['dev_rows']:,} rows, published {cell['dev_rows_published']:,})"
-        for cell in (*columns, *extra)
-        if cell["is_partial"]
-    ]
+    form = "{title} ({dev_rows:,} rows, published {dev_rows_published:,})"
+    partial = [form.format(**cell) for cell in (*columns, *extra) if cell["is_partial"]]
     if partial:
         text = "\\* not the published development set, so not to be put beside published figures: "
         lines += ["", f"{text}{', '.join(partial)}."]

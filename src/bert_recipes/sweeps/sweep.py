@@ -317,14 +317,8 @@ def _run_process(command: Sequence[str], log: Path, group: str) -> int:
     # Under its name wandb, where `report_to` names it, shows the runs together.
     environment = {"WANDB_RUN_GROUP": group, **os.environ}
     with log.open("w", encoding="utf-8") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=environment,
-        )
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, **streams, start_new_session=True, env=environment)
         try:
             return process.wait()
         finally:
@@ -526,13 +520,17 @@ class Sweep:
             "best_run": os.path.relpath(best.best_run.folder, self.folder),
             "how_chosen": how_chosen,
             "lead": describe_lead(combinations, metric),
-            "combinations": [self._describe_combination(each) for each in combinations],
+            "combinations": [self._describe(each) for each in combinations],
             "machine": best.best_run.results.get("machine"),
             "date": time.strftime("%Y-%m-%d"),
         }
         return dict(strict(described))
 
-    def _describe_combination(self, combination: Combination) -> dict[str, Any]:
+    def _describe(self, combination: Combination) -> dict[str, Any]:
+        def describe_run(run: Run) -> dict[str, Any]:
+            has_weights = not (run.folder / NO_WEIGHTS_FILE).is_file()
+            return run._asdict() | {"folder": os.path.relpath(run.folder, self.folder), "has_weights": has_weights}
+
         values = combination.values
         return {
             "name": combination.name,
@@ -542,14 +540,7 @@ class Sweep:
             "max": max(values),
             # Of a sample (n - 1).
             "std": statistics.stdev(values) if len(values) > 1 and -math.inf not in values else None,
-            "runs": [
-                run._asdict()
-                | {
-                    "folder": os.path.relpath(run.folder, self.folder),
-                    "has_weights": not (run.folder / NO_WEIGHTS_FILE).is_file(),
-                }
-                for run in combination.runs
-            ],
+            "runs": list(map(describe_run, combination.runs)),
         }
 
 
@@ -577,12 +568,11 @@ def search(grid: Mapping[str, Sequence[str]], num_trials: int, measure: Callable
     import optuna
 
     fields = _run_fields()
-    space = {
-        name: read_range(values, fields[name])
-        if is_range(values, fields[name])
-        else optuna.distributions.CategoricalDistribution(values)
-        for name, values in grid.items()
+    space: dict[str, Any] = {
+        name: optuna.distributions.CategoricalDistribution(values) for name, values in grid.items()
     }
+    ranges = [name for name, values in grid.items() if is_range(values, fields[name])]
+    space |= {name: read_range(grid[name], fields[name]) for name in ranges}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
     for number in range(num_trials):
