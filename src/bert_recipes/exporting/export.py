@@ -227,7 +227,7 @@ def load_inputs(
 
 def _load_task_inputs(args: ExportArguments, trained: Mapping[str, Any], work_dir: Path) -> Inputs:
     name, most = args.model_name_or_path, args.max_eval_examples
-    columns = {"text_columns": args.text_columns, "choice_columns": args.choice_columns}
+    columns: Any = {"text_columns": args.text_columns, "choice_columns": args.choice_columns}
     sizes: Any = {"batch_size": args.batch_size, "precision": "fp32", "use_cpu": True}
     wanted = PredictionArguments(name, input_file=args.input_file or "", **columns, **sizes)
     run_arguments = wanted.run_arguments(str(work_dir))

@@ -68,8 +68,8 @@ def _pretraining_report(run: RunFiles) -> dict[str, bytes]:
     axes = {"x_label": "tokens of a pair", "y_label": "pairs of the sample"}
     lengths: list[Any] = []
     for phase in run.facts.get("phases") or []:
-        bars = phase["length_edges"], phase["length_counts"]
-        lengths.append(plots.histogram("Lengths of the pairs", *bars, **axes) if phase["pairs"] else None)
+        edges, counts = phase["length_edges"], phase["length_counts"]
+        lengths.append(plots.histogram("Lengths of the pairs", edges, counts, **axes) if phase["pairs"] else None)
     return report_files(
         "pretraining.j2",
         {PLOT_FILE: plots.panels_png([each for each in panels if each.title in _PICTURED] or panels[:1])},
