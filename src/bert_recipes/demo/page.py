@@ -167,9 +167,8 @@ def find_answer(model: DemoModel, question: str, paragraph: str) -> tuple[Marked
     notes = [] if answer else ["No answer."]
     if prediction.null_odds is not None:
         threshold = model.predictor.trainer.kind.settings.null_score_diff_threshold
-        notes.append(
-            f"Score of no answer minus the best answer's: {prediction.null_odds:.2f}; no answer above {threshold:g}."
-        )
+        odds = f"{prediction.null_odds:.2f}; no answer above {threshold:g}."
+        notes.append(f"Score of no answer minus the best answer's: {odds}")
     return marked, rows, " ".join([*notes, windows])
 
 
@@ -184,9 +183,8 @@ def choose(model: DemoModel, *values: str) -> tuple[dict[str, float], str]:
     names = [f"{number}. {choice}" for number, choice in enumerate(choices, 1)]
     context, *start = row.values()
     longest = max(choices, key=lambda choice: len(model.tokenizer.encode_ids(choice)))
-    note = _cut_note(
-        model, (context, " ".join([*start, longest])), model.predictor.trainer.kind.settings.max_seq_length
-    )
+    most = model.predictor.trainer.kind.settings.max_seq_length
+    note = _cut_note(model, (context, " ".join([*start, longest])), most)
     return dict(zip(names, prediction.probabilities, strict=True)), note
 
 
@@ -243,10 +241,9 @@ def tokenize(model: DemoModel, text: str) -> tuple[Marked, list[list[Any]], str]
     marked.append((text[position:] if len(ids) <= MAX_LISTED else " ...", None))
     note = (
         f"{len(text):,} characters, {len(words):,} words, {len(ids):,} tokens ({len(ids) / len(words):.2f} per word), "
-        f"{ids.count(tokenizer.unk_token_id):,} unknown."
-        + f" Shown are the first {MAX_LISTED:,} tokens."
-        * (len(ids) > MAX_LISTED)
     )
+    note += f"{ids.count(tokenizer.unk_token_id):,} unknown."
+    note += f" Shown are the first {MAX_LISTED:,} tokens." * (len(ids) > MAX_LISTED)
     return marked, rows, f"{note}\nNormalised: {' '.join(words[:MAX_LISTED])}"
 
 

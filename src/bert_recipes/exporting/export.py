@@ -481,21 +481,17 @@ def measure_speed(sides: Mapping[str, nn.Module], batches: Iterator[Batch], args
         for name in names[first:] + names[:first]:
             rates[name].append(len(places) / sum(_times(sides[name], chosen)))
             single[name].append(1000 * statistics.median(_times(sides[name], alone)))
-    medians = {name: statistics.median(found) for name, found in rates.items()}
-    return {
-        "sides": {
-            name: {
-                "examples_per_second": round(medians[name], 2),
-                "ratio": round(medians[name] / medians[names[0]], 3),
-                "milliseconds_alone": round(statistics.median(single[name]), 3),
-                "rounds": {"examples_per_second": rates[name], "milliseconds_alone": single[name]},
-            }
-            for name in names
-        },
-        "examples": len(places),
-        "tokens": sum(int(batch["attention_mask"].sum()) for batch in chosen),
-        "load_average": load,
-    }
+    medians = {name: statistics.median(own) for name, own in rates.items()}
+    found = {}
+    for name in names:
+        found[name] = {
+            "examples_per_second": round(medians[name], 2),
+            "ratio": round(medians[name] / medians[names[0]], 3),
+            "milliseconds_alone": round(statistics.median(single[name]), 3),
+            "rounds": {"examples_per_second": rates[name], "milliseconds_alone": single[name]},
+        }
+    tokens = sum(int(batch["attention_mask"].sum()) for batch in chosen)
+    return {"sides": found, "examples": len(places), "tokens": tokens, "load_average": load}
 
 
 def _times(side: nn.Module, batches: Sequence[Batch]) -> list[float]:

@@ -84,14 +84,14 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, byt
     # Runs of which nobody knows what they were measured on.
     unknown = [name for name, run in runs.items() if run.kind == "pretraining" and not run.facts.get("identity")]
     metrics, best = _metrics(runs, can_compare=not other and not unknown)
+    machines = [run.results.get("machine") or {} for run in runs.values()]
     content = {
         "title": "Comparison of runs",
         "name": ", ".join(runs),
         "about": _learned(next(iter(runs.values()))),
         "other_data": other,
         "unknown": unknown,
-        "machines_differ": _differ((run.results.get("machine") or {}).get("gpu") for run in runs.values())
-        or _differ((run.results.get("machine") or {}).get("processor") for run in runs.values()),
+        "machines_differ": any(_differ(each.get(part) for each in machines) for part in ("gpu", "processor")),
         "runs": list(runs),
         "metrics": metrics,
         "best": best,
@@ -220,9 +220,8 @@ def _panels(runs: Runs) -> list[plots.Panel]:
     if next(iter(runs.values())).kind != "pretraining":
         names = dict.fromkeys(f"eval_{name}" for run in runs.values() for name, *_ in metric_rows(run.results))
         measured = [name for name in names if name.endswith(("loss", *_MORE_IS_BETTER))]
-        often = [
-            name for name in measured if any(len(plots.series(run.history, name)[0]) > 1 for run in runs.values())
-        ]
+        lengths = {name: [len(plots.series(run.history, name)[0]) for run in runs.values()] for name in measured}
+        often = [name for name in measured if max(lengths[name]) > 1]
         wanted = [("loss", "Loss, training", ""), *((name, f"{words_of(name)}, validation", "") for name in often[:4])]
     wanted.append(("learning_rate", "Learning rate", ""))
     wanted.append(("tokens_per_second", "Throughput", "tokens per second, no pads"))

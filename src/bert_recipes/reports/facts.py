@@ -65,10 +65,8 @@ def class_facts(names: Sequence[str], gold: Sequence[int], predicted: Sequence[i
     """Scores of each class, and the confusion matrix (rows: right, columns: predicted) or, of many classes, the most frequent mistakes."""
     pairs, columns, rows = Counter(zip(gold, predicted, strict=True)), Counter(predicted), Counter(gold)
     numbers = range(len(names))
-    facts: Facts = {
-        "labels": list(names),
-        "classes": [_score(EntityCounts(pairs[n, n], columns[n], rows[n])) for n in numbers],
-    }
+    scores = [_score(EntityCounts(pairs[n, n], columns[n], rows[n])) for n in numbers]
+    facts: Facts = {"labels": list(names), "classes": scores}
     if len(names) <= MOST_CLASSES:
         return facts | {"confusion": [[pairs[a, b] for b in numbers] for a in numbers]}
     wrong = sorted((-count, a, b) for (a, b), count in pairs.items() if a != b)[:NUM_MISTAKES]
@@ -155,15 +153,16 @@ def _regression(task: Task, examples: Sequence[Any], predictions: Sequence[Any])
     predicted = np.array([float(prediction.value) for prediction in predictions])
     errors = np.abs(predicted - gold)
     chosen = _evenly(len(gold), MOST_DOTS)
+    worst = []
+    for row in _worst(range(len(gold)), errors):
+        numbers = {"said": f"{predicted[row]:.3f}", "truth": f"{gold[row]:.3f}"}
+        worst.append({"texts": _texts(task, examples[row]), **numbers})
     return {
         "dots": [gold[chosen].tolist(), predicted[chosen].tolist()],
         "mean_absolute_error": float(errors.mean()),
         "root_mean_squared_error": float(np.sqrt((errors**2).mean())),
         "error_of_the_mean": float(np.abs(gold - gold.mean()).mean()),
-        "worst": [
-            {"texts": _texts(task, examples[row]), "said": f"{predicted[row]:.3f}", "truth": f"{gold[row]:.3f}"}
-            for row in _worst(range(len(gold)), errors)
-        ],
+        "worst": worst,
     }
 
 

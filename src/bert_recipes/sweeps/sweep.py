@@ -76,8 +76,7 @@ def split_flags(
         >>> split_flags(["--rte", "--seed=3", "--num_seeds", "3", "--fp16"], ["num_seeds", "rte"], quoted=["rte"])
         (['--rte=--seed=3', '--num_seeds', '3'], ['--fp16'])
     """
-    own: list[str] = []
-    others: list[str] = []
+    own, others = list[str](), list[str]()
     target, names = others, {*names, "help"}
     for argument in argv:
         if target and target[-1] in {f"--{name}" for name in quoted}:
@@ -409,11 +408,8 @@ def run_sweep(
     """Run what is not finished, link FOLDER/best to the best run and write sweep.json and the report; return its text.
 
     A folder that holds a sweep with the same settings is resumed; seeds and trials may be added. Each run has
-    `FOLDER/<combination>/seed-<seed>`. Without num_trials, of a search with Optuna, every combination is run.
-
-    Args:
-        report: Makes the report of a folder with a sweep.json; returns its files, the text first, or none.
-        metric: Default: the one that the task's row names.
+    `FOLDER/<combination>/seed-<seed>`. Without num_trials, of a search with Optuna, every combination is run. `report` makes
+    the report of a folder with a sweep.json and returns its files, the text first, or none.
     """
     if metric is not None and _NOT_TO_MAXIMISE.search(metric):
         raise InputError(f"metric is '{metric}'; allowed: metrics of which more is better, as accuracy or f1")
@@ -421,12 +417,8 @@ def run_sweep(
         raise InputError(f"num_trials is {num_trials}; allowed: 1 or more")
     check_run(launcher.flags, grid)
     # Not the metric: another one chooses another run of the same.
-    settings = {
-        "sweep": grid,
-        "flags": list(launcher.flags),
-        "files": hashes_of_files(launcher.flags),
-        "is_search": num_trials is not None,
-    }
+    settings: dict[str, Any] = {"sweep": grid, "flags": list(launcher.flags)}
+    settings |= {"files": hashes_of_files(launcher.flags), "is_search": num_trials is not None}
     claim_folder(folder, "sweep_plan.json", settings)
     sweep = Sweep(folder, launcher, [name for name, values in grid.items() if len(values) > 1], seeds, metric)
     if num_trials is None:
@@ -527,21 +519,15 @@ class Sweep:
         return dict(strict(described))
 
     def _describe(self, combination: Combination) -> dict[str, Any]:
-        def describe_run(run: Run) -> dict[str, Any]:
+        values, runs = combination.values, []
+        for run in combination.runs:
             has_weights = not (run.folder / NO_WEIGHTS_FILE).is_file()
-            return run._asdict() | {"folder": os.path.relpath(run.folder, self.folder), "has_weights": has_weights}
-
-        values = combination.values
-        return {
-            "name": combination.name,
-            "settings": combination.settings,
-            "median": combination.median,
-            "min": min(values),
-            "max": max(values),
-            # Of a sample (n - 1).
-            "std": statistics.stdev(values) if len(values) > 1 and -math.inf not in values else None,
-            "runs": list(map(describe_run, combination.runs)),
-        }
+            folder = os.path.relpath(run.folder, self.folder)
+            runs.append(run._asdict() | {"folder": folder, "has_weights": has_weights})
+        # Of a sample (n - 1).
+        std = statistics.stdev(values) if len(values) > 1 and -math.inf not in values else None
+        found = {"name": combination.name, "settings": combination.settings, "median": combination.median}
+        return found | {"min": min(values), "max": max(values), "std": std, "runs": runs}
 
 
 def _drop_weights(runs: Sequence[Run], kept: Run) -> None:
