@@ -20,13 +20,7 @@ from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTr
 from bert_recipes.training.pretraining import load_data, load_model, make_trainer
 
 
-HEADS = (
-    "pretraining",
-    "sequence_classification",
-    "token_classification",
-    "question_answering",
-    "multiple_choice",
-)
+HEADS = ("pretraining", "sequence_classification", "token_classification", "question_answering", "multiple_choice")
 FILES = {"config.json", "example.py", "export.json", "export.md", "model.onnx"}
 FILES |= {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
 

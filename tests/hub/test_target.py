@@ -7,14 +7,7 @@ import time
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.hub import (
-    PushTarget,
-    check_names,
-    collect_files,
-    explain,
-    make_client,
-    open_target,
-)
+from bert_recipes.hub import PushTarget, check_names, collect_files, explain, make_client, open_target
 from bert_recipes.hub_access import refuse_token_flags
 
 

@@ -24,11 +24,7 @@ from bert_recipes.finetuning.arguments import (
     read_model_config,
 )
 from bert_recipes.finetuning.checkpoints import open_tokenizer
-from bert_recipes.finetuning.prediction import (
-    kind_of_head,
-    make_predictor,
-    task_of_checkpoint,
-)
+from bert_recipes.finetuning.prediction import kind_of_head, make_predictor, task_of_checkpoint
 from bert_recipes.models.bert import open_checkpoint
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
