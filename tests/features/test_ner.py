@@ -34,14 +34,8 @@ from bert_recipes.tokenization.loading import load_tokenizer
 
 def make_encoder(seed=0, **changes):
     torch.manual_seed(seed)
-    settings = {
-        "vocab_size": 200,
-        "hidden_size": 32,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-        "max_position_embeddings": 64,
-    }
+    settings = {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2}
+    settings |= {"intermediate_size": 64, "max_position_embeddings": 64}
     # In training mode, as a caller may have left it: dropout must not reach the features.
     return BertModel(BertConfig(**settings | changes)).train()
 
@@ -62,17 +56,11 @@ def compute(encoder, tokenizer, examples, folder, **settings):
 
 
 def sentences(seed=0, number=9):
-    rng = np.random.default_rng(seed)
-    return [
-        TaggedExample(
-            idx=i,
-            tokens=tuple(
-                "".join(rng.choice(list("abcdefghij"), rng.integers(1, 4))) for _ in range(rng.integers(1, 9))
-            ),
-            document=i // 3,
-        )
-        for i in range(number)
-    ]
+    rng, found = np.random.default_rng(seed), []
+    for idx in range(number):
+        words = ["".join(rng.choice(list("abcdefghij"), rng.integers(1, 4))) for _ in range(rng.integers(1, 9))]
+        found.append(TaggedExample(idx=idx, tokens=tuple(words), document=idx // 3))
+    return found
 
 
 def test_features_are_the_hidden_states_of_first_pieces_in_the_complete_document(tokenizer, encoder, tmp_path):
@@ -308,18 +296,9 @@ def folder(tmp_path_factory):
 
 
 def arguments(folder, out, **changes):
-    settings = {
-        "model_name_or_path": str(folder / "model4"),
-        "data_dir": str(folder / "data"),
-        "output_dir": str(out),
-        "features_dir": str(folder / "features"),
-        "layers": ["last"],
-        "max_seq_length": 64,
-        "num_train_epochs": 1,
-        "lstm_dim": 8,
-        "use_cpu": True,
-        "precision": "fp32",
-    }
+    settings = {"model_name_or_path": str(folder / "model4"), "data_dir": str(folder / "data"), "output_dir": str(out)}
+    settings |= {"features_dir": str(folder / "features"), "layers": ["last"], "max_seq_length": 64}
+    settings |= {"num_train_epochs": 1, "lstm_dim": 8, "use_cpu": True, "precision": "fp32"}
     return FeatureNerArguments(**(settings | changes))
 
 

@@ -213,11 +213,8 @@ def finished(hub, run_folder: Path) -> Path:
 def checkpoint_of(folder: Path, *, has_other_weights: bool = True) -> ModelFiles:
     """What a checkpoint of the run has: neither card nor figures."""
     checkpoint = folder.with_name("checkpoint-6")
-    shutil.copytree(
-        folder,
-        checkpoint,
-        ignore=shutil.ignore_patterns(*DESCRIBED, ".eval_results", "LICENSE", "card.yaml", "task.yaml"),
-    )
+    left = shutil.ignore_patterns(*DESCRIBED, ".eval_results", "LICENSE", "card.yaml", "task.yaml")
+    shutil.copytree(folder, checkpoint, ignore=left)
     if has_other_weights:
         model = BertForPreTraining.from_pretrained(folder)
         model.bert.pooler.dense.bias.data.add_(1.0)

@@ -188,12 +188,8 @@ def test_a_run_without_evaluation_and_log_still_gives_a_report(lines_of):
 )
 def test_one_point_is_no_curve_and_a_time_says_what_it_counts(lines_of, more, said):
     once = {"step": 6, "mlm_loss": 7.0, "learning_rate": 0.1, "eval_mlm_loss": 6.0, "eval_mlm_accuracy": 0.1}
-    results = {
-        "train_seconds": 0.5,
-        "train_steps": 1,
-        "peak_memory_mb": 539.4,
-        "machine": {"instructions": ["a", "b"]},
-    }
+    results = {"train_seconds": 0.5, "train_steps": 1, "peak_memory_mb": 539.4}
+    results["machine"] = {"instructions": ["a", "b"]}
     lines, folder = lines_of(results=results | more, history=[once, {"step": 6, "mlm_loss": 7.0}])
     for line in ("Nothing was logged twice: no curves.", "| train seconds | 0.5 |", "| peak memory, MB | 539.4 |"):
         assert line in lines

@@ -64,24 +64,19 @@ def test_the_difference_is_that_of_the_metrics_and_a_run_that_is_always_right_is
 
 def test_the_interval_is_that_of_scipy(beside):
     folders = beside("sequence_classification", 5)
-    row = next(row for row in paired_bootstrap(read_runs(folders), None) if row[0] == "accuracy")
+    found = next(row for row in paired_bootstrap(read_runs(folders), None) if row[0] == "accuracy")
     rows = [json.loads(line) for line in (folders[0].parent / "data" / "validation.jsonl").read_text().splitlines()]
-    right = [
-        [
-            json.loads(line)["prediction"] == LABELS[each["label"]]
-            for line, each in zip(
-                (folder / "predictions_validation.jsonl").read_text().splitlines(), rows, strict=True
-            )
-        ]
-        for folder in folders
-    ]
+    right = []
+    for folder in folders:
+        lines = map(json.loads, (folder / "predictions_validation.jsonl").read_text().splitlines())
+        right.append([line["prediction"] == LABELS[row["label"]] for line, row in zip(lines, rows, strict=True)])
     gains = np.subtract(*np.array(right, float)[::-1])
     wanted = stats.bootstrap(
         (gains,), np.mean, method="percentile", n_resamples=9999, random_state=1
     ).confidence_interval
-    low, high = map(float, row[3].split(" to "))
+    low, high = map(float, found[3].split(" to "))
     assert (low, high) == pytest.approx(tuple(wanted), abs=0.05)
-    assert float(row[2]) == pytest.approx(gains.mean(), abs=1e-4)
+    assert float(found[2]) == pytest.approx(gains.mean(), abs=1e-4)
 
 
 def test_other_data_is_refused_and_the_comparison_says_why_it_has_no_bootstrap(beside, tmp_path):

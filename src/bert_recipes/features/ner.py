@@ -91,8 +91,8 @@ class FeatureRequest:
         except (OSError, ValueError) as error:
             if file.parent.exists():
                 logger.warning("%s is damaged (%s) and is computed again", file, error)
-        folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(folder).free  # a full disk would end the process where the map is written
+        existing = next(parent for parent in folder.absolute().joinpath("x").parents if parent.is_dir())
+        free = shutil.disk_usage(existing).free  # a full disk would end the process where the map is written
         if size > free:
             raise InputError(
                 f"{folder}: the features need {size / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; give another "
