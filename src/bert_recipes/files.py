@@ -70,6 +70,17 @@ def write_json(path: Path, value: Any) -> None:
         staged.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file of a user that holds an object."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: broken JSON ({error}); fetch or write the file again") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: a JSON object is wanted, not a {type(content).__name__}")
+    return content
+
+
 def strict(value: Any) -> Any:
     """A value as JSON has it: no NaN, no infinity."""
     if isinstance(value, Mapping):
@@ -152,7 +163,7 @@ def check_new_folder(folder: Path) -> None:
 
 
 @contextmanager
-def atomic_dir(folder: Path) -> Iterator[Path]:
+def atomic_dir(folder: Path, *, replace: bool = False) -> Iterator[Path]:
     """Give a folder beside a new one (see `check_new_folder`) to write to, which becomes it when the block ends well."""
     folder = Path(os.path.realpath(folder))  # a link stays
     with saving(folder):
@@ -161,7 +172,9 @@ def atomic_dir(folder: Path) -> Iterator[Path]:
             whole = Path(aside) / "whole"
             whole.mkdir()
             yield whole
-            if folder.is_dir():  # an empty one
+            if folder.is_dir() and replace:
+                folder.rename(Path(aside) / "replaced")
+            elif folder.is_dir():  # an empty one
                 folder.rmdir()
             whole.rename(folder)
 

@@ -90,7 +90,7 @@ def test_contradicting_the_folder_is_a_warning(tmp_path: Path, caplog) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "vocab.txt: the file is empty"),
+        (b"", r"vocab.txt: no \[PAD\], .* among its 1 pieces"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", "vocab.txt, line 8: 'a' stands already on line 6"),
         (b"[PAD]\n[UNK]\n\n[CLS]\n[SEP]\n\n[MASK]\n", "vocab.txt, line 6: a second blank line, after line 3"),
         (b"[PAD]\n[UNK]\nhello\n", r"vocab.txt: no \[CLS\], \[SEP\], \[MASK\] among its 3 pieces"),

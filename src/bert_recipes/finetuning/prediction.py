@@ -60,7 +60,7 @@ def read_chunks(
     if suffix == ".txt":
         rows = Rows(str(path), "line", _text_rows(path, (*task.text_columns, *task.choice_columns)))
     elif suffix == ".conll" and task.kind == "token_classification":
-        rows = read_conll(path, task.text_columns[0], task.label_column)
+        rows = Rows(str(path), "line", read_conll(path, task.text_columns[0], task.label_column))
     elif suffix == ".json" and task.kind == "question_answering":
         rows = read_squad(path, task)
     else:
