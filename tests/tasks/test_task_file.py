@@ -136,7 +136,7 @@ BAD = [
     (VALID.replace("files: {train: a.csv}\n", ""), "own.yaml: files: give `files` .*or hub_dataset"),
     (VALID.replace("{train: a.csv}", "a.csv"), "line 2: files: a mapping is expected, like {train: train.csv}"),
     (VALID.replace("{train: a.csv}", "{train: [a.csv]}"), "line 2: files: one text is expected, .* found"),
-    (VALID.replace("train:", "trian:"), "line 2: files: there are trian, but the splits are  .train, validation"),
+    (VALID.replace("train:", "trian:"), "line 2: files: there are trian, but the splits are none .train, validation"),
     (VALID + "train_split: learn\n", "line 2: files: there are train, but the splits are learn"),
     (VALID + "test_splits: test\n", "line 2: files: there are train, but the splits are train, test"),
     (VALID.replace("text_columns: t\n", ""), "own.yaml: text_columns: sequence_classification takes 1 or 2, 0 given"),

@@ -251,7 +251,7 @@ def _slips(task: Task) -> Iterator[tuple[bool, str, str]]:
     """What makes no sense in a row, the gravest first: whether it is so, key and message."""
     yield not task.files and task.hub_dataset is None, "files", "give `files` ({train: train.csv}), or hub_dataset"
     strange = set(task.files).symmetric_difference(task.splits) if task.files else ()
-    message = f"there are {', '.join(task.files)}, but the splits are {', '.join(task.splits)} (train, validation..., test..., or as *_splits say)"
+    message = f"there are {', '.join(task.files)}, but the splits are {', '.join(task.splits) or 'none'} (train, validation..., test..., or as *_splits say)"
     yield bool(strange), "files", message
     for key, names in (("validation_splits", task.validation_splits), ("test_splits", task.test_splits)):
         yield any(task.splits.count(name) > 1 for name in names), key, f"{', '.join(names)}: name each split once"
