@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from bert_recipes.config import PARTS, TOTAL, settle, warn_early
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
+from bert_recipes.models.sizes import MIN_POSITIONS, SIZES
 from bert_recipes.settings import check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES
@@ -249,13 +250,13 @@ class ModelArguments:
 
     MOST_USED: ClassVar[Collection[str]] = ("size", "model_name_or_path")
 
-    size: str = option("tiny", "size of a new model: tiny, mini, small, medium, base, large")
+    size: str = option("tiny", "size of a new model", choices=SIZES)
     model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
     hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
     weight_init: str = option("truncated_normal", "new weights: truncated_normal (original) or normal (stock)")
-    initializer_range: float = option(0.02, "standard deviation of new weights (original: 0.02)")
-    dropout: float = option(0.1, "dropout of a new model (paper: 0.1)")
-    max_position_embeddings: int = option(512, "positions of a new model (paper: 512)")
+    initializer_range: float = option(0.02, "standard deviation of new weights (original: 0.02)", above=0, below=1)
+    dropout: float = option(0.1, "dropout of a new model (paper: 0.1)", least=0, below=1)
+    max_position_embeddings: int = option(512, "positions of a new model (paper: 512)", least=MIN_POSITIONS)
 
 
 @dataclass
