@@ -249,9 +249,12 @@ def test_pair_and_mask_settings_beside_instance_files_are_named(tmp_path, tokeni
     ],
 )
 def test_values_of_a_new_model_out_of_range_are_refused(tokenizer, settings, message):
-    with pytest.raises(InputError, match=message):
+    def load() -> None:
         check(ModelArguments(**settings))
         load_model(ModelArguments(**settings), tokenizer, 8, 1)
+
+    with pytest.raises(InputError, match=message):
+        load()
 
 
 # The quickstart's data: made where it is missing, by the scripts, from the first part that is missing on
