@@ -125,9 +125,7 @@ def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
     POSIX locks: processes that are forked from this one, and may outlive it for seconds, do not hold them, and network
     file systems pass them on from machine to machine. Where a file system has none a warning says so.
 
-    Args:
-        folder: output_dir; the lock is a hidden file beside it, as the folder itself may be replaced.
-        patience: seconds to wait for the process that holds it.
+    The lock is a hidden file beside the folder, which may be replaced; `patience` is in seconds.
     """
     path = folder.absolute()
     if path in _HELD:
@@ -194,13 +192,7 @@ def write_model_folder(
 
 
 def build_once(path: Path, build: Callable[[Path], None], *, rebuild: bool = False) -> None:
-    """Make a file unless it is there; of several processes that ask at once, one builds and the others wait.
-
-    Args:
-        path: the file to have. It appears only when it is complete and on the disk.
-        build: writes the contents to the path it is given.
-        rebuild: make it again even if it is there.
-    """
+    """Make a file unless it is there, complete and on the disk; of several processes that ask at once, one builds."""
     path = Path(os.path.realpath(path))  # a link stays
     if path.exists() and not rebuild:
         return
@@ -226,28 +218,18 @@ def usable_cache_dir(preferred: Path | None) -> Path:
 
     The answer is the same in every process of a machine, so that one builds for all.
     """
-    if preferred is not None and _can_write(preferred):
-        return preferred
     fallback = Path(tempfile.gettempdir()) / f"bert-recipes-{os.getuid()}"
     if preferred is not None:
-        logger.warning(
-            "%s: cannot be written to, so what can be made again is kept in %s; name another folder with --data_cache_dir",
-            preferred,
-            fallback,
-        )
+        with contextlib.suppress(OSError):
+            preferred.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=preferred):
+                return preferred
+        message = "%s: cannot be written to, so what can be made again is kept in %s; name another folder with --data_cache_dir"
+        logger.warning(message, preferred, fallback)
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.stat().st_uid != os.getuid():
         raise PermissionError(13, "belongs to another user; name another folder with --data_cache_dir", str(fallback))
     return fallback
-
-
-def _can_write(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

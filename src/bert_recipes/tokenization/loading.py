@@ -189,7 +189,9 @@ def _build(
             do_lower_case,
             "no piece holds a capital letter" if capital is None else f"it holds the piece {capital!r}",
         )
-    elif stated is not None and do_lower_case not in (None, stated):
+    elif do_lower_case is None:
+        do_lower_case = stated
+    elif stated not in (None, do_lower_case):
         logger.warning(
             "%s is stored with do_lower_case=%s, but do_lower_case=%s was asked for and is used. If that is not meant, leave it out.",
             path.parent,
@@ -200,7 +202,7 @@ def _build(
     length = settings.get("model_max_length")
     return OriginalBertTokenizer(
         vocab=vocabulary,
-        do_lower_case=stated if do_lower_case is None else do_lower_case,
+        do_lower_case=bool(do_lower_case),
         strip_accents=settings.get("strip_accents"),
         tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
         model_max_length=length if isinstance(length, int) and length < 2**31 else DEFAULT_MODEL_MAX_LENGTH,
