@@ -137,7 +137,7 @@ def narrow_embeddings(folder):
         (lambda folder: (folder / "config.json").unlink(), "no config.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors"),
         (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON"),
-        (lambda folder: (folder / "config.json").write_text("[]"), "no mapping but a list"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "holds no mapping"),
         (lambda folder: edit_config(folder, hidden_act="foo"), "cannot be opened: KeyError: 'foo'"),
         (lambda folder: edit_config(folder, hidden_size=129), "not a multiple of the number of attention heads"),
         (lambda folder: edit_config(folder, hidden_size="wide"), "expected int, got str"),

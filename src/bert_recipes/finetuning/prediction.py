@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TextIO
 from transformers import PretrainedConfig
 
 from bert_recipes.errors import InputError, saving
-from bert_recipes.files import atomic_write
+from bert_recipes.files import atomic_write, read_text_lines
 from bert_recipes.finetuning.arguments import (
     TASK_FILE,
     FineTuningArguments,
@@ -27,7 +27,7 @@ from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.tasks.reading import read_examples
 from bert_recipes.tasks.rows import Split
-from bert_recipes.tasks.sources import read_conll, read_squad, read_table, read_text_lines
+from bert_recipes.tasks.sources import read_conll, read_squad, read_table
 from bert_recipes.tasks.task import DOCUMENT, Rows, Task, column_value, example_id
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_recipes.errors import InputError
+from bert_recipes.files import read_text_lines
 from bert_recipes.hub_access import why_unreachable
 from bert_recipes.tasks.reading import label_of, read_examples
 from bert_recipes.tasks.rows import Example, Split, TaggedExample
@@ -44,18 +45,6 @@ def read_table(path: Path) -> Rows:
         case ".parquet":
             return Rows(str(path), "row", _parquet_rows(path))
     raise InputError(f"{path}: unknown ending '{path.suffix}'; allowed: {', '.join(TABLE_SUFFIXES)}")
-
-
-def read_text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file with their line ends; only a line feed ends a line."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            try:
-                yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{path}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file to UTF-8"
-                ) from error
 
 
 def _parse(text: str | bytes, where: object) -> Any:

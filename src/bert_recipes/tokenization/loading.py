@@ -11,7 +11,7 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import AddedToken
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_dir, read_json_object
+from bert_recipes.files import atomic_dir, read_json_object, read_text_lines
 from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.tokenization.tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIAL_TOKENS, OriginalBertTokenizer
 
@@ -83,14 +83,8 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
     Source: google-research/bert tokenization.py `load_vocab`.
     """
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}); convert it") from None
     vocabulary: dict[str, int] = {}
-    for index, piece in enumerate(map(str.strip, text.replace("\r\n", "\n").rstrip().split("\n"))):
+    for index, piece in enumerate(map(str.strip, "".join(read_text_lines(path)).rstrip().split("\n"))):
         if piece in vocabulary:
             what = f"{piece!r} stands already on" if piece else "a second blank line, after"
             raise InputError(
