@@ -157,15 +157,9 @@ def test_v1_refuses_a_question_without_gold_answers():
         squad_scores({"a": ["x"], "b": []}, {"a": "x", "b": ""})
 
 
-@pytest.mark.parametrize(
-    ("odds", "threshold", "message"),
-    [
-        ({"a": math.nan}, 0.0, "nan is no number"),
-        ({"a": 1.0}, math.nan, "nan is no number"),
-    ],
-)
-def test_odds_that_are_no_numbers_are_refused(odds, threshold, message):
-    with pytest.raises(InputError, match=message):
+@pytest.mark.parametrize(("odds", "threshold"), [({"a": math.nan}, 0.0), ({"a": 1.0}, math.nan)])
+def test_odds_that_are_no_numbers_are_refused(odds, threshold):
+    with pytest.raises(InputError, match="nan is no number"):
         squad_v2_scores({"a": ["x"]}, {"a": "x"}, odds, threshold)
 
 
