@@ -51,6 +51,13 @@ def test_characters_come_in_order_then_pieces_by_frequency() -> None:
     assert pieces(tokenizer)[5:] == ["a", "b", "c", "##a", "##b", "ab"]
 
 
+def test_every_word_counts_as_often_as_it_occurs(monkeypatch) -> None:
+    """The trainer gets it in several pieces of text, the last of them shorter."""
+    monkeypatch.setattr(training, "_CHUNK_CHARACTERS", 12)
+    tokenizer = train(["ab " * 9 + "cd " * 10], vocab_size=13, num_unused=0)
+    assert pieces(tokenizer)[5:] == ["a", "b", "c", "d", "##b", "##d", "cd", "ab"]
+
+
 def test_vocabulary_has_exactly_the_size_asked_for_when_the_text_suffices(caplog) -> None:
     tokenizer = train(read("turkish") * 2, vocab_size=300, num_unused=99)
     assert len(tokenizer) == len(set(pieces(tokenizer))) == tokenizer.training_report.vocab_size == 300
@@ -177,7 +184,9 @@ GERMAN = "Die \u00c4rzte h\u00f6ren \u00fcber die M\u00e4rkte."
 def test_letters_of_the_alphabet_that_lose_their_accent_are_warned_about_in_one_line(
     text: str, share: str, first: str, form: str, caplog
 ) -> None:
-    train([unicodedata.normalize(form, text)] * 3, vocab_size=200)
+    report = train([unicodedata.normalize(form, text)] * 3, vocab_size=200).training_report
+    decomposed = unicodedata.normalize("NFD", "".join(text.split()))
+    assert report.deleted_marks == pytest.approx(4 / len(decomposed))
     (said,) = [record.message for record in caplog.records if "changes" in record.message]
     assert said.startswith(f"Stripping accents changes {share} of the letters ({first})")
     assert "--strip_accents false" in said
