@@ -137,6 +137,7 @@ def test_data_workers_change_nothing(small_store, tmp_path, whole_batch, workers
         ("auto", "bf16", "bert_adam"),
         ("plain", "fp32", "bert_adam"),
         ("off", "fp32", "lamb"),
+        ("auto", "bf16", "muon"),
     ],
 )
 def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fast_layers, precision, optimizer):
@@ -158,11 +159,12 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fas
     assert epochs[0] < 1.0 < epochs[-1]
 
 
-def test_lamb_is_refused_where_no_process_has_whole_tensors(small_store, tmp_path, monkeypatch):
+@pytest.mark.parametrize("optimizer", ["lamb", "muon"])
+def test_what_needs_whole_tensors_is_refused_where_no_process_has_them(small_store, tmp_path, monkeypatch, optimizer):
     """tests/recipes/test_engines.py does it with a real engine; FSDP needs GPUs."""
     monkeypatch.setattr(BertTrainer, "engine", "FSDP")
-    with pytest.raises(InputError, match="optimizer is lamb; FSDP splits tensors"):
-        small_run(store=str(small_store), output_dir=str(tmp_path), optimizer="lamb")
+    with pytest.raises(InputError, match=f"optimizer is {optimizer}; FSDP splits tensors"):
+        small_run(store=str(small_store), output_dir=str(tmp_path), optimizer=optimizer)
 
 
 def test_epochs_are_counted_once_and_have_pairs_of_their_own(small_store, tmp_path):

@@ -114,6 +114,9 @@ class RunArguments(TrainingArguments):
     logging_nan_inf_filter: bool = option(False, "must stay false")
     optimizer: str = option("bert_adam", "one of", choices=OPTIMIZERS)
     schedule: str = option("bert_linear", "one of", choices=SCHEDULES)
+    muon_learning_rate: float = option(
+        0.02, "peak learning rate of Muon's matrices; learning_rate is the others'", above=0
+    )
     schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)", above=0)
     precision: str = free("auto", "one of", choices=PRECISIONS)
     fast_layers: str = free("auto", "fused CPU kernels", choices=FAST_LAYERS)

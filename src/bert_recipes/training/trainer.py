@@ -133,10 +133,10 @@ class RecipeTrainer(Trainer):
             # Accelerate puts no autocast around a model that an engine has.
             autocast = torch.autocast(args.device.type, torch.bfloat16)
             self.model.forward = convert_outputs_to_fp32(autocast(self.model.forward))
-        if args.optimizer == "lamb" and self.engine != NO_ENGINE:
+        if args.optimizer in ("lamb", "muon") and self.engine != NO_ENGINE:
             raise InputError(
-                f"optimizer is lamb; {self.engine} splits tensors over the processes, and none knows the norms that LAMB scales "
-                "with: give --optimizer bert_adam or adamw, or LAUNCH=ddp"
+                f"optimizer is {args.optimizer}; {self.engine} splits tensors over the processes, and it needs whole ones: give "
+                "--optimizer bert_adam or adamw, or LAUNCH=ddp"
             )
         self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
@@ -332,6 +332,7 @@ class RecipeTrainer(Trainer):
         if self.optimizer is None:
             settings = {"betas": (args.adam_beta1, args.adam_beta2), "epsilon": args.adam_epsilon}
             settings |= {"learning_rate": args.learning_rate, "weight_decay": args.weight_decay}
+            settings |= {"muon_learning_rate": args.muon_learning_rate}
             self.optimizer = create_optimizer(args.optimizer, model or self.model, **settings)
         return self.optimizer
 
