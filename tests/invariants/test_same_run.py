@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from small_run import small_run
 
 from bert_recipes.errors import InputError
+from bert_recipes.training import emissions
 from bert_recipes.training.arguments import DataArguments, PreTrainingArguments
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.pretraining import load_data
@@ -157,6 +159,32 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fas
     assert without_times(straight["history"]) == without_times(resumed["history"])
     epochs = [line["epoch"] for line in straight["history"]]
     assert epochs[0] < 1.0 < epochs[-1]
+
+
+def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_that_are_left(
+    small_store, tmp_path, monkeypatch
+):
+    """A step takes a second here: warm-up and decay by the fraction of the time that is over."""
+    now = [0.0]
+    monkeypatch.setattr(emissions, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    own = BertTrainer.num_items
+    monkeypatch.setattr(BertTrainer, "num_items", lambda *given: (now.append(now.pop() + 1.0), own(*given))[1])
+    common = {
+        "store": str(small_store),
+        "max_minutes": 0.2,
+        "warmup_steps": 0.25,
+        "save_strategy": "steps",
+        "save_steps": 5,
+    }
+    straight = small_run(output_dir=str(tmp_path / "a"), **common)
+    state = straight["trainer"].state
+    assert state.global_step == state.max_steps == 12
+    rates = [line["learning_rate"] for line in straight["history"] if "loss" in line]
+    assert rates[:3] == pytest.approx([0.0, 1e-3 / 3, 2e-3 / 3], rel=1e-3)
+    assert rates[6] == pytest.approx(1e-3 * 6 / 12, rel=1e-3)
+    resumed = small_run(output_dir=str(tmp_path / "b"), resume_from=str(tmp_path / "a" / "checkpoint-5"), **common)
+    assert resumed["trainer"].state.global_step == 12
+    assert [line["learning_rate"] for line in resumed["history"] if "loss" in line] == pytest.approx(rates)
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "muon"])

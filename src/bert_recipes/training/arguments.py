@@ -59,6 +59,10 @@ def cpu_bf16_units() -> list[str]:
     return [name for name, is_there in units.items() if is_there()]
 
 
+# Of a run by the clock, which ends long before.
+MOST_STEPS = 100_000_000
+
+
 @dataclass
 class RunArguments(TrainingArguments):
     """`TrainingArguments` with the device, precision, batch and optimiser settings of this project."""
@@ -302,6 +306,9 @@ class PreTrainingArguments(RunArguments):
 
     WITHOUT_EFFECT: ClassVar[Collection[str]] = ("data_seed", "label_smoothing_factor", "train_sampling_strategy")
 
+    max_minutes: float | None = option(
+        None, "end after so many minutes instead of max_steps; the schedule follows the clock", above=0
+    )
     learning_rate: float = option(1e-4, "peak learning rate (paper: 1e-4)")
     warmup_steps: float = option(0.01, "warm-up steps, or their fraction if below 1 (paper: 0.01)")
     seed: int = option(12345, "seed of weights, pairs, masks and order (original: 12345)")
@@ -311,6 +318,13 @@ class PreTrainingArguments(RunArguments):
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
             if str(getattr(self, name)).rsplit(".", 1)[-1].lower() == "epoch":
                 raise InputError(f"{name} is 'epoch'; a run is one pass over many epochs of pairs: give steps or no")
+        if self.max_minutes is not None:
+            for name in ("eval_steps", "save_steps", "logging_steps"):
+                if 0 < (getattr(self, name) or 0) < 1:
+                    raise InputError(f"{name} is {getattr(self, name)}; allowed with max_minutes: whole steps")
+            if not 0 <= self.warmup_steps < 1:
+                raise InputError(f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction below 1")
+            self.max_steps = MOST_STEPS
 
 
 @dataclass
@@ -360,6 +374,10 @@ def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseAr
     Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest, under one learning-rate schedule.
     """
     total, given = args.max_steps, second.phase2_steps
+    if given and args.max_minutes is not None:
+        raise InputError(
+            f"phase2_steps is {given:g} and max_minutes {args.max_minutes:g}; a run by the clock has one phase"
+        )
     second.phase2_steps = steps = round(given * max(total, 0)) if given < 1 else int(given)
     split = total - steps
     first = Phase(

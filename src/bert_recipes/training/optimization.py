@@ -202,7 +202,7 @@ def muon_groups(model: nn.Module, weight_decay: float, learning_rate: float, **a
     number = sum(matrix.numel() for matrix in matrices)
     logger.info("optimizer: Muon for %d matrices (%d parameters), AdamW for the rest", len(matrices), number)
     settings = {"lr": learning_rate, "momentum": 0.95, "weight_decay": 0.0, "rate_ratio": learning_rate / adam["lr"]}
-    return [{"params": matrices, **settings}, *(group for group in groups if group["params"])]
+    return [*(group for group in groups if group["params"]), {"params": matrices, **settings}]
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

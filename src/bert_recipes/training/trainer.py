@@ -61,6 +61,7 @@ OWN_DEFAULTS: dict[str, Any] = {
     "fast_layers": "auto",
     "keep_freed_memory": True,
     "max_skipped_steps": 10,
+    "max_minutes": None,
     "resume": "no",
     "allow_changes": False,
     "energy": EnergySettings(),
@@ -164,6 +165,8 @@ class RecipeTrainer(Trainer):
         self._evaluation_is_due = False
         self._writes_to: Path | None = None
         self._peak: float | None = None  # FLOP/s of matrix products of a process
+        # Of a run by the clock: the fraction of its minutes that are over, the same in all processes, and the longest evaluation.
+        self.clock = self._longest_pause = 0.0
 
     # 1. A run
 
@@ -297,12 +300,17 @@ class RecipeTrainer(Trainer):
             return batches, None
         parts = [torch.cat([own := self.num_items(batch), self.count_work(batch, own)]) for batch in batches]
         counts = torch.stack([part.to(device) for part in parts]).sum(dim=0, dtype=torch.float64)
+        minutes = self.args.max_minutes
+        # The last evaluation and checkpoint are inside of the minutes, too.
+        own_clock = self.cost.seconds / max(60 * minutes - self._longest_pause, 1e-9) if minutes else 0.0
         if self.args.world_size > 1:
             # The request to stop travels with the counts: no collective of its own in each step.
-            counts = torch.cat([counts, counts.new_tensor([float(self.stop_request.signal is not None)])])
-            counts = self.accelerator.reduce(counts, reduction="sum")
-            self.stop_request.flags.append(counts[-1])
-            counts = counts[:-1]
+            more = counts.new_tensor([self.stop_request.signal is not None, own_clock / self.args.world_size])
+            counts = self.accelerator.reduce(torch.cat([counts, more]), reduction="sum")
+            self.stop_request.flags.append(counts[-2])
+            own_clock = float(counts[-1]) if minutes else 0.0
+            counts = counts[:-2]
+        self.clock = min(own_clock, 1.0)
         # `num_items`, then the four fields of BatchStats.
         items, work = counts[:-4], counts[-4:]
         self.meter.count_step(work, waited)
@@ -345,7 +353,12 @@ class RecipeTrainer(Trainer):
             if schedule.warmup_steps >= schedule.steps:
                 message = "warmup_steps %d is not shorter than the run of %d steps: the learning rate will not reach its peak"
                 logger.warning(message, schedule.warmup_steps, schedule.steps)
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, schedule.factor)
+
+            def by_clock(step: int) -> float:
+                return schedule.factor(round(self.clock * schedule.steps))
+
+            factor = schedule.factor if self.args.max_minutes is None else by_clock
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -516,6 +529,7 @@ class RecipeTrainer(Trainer):
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """The last step is saved before it is measured; an evaluation that a signal ends is made up for by the resumed run."""
+        start = time.perf_counter()
         with self.meter.paused():
             control, is_last = self.control, self.state.global_step >= self.state.max_steps
             saves_first = is_last and control.should_evaluate and control.should_save
@@ -535,6 +549,7 @@ class RecipeTrainer(Trainer):
                 if self.args.should_save:
                     self._rotate(self._checkpoint_folder())
                 self.accelerator.wait_for_everyone()
+        self._longest_pause = max(self._longest_pause, time.perf_counter() - start)
 
     def flops_of(self, work: BatchStats) -> int | None:
         """Model FLOPs of training steps (`speed.training_flops`); None where nobody knows them."""
@@ -550,6 +565,8 @@ class RecipeTrainer(Trainer):
             return {}
         args, (work, seconds, steps) = self.args, self.meter.interval
         pace = {"hours_left": (self.state.max_steps - self.state.global_step) * seconds / steps / 3600}
+        if args.max_minutes is not None:
+            pace = {"hours_left": (1 - self.clock) * args.max_minutes / 60}
         if (flops := self.flops_of(work)) is None:
             return pace
         if self._peak is None:  # measuring it takes seconds for a large model on a CPU
@@ -573,5 +590,7 @@ class _Boundaries(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         if self.trainer._ends_here():
             control.should_training_stop = control.should_save = True
+        if self.trainer.clock >= 1.0:
+            state.max_steps, control.should_training_stop = state.global_step, True
         if self.trainer.ends_with_checkpoint and state.global_step >= state.max_steps:
             control.should_save = True
