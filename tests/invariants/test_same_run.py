@@ -184,7 +184,7 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
     assert rates[6] == pytest.approx(1e-3 * 6 / 12, rel=2e-2)
     resumed = small_run(output_dir=str(tmp_path / "b"), resume_from=str(tmp_path / "a" / "checkpoint-5"), **common)
     assert resumed["trainer"].state.global_step == 12
-    assert [line["learning_rate"] for line in resumed["history"] if "loss" in line] == pytest.approx(rates, rel=2e-2)
+    assert [line["learning_rate"] for line in resumed["history"] if "loss" in line] == pytest.approx(rates, rel=3e-2)
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "muon"])

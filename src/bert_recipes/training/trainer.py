@@ -191,6 +191,7 @@ class RecipeTrainer(Trainer):
                     checkpoint, self.resume_fingerprint, self.engine, args.world_size, allow_changes=args.allow_changes
                 )
             self.skipped_steps, self._skipped_in_a_row = self._loaded.get("skipped_steps", 0), 0
+            self.clock = self._loaded.get("clock", 0.0)
             self._evaluation_is_due = False
             self.stop_request.begin()
             # A resumed run has its first evaluation in its log.
@@ -504,6 +505,7 @@ class RecipeTrainer(Trainer):
             "skipped_steps": self.skipped_steps,
             "evaluation_is_due": self._evaluation_is_due,
             "cost": self.cost.so_far(),
+            "clock": self.clock,
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
         }
 
