@@ -91,7 +91,7 @@ def test_the_same_installation_gives_the_same_bytes_with_any_number_of_workers(s
 def test_a_bad_fraction_is_one_line(small_project: Path):
     result = collect(small_project, "bad", "--validation_fraction", "2")
     assert result.returncode == 1
-    assert result.stderr == "error: validation_fraction is 2.0; allowed: between 0 and 0.5\n"
+    assert result.stderr == "error: validation_fraction is 2.0; allowed: above 0 and below 0.5\n"
 
 
 def test_every_kind_of_source_gives_paragraphs():

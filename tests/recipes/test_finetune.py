@@ -196,7 +196,7 @@ BEST = ["--eval_strategy", "epoch", "--save_strategy", "best"]
             "metric_for_best_model is 'acuracy'; allowed: accuracy, f1, loss",
         ),
         ([*BEST, "--metric_for_best_model", "eval_seconds"], "allowed: accuracy, f1, loss"),
-        (["--save_strategy", "best"], "nothing is measured during training: --eval_strategy epoch"),
+        (["--save_strategy", "best"], "no evaluation is made during training: --eval_strategy epoch"),
     ],
 )
 def test_a_best_checkpoint_that_cannot_be_chosen_is_refused_before_training(

@@ -182,7 +182,8 @@ def workers_of(process):
     return [worker for child in process.children() for worker in child.children()]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_an_end_in_the_middle_loses_nothing_that_is_done(repository, vocabulary, large_texts, tmp_path, how):
     more = ["--shard_gigabytes", "0.001", "--workers", 2]
     command = command_of(repository, vocabulary, large_texts, tmp_path / "store", *more)

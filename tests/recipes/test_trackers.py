@@ -22,6 +22,10 @@ FILES = runpy.run_path(str(Path(__file__).parents[1] / "fixtures" / "tracker_fil
 ALL = ("--report_to", "tensorboard", "wandb", "trackio", "--phase2_steps", "2", "--phase2_max_seq_length", "48")
 
 
+# tests/recipes/test_sharing.py follows a tracker from a run to the end in the fast suite.
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def runs(repository, small_store, tmp_path_factory):
     """(folder, home, both launches): a run without a key; then, as if it had been killed after step 6, gone on from step 4 with a
@@ -157,7 +161,6 @@ def test_no_secret_is_in_any_file_or_line(runs):
         assert not [done for done in (first, second) if secret in done.stdout + done.stderr]
 
 
-@pytest.mark.slow
 def test_fine_tuning_is_tracked_and_a_run_that_is_replaced_takes_its_trackers_along(
     repository, tiny_checkpoint, tmp_path
 ):

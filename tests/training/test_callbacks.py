@@ -94,7 +94,7 @@ def test_a_second_interrupt_leaves_at_once():
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert b"stopping in good order" in process.stderr.readline()
+        assert b"the run saves and stops" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
 
