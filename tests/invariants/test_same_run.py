@@ -106,9 +106,10 @@ def test_processes_look_for_no_unused_parameters_copy_no_gradients_and_drop_othe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fast_layers", ["auto", "off"])
-def test_two_processes_with_dropout_are_resumed_bit_for_bit(small_store, tmp_path, fast_layers):
+@pytest.mark.parametrize(("fast_layers", "optimizer"), [("auto", "bert_adam"), ("off", "bert_adam"), ("auto", "muon")])
+def test_two_processes_with_dropout_are_resumed_bit_for_bit(small_store, tmp_path, fast_layers, optimizer):
     common = {"dropout": 0.1, "max_steps": 4, "fast_layers": fast_layers, "ddp_find_unused_parameters": True}
+    common |= {"optimizer": optimizer}
     straight = run_two(small_store, tmp_path / "a", **common, save_strategy="steps", save_steps=2)
     resumed = run_two(small_store, tmp_path / "b", **common, resume_from=str(straight / "checkpoint-2"))
     expected, found = (load_file(folder / "weights.safetensors") for folder in (straight, resumed))
@@ -185,6 +186,16 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
     resumed = small_run(output_dir=str(tmp_path / "b"), resume_from=str(tmp_path / "a" / "checkpoint-5"), **common)
     assert resumed["trainer"].state.global_step == 12
     assert [line["learning_rate"] for line in resumed["history"] if "loss" in line] == pytest.approx(rates, rel=3e-2)
+
+
+@pytest.mark.slow
+def test_two_processes_by_the_clock_end_with_the_same_step(small_store, tmp_path):
+    folder = run_two(small_store, tmp_path, max_minutes=0.1, warmup_steps=0.1, save_strategy="steps", save_steps=1000)
+    (checkpoint,) = folder.glob("checkpoint-*")
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    assert state["global_step"] == state["max_steps"] == int(checkpoint.name.removeprefix("checkpoint-"))
+    history, _ = json.loads((folder / "logs.json").read_text())
+    assert logged(history, "learning_rate")[-1] < 1e-4  # of 1e-3
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", "muon"])

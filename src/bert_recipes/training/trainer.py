@@ -594,5 +594,6 @@ class _Boundaries(TrainerCallback):
             control.should_training_stop = control.should_save = True
         if self.trainer.clock >= 1.0:
             state.max_steps, control.should_training_stop = state.global_step, True
+            control.should_save = control.should_save or args.save_strategy == "steps"  # as stock at max_steps
         if self.trainer.ends_with_checkpoint and state.global_step >= state.max_steps:
             control.should_save = True
