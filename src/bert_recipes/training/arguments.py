@@ -118,8 +118,8 @@ class RunArguments(TrainingArguments):
     logging_nan_inf_filter: bool = option(False, "must stay false")
     optimizer: str = option("bert_adam", "one of", choices=OPTIMIZERS)
     schedule: str = option("bert_linear", "one of", choices=SCHEDULES)
-    muon_learning_rate: float = option(
-        0.02, "peak learning rate of Muon's matrices; learning_rate is the others'", above=0
+    muon_learning_rate: float | None = option(
+        None, "peak rate of Muon's matrices, beside learning_rate; default: 0.02", above=0
     )
     schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)", above=0)
     precision: str = free("auto", "one of", choices=PRECISIONS)

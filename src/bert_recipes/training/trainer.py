@@ -341,7 +341,7 @@ class RecipeTrainer(Trainer):
         if self.optimizer is None:
             settings = {"betas": (args.adam_beta1, args.adam_beta2), "epsilon": args.adam_epsilon}
             settings |= {"learning_rate": args.learning_rate, "weight_decay": args.weight_decay}
-            settings |= {"muon_learning_rate": args.muon_learning_rate}
+            settings |= {"muon_learning_rate": args.muon_learning_rate or 0.02}
             self.optimizer = create_optimizer(args.optimizer, model or self.model, **settings)
         return self.optimizer
 
