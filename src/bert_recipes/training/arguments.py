@@ -60,6 +60,10 @@ def cpu_bf16_units() -> list[str]:
     return [name for name, is_there in units.items() if is_there()]
 
 
+# Of a run by the clock, which ends long before.
+MOST_STEPS = 100_000_000
+
+
 @dataclass
 class RunArguments(TrainingArguments):
     """`TrainingArguments` with the device, precision, batch and optimiser settings of this project."""
@@ -115,6 +119,9 @@ class RunArguments(TrainingArguments):
     logging_nan_inf_filter: bool = option(False, "must stay false")
     optimizer: str = option("bert_adam", "one of", choices=OPTIMIZERS)
     schedule: str = option("bert_linear", "one of", choices=SCHEDULES)
+    muon_learning_rate: float | None = option(
+        None, "peak rate of Muon's matrices, beside learning_rate; default: 0.02", above=0
+    )
     schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)", above=0)
     precision: str = free("auto", "one of", choices=PRECISIONS)
     fast_layers: str = free("auto", "fused CPU kernels", choices=FAST_LAYERS)
@@ -300,6 +307,9 @@ class PreTrainingArguments(RunArguments):
 
     WITHOUT_EFFECT: ClassVar[Collection[str]] = ("data_seed", "label_smoothing_factor", "train_sampling_strategy")
 
+    max_minutes: float | None = option(
+        None, "end after so many minutes instead of max_steps; the schedule follows the clock", above=0
+    )
     learning_rate: float = option(1e-4, "peak learning rate (paper: 1e-4)")
     warmup_steps: float = option(0.01, "warm-up steps, or their fraction if below 1 (paper: 0.01)")
     seed: int = option(12345, "seed of weights, pairs, masks and order (original: 12345)")
@@ -309,6 +319,13 @@ class PreTrainingArguments(RunArguments):
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
             if str(getattr(self, name)).rsplit(".", 1)[-1].lower() == "epoch":
                 raise InputError(f"{name} is 'epoch'; a run is one pass over many epochs of pairs: give steps or no")
+        if self.max_minutes is not None:
+            for name in ("eval_steps", "save_steps", "logging_steps"):
+                if 0 < (getattr(self, name) or 0) < 1:
+                    raise InputError(f"{name} is {getattr(self, name)}; allowed with max_minutes: whole steps")
+            if not 0 <= self.warmup_steps < 1:
+                raise InputError(f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction below 1")
+            self.max_steps = MOST_STEPS
 
 
 @dataclass
@@ -358,6 +375,10 @@ def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseAr
     Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest, under one learning-rate schedule.
     """
     total, given = args.max_steps, second.phase2_steps
+    if given and args.max_minutes is not None:
+        raise InputError(
+            f"phase2_steps is {given:g} and max_minutes {args.max_minutes:g}; a run by the clock has one phase"
+        )
     second.phase2_steps = steps = round(given * max(total, 0)) if given < 1 else int(given)
     split = total - steps
     first = Phase(
