@@ -20,7 +20,7 @@ class CountArguments:
 
     size: str = option("base", "tiny, mini, small, medium, base or large")
     vocab_size: int = option(30522, "30522 is the published uncased vocabulary", least=1)
-    max_position_embeddings: int = option(512, "positions", least=1)
+    max_position_embeddings: int = option(512, "positions", least=8)
 
 
 def main() -> None:

@@ -12,29 +12,23 @@ from bert_recipes import errors
 from bert_recipes.errors import InputError, describe_os_error, run_cli, saving
 
 
-def run(body: str, *, shell_tail: str = "") -> subprocess.CompletedProcess[str]:
+def run(body: str) -> subprocess.CompletedProcess[str]:
     code = f"from bert_recipes.errors import InputError, run_cli\ndef main():\n    {body}\nrun_cli(main)"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_good_run_exits_with_zero_and_says_nothing():
-    result = run("pass")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-
-
-def test_an_input_error_is_one_line_without_traceback():
-    result = run(r"raise InputError('a.yaml, line 3: no such\n   key')")
-    assert (result.returncode, result.stderr) == (1, "error: a.yaml, line 3: no such key\n")
-
-
-def test_an_operating_system_error_names_the_file():
-    result = run("open('/no/such/file')")
-    assert (result.returncode, result.stderr) == (1, "error: /no/such/file: No such file or directory\n")
-
-
-def test_ctrl_c_exits_with_130_and_one_line():
-    result = run("raise KeyboardInterrupt")
-    assert (result.returncode, result.stderr) == (130, "interrupted\n")
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        ("pass", 0, ""),
+        (r"raise InputError('a.yaml, line 3: no such\n   key')", 1, "error: a.yaml, line 3: no such key\n"),
+        ("open('/no/such/file')", 1, "error: /no/such/file: No such file or directory\n"),
+        ("raise KeyboardInterrupt", 130, "interrupted\n"),
+    ],
+)
+def test_a_script_ends_with_its_code_and_at_most_one_line(body: str, code: int, said: str):
+    result = run(body)
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", said)
 
 
 def test_a_bug_of_ours_keeps_its_traceback():
@@ -83,24 +77,15 @@ def test_another_process_leaves_the_line_to_the_main_one():
     assert process.returncode != 0
 
 
-def test_a_mistake_that_only_another_process_met_is_not_lost(monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "3")
-    waits = []
+@pytest.mark.parametrize(("rank", "waited", "speaker"), [("3", [10.0], "process 3: "), ("0", [], "")])
+def test_a_mistake_that_only_another_process_met_is_not_lost(monkeypatch, capsys, rank, waited, speaker):
+    monkeypatch.setenv("RANK", rank)
+    waits: list[float] = []
     monkeypatch.setattr(errors.time, "sleep", waits.append)
     with pytest.raises(SystemExit) as ended:
         run_cli(fail_with_input_error)
-    assert ended.value.code == 1
-    assert waits == [10.0]
-    assert capsys.readouterr().err == "error: process 3: no such key\n"
-
-
-def test_the_main_process_of_several_does_not_wait(monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setattr(errors.time, "sleep", lambda seconds: pytest.fail("waited"))
-    with pytest.raises(SystemExit) as ended:
-        run_cli(fail_with_input_error)
-    assert ended.value.code == 1
-    assert capsys.readouterr().err == "error: no such key\n"
+    assert (ended.value.code, waits) == (1, waited)
+    assert capsys.readouterr().err == f"error: {speaker}no such key\n"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import re
 import sys
 import types
 from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -89,18 +89,16 @@ def parse_arguments(
 
 def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Read the `field: value` lines of a file by the annotations of the fields."""
-    loader, pairs = _compose(path, "configuration")
+    loader, root = _compose(path, "configuration")
     values: dict[str, Any] = {}
-    for key_node, value_node in pairs:
-        key, where = key_node.value, f"{path}, line {key_node.start_mark.line + 1}"
-        if key in values:
-            raise InputError(f"{where}: {key!r} is given a second time; keep one")
+    for key, line, node in _pairs(path, root):
+        where = f"{path}, line {line}"
         if key not in hints:
-            if isinstance(value_node, yaml.MappingNode):
+            if isinstance(node, yaml.MappingNode):
                 raise InputError(f"{where}: {key!r} opens a section, but settings are flat: write its keys without it")
-            raise InputError(f"{where}: unknown key {key!r}{nearest_name(str(key).replace('-', '_'), hints)}")
+            raise InputError(f"{where}: unknown key {key!r}{nearest_name(key.replace('-', '_'), hints)}")
         try:
-            values[key] = _read_node(hints[key], value_node, loader)
+            values[key] = _read_node(hints[key], node, loader)
         except (ValueError, yaml.YAMLError) as error:
             raise InputError(f"{where}: {key}: {' '.join(str(error).split())}") from error
     return values
@@ -112,8 +110,8 @@ def read_tree(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     Returns:
         Key -> text, None, list or mapping of such; and key -> line, for the keys of the first level.
     """
-    _, pairs = _compose(path, "task")
-    return _plain_mapping(path, pairs), {key.value: key.start_mark.line + 1 for key, _ in pairs}
+    _, root = _compose(path, "task")
+    return _plain(path, root), {key: line for key, line, _ in _pairs(path, root)}
 
 
 def save_config(path: str | Path, *instances: Any) -> None:
@@ -128,10 +126,8 @@ def save_config(path: str | Path, *instances: Any) -> None:
         for name, value in resolved_values(instance).items():
             # None: PyYAML's word for a collection of plain values on one line.
             style = None if isinstance(value, dict | list) else False
-            text = yaml.safe_dump(
-                {name: value}, default_flow_style=style, sort_keys=False, allow_unicode=True, width=sys.maxsize
-            )
-            lines.append(text.removesuffix("\n"))
+            options: Any = {"sort_keys": False, "allow_unicode": True, "width": sys.maxsize}
+            lines.append(yaml.safe_dump({name: value}, default_flow_style=style, **options).removesuffix("\n"))
     with atomic_write(Path(path)) as aside:
         aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -227,28 +223,24 @@ def _describe(hint: Any) -> str:
 
 
 def _read_as(kind: Any, text: str, *, beside_text: bool) -> Any:
-    if choices := _choices(kind):
-        return choices[text] if text in choices else _pick_word(choices, text.lower())
-    kind = _origin(kind)
+    word, choices, kind = text.lower(), _choices(kind), _origin(kind)
+    if choices:
+        if text not in choices and isinstance(choices.get(word, ""), str):
+            raise ValueError(text)
+        return choices[text if text in choices else word]
     if kind is bool:
-        words = {True: {"true"}, False: {"false"}} if beside_text else {True: _TRUE_WORDS, False: _FALSE_WORDS}
-        return _pick_word({word: value for value in words for word in words[value]}, text.lower())
+        if word not in (("true", "false") if beside_text else _TRUE_WORDS | _FALSE_WORDS):
+            raise ValueError(text)
+        return word in _TRUE_WORDS
     if kind is float:
-        return float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", text.lower()))  # as YAML writes them
-    if kind is dict:
-        value = json.loads(text)
-        return value if isinstance(value, dict) else _pick_word({}, text)
-    if kind is str and text.lower() in ("true", "false"):
-        raise ValueError("a truth value where text is expected: more likely a mistake")
-    if kind in (int, Path, str):
-        return kind(text)
-    raise TypeError(f"{kind} has no form as text")
-
-
-def _pick_word(values: Mapping[str, Any], word: str) -> Any:
-    if word not in values or isinstance(values[word], str):
-        raise ValueError(word)
-    return values[word]
+        return float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", word))  # as YAML writes them
+    value = json.loads(text) if kind is dict else text
+    # A truth value where text is expected is more likely a mistake.
+    if (kind is dict and not isinstance(value, dict)) or (kind is str and word in ("true", "false")):
+        raise ValueError(text)
+    if kind not in (int, Path, str, dict):
+        raise TypeError(f"{kind} has no form as text")
+    return kind(value)
 
 
 def _to_plain(value: Any) -> Any:
@@ -276,8 +268,8 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _compose(path: Path, kind: str) -> tuple[_Loader, list[tuple[yaml.Node, yaml.Node]]]:
-    """The file's (key, value) nodes, which still hold their text and line, and the loader that can construct them."""
+def _compose(path: Path, kind: str) -> tuple[_Loader, yaml.Node]:
+    """The mapping in a file as a node, which still holds texts and lines, and the loader that can construct it."""
     try:
         loader = _Loader(path.read_text(encoding="utf-8-sig"))
         root = loader.get_single_node()
@@ -293,10 +285,20 @@ def _compose(path: Path, kind: str) -> tuple[_Loader, list[tuple[yaml.Node, yaml
         raise InputError(f"{path}: no settings in this file; write `field: value` lines")
     if not isinstance(root, yaml.MappingNode):
         raise InputError(f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space")
-    for key, _ in root.value:
+    return loader, root
+
+
+def _pairs(path: Path, mapping: yaml.Node) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Key, line and value of each entry."""
+    seen = set()
+    for key, value in mapping.value:
+        line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
-            raise InputError(f"{path}, line {key.start_mark.line + 1}: a key must be one word or text")
-    return loader, root.value
+            raise InputError(f"{path}, line {line}: a key must be one word or text")
+        if key.value in seen:
+            raise InputError(f"{path}, line {line}: {key.value!r} is given a second time; keep one")
+        seen.add(key.value)
+        yield key.value, line, value
 
 
 def _read_node(hint: Any, node: yaml.Node, loader: _Loader) -> Any:
@@ -311,18 +313,9 @@ def _read_node(hint: Any, node: yaml.Node, loader: _Loader) -> Any:
     raise ValueError(f"expected one value ({_describe(hint)}), got {given}")
 
 
-def _plain_mapping(path: Path, pairs: Iterable[tuple[yaml.Node, yaml.Node]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        if key.value in values:
-            raise InputError(f"{path}, line {key.start_mark.line + 1}: {key.value!r} is given a second time; keep one")
-        values[key.value] = _plain(path, value)
-    return values
-
-
 def _plain(path: Path, node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
-        return _plain_mapping(path, node.value)
+        return {key: _plain(path, value) for key, _, value in _pairs(path, node)}
     if isinstance(node, yaml.SequenceNode):
         return [_plain(path, item) for item in node.value]
     return None if node.tag == "tag:yaml.org,2002:null" else node.value
@@ -358,10 +351,8 @@ def _parse_command_line(
 ) -> dict[str, Any]:
     """Split the command line into {field: text, list of texts, or a bool of a bare flag}, given fields only."""
     description = sys.modules["__main__"].__doc__
-    usage = "%(prog)s [--config FILE] [--field value ...]"
-    parser = _Parser(
-        dataclass_types, usage=usage, allow_abbrev=False, formatter_class=_HelpFormatter, description=description
-    )
+    usage, form = "%(prog)s [--config FILE] [--field value ...]", _HelpFormatter
+    parser = _Parser(dataclass_types, usage=usage, allow_abbrev=False, formatter_class=form, description=description)
     for name, hint in hints.items():
         action = parser._option_string_actions[f"--{name}"]
         # argparse only splits; `read_text` converts, for the file and the command line alike.
@@ -446,16 +437,10 @@ PARTS, TOTAL = ("per_device_train_batch_size", "gradient_accumulation_steps"), "
 def settle(
     values: Mapping[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int
 ) -> dict[str, Any]:
-    """Make the settings of a file agree with those that were typed.
+    """Make the settings of a file agree with those that were typed: `values` are of both, `defaults` of `PARTS` and `TOTAL`.
 
     Batch sizes that were typed make the global batch, unless that was typed too. Intervals of a file that are longer than
     the run become a fifth of it: it would never be logged, measured or saved.
-
-    Args:
-        values: of the file and the command line.
-        typed: the fields of the command line.
-        defaults: of `PARTS` and `TOTAL`.
-        processes: of the run.
     """
     values, parts = dict(values), [name for name in PARTS if name in typed]
     known, total = math.prod([processes, *(values[name] for name in parts)]), values.get(TOTAL, defaults[TOTAL])

@@ -63,12 +63,7 @@ class PushError(InputError):
 
 
 class Interrupted(Exception):
-    """A signal asked a run to end, and it did so in good order.
-
-    Args:
-        message: What was done, and how to resume.
-        exit_code: 128 + the number of the signal.
-    """
+    """A signal asked a run to end, and it did so in good order; the exit code is 128 + the signal's number."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -115,7 +110,10 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
 def _report(error: Exception) -> NoReturn:
     """Print the one line of an exception and exit, or raise it again: a bug shows its traceback."""
     if isinstance(error, InputError):
-        _fail(_wait_for_main_process() + str(error), error.exit_code)
+        rank = os.environ.get("RANK", "0")
+        if rank != "0":
+            time.sleep(_SECONDS_FOR_MAIN_PROCESS)
+        _fail(f"process {rank}: {error}" if rank != "0" else str(error), error.exit_code)
     if isinstance(error, Interrupted):
         _leave_together()
         if os.environ.get("RANK", "0") == "0":
@@ -154,24 +152,12 @@ def _leave_together() -> None:
     distributed.destroy_process_group()
 
 
-def _wait_for_main_process() -> str:
-    """In the main process nothing; in another one wait for the launcher's signal, then say which process speaks."""
-    rank = os.environ.get("RANK", "0")
-    if rank == "0":
-        return ""
-    time.sleep(_SECONDS_FOR_MAIN_PROCESS)
-    return f"process {rank}: "
-
-
 def describe_os_error(error: OSError) -> str:
     """Return ``FILE: reason``, or the error's own text where no file name is known (libraries raise it so)."""
     if error.strerror is None:
         return str(error) or type(error).__name__
-    names = [
-        os.fsdecode(name) if isinstance(name, (str, bytes)) else str(name)
-        for name in (error.filename, error.filename2)
-        if name is not None
-    ]
+    given = [name for name in (error.filename, error.filename2) if name is not None]
+    names = [os.fsdecode(name) if isinstance(name, bytes) else str(name) for name in given]
     return f"{' -> '.join(names)}: {error.strerror}" if names else error.strerror
 
 

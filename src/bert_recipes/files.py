@@ -70,6 +70,29 @@ def write_json(path: Path, value: Any) -> None:
         staged.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
+def read_text_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file with their line ends; only a line feed ends a line."""
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{path}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file to UTF-8"
+                ) from error
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file of a user that holds an object."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: broken JSON ({error}); fetch or write the file again") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: a JSON object is wanted, not a {type(content).__name__}")
+    return content
+
+
 def strict(value: Any) -> Any:
     """A value as JSON has it: no NaN, no infinity."""
     if isinstance(value, Mapping):
@@ -114,9 +137,7 @@ def lock_run(folder: Path, patience: float = _PATIENCE_SECONDS) -> None:
     POSIX locks: processes that are forked from this one, and may outlive it for seconds, do not hold them, and network
     file systems pass them on from machine to machine. Where a file system has none a warning says so.
 
-    Args:
-        folder: output_dir; the lock is a hidden file beside it, as the folder itself may be replaced.
-        patience: seconds to wait for the process that holds it.
+    The lock is a hidden file beside the folder, which may be replaced; `patience` is in seconds.
     """
     path = folder.absolute()
     if path in _HELD:
@@ -152,7 +173,7 @@ def check_new_folder(folder: Path) -> None:
 
 
 @contextmanager
-def atomic_dir(folder: Path) -> Iterator[Path]:
+def atomic_dir(folder: Path, *, replace: bool = False) -> Iterator[Path]:
     """Give a folder beside a new one (see `check_new_folder`) to write to, which becomes it when the block ends well."""
     folder = Path(os.path.realpath(folder))  # a link stays
     with saving(folder):
@@ -161,7 +182,9 @@ def atomic_dir(folder: Path) -> Iterator[Path]:
             whole = Path(aside) / "whole"
             whole.mkdir()
             yield whole
-            if folder.is_dir():  # an empty one
+            if folder.is_dir() and replace:
+                folder.rename(Path(aside) / "replaced")
+            elif folder.is_dir():  # an empty one
                 folder.rmdir()
             whole.rename(folder)
 
@@ -181,13 +204,7 @@ def write_model_folder(
 
 
 def build_once(path: Path, build: Callable[[Path], None], *, rebuild: bool = False) -> None:
-    """Make a file unless it is there; of several processes that ask at once, one builds and the others wait.
-
-    Args:
-        path: the file to have. It appears only when it is complete and on the disk.
-        build: writes the contents to the path it is given.
-        rebuild: make it again even if it is there.
-    """
+    """Make a file unless it is there, complete and on the disk; of several processes that ask at once, one builds."""
     path = Path(os.path.realpath(path))  # a link stays
     if path.exists() and not rebuild:
         return
@@ -213,28 +230,18 @@ def usable_cache_dir(preferred: Path | None) -> Path:
 
     The answer is the same in every process of a machine, so that one builds for all.
     """
-    if preferred is not None and _can_write(preferred):
-        return preferred
     fallback = Path(tempfile.gettempdir()) / f"bert-recipes-{os.getuid()}"
     if preferred is not None:
-        logger.warning(
-            "%s: cannot be written to, so what can be made again is kept in %s; name another folder with --data_cache_dir",
-            preferred,
-            fallback,
-        )
+        with contextlib.suppress(OSError):
+            preferred.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=preferred):
+                return preferred
+        message = "%s: cannot be written to, so what can be made again is kept in %s; name another folder with --data_cache_dir"
+        logger.warning(message, preferred, fallback)
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.stat().st_uid != os.getuid():
         raise PermissionError(13, "belongs to another user; name another folder with --data_cache_dir", str(fallback))
     return fallback
-
-
-def _can_write(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from transformers import BertConfig
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_dir, write_json
+from bert_recipes.files import atomic_dir, read_json_object, write_json
 from bert_recipes.tensorflow_files import INDEX_SUFFIX, BundleReader, BundleWriter, shown
 from bert_recipes.tokenization.loading import check_vocabulary, load_tokenizer
 
@@ -30,17 +30,13 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_NAME, CONFIG_NAME, VOCABULARY_NAME = "bert_model.ckpt", "bert_config.json", "vocab.txt"
 WEIGHTS_FILE, HUB_CONFIG_FILE, REPORT_FILE = "model.safetensors", "config.json", "google_checkpoint.json"
-_SIZES: tuple[str, ...] = (
-    *("vocab_size", "hidden_size", "max_position_embeddings", "type_vocab_size", "intermediate_size"),
-    *("num_hidden_layers", "num_attention_heads"),
-)
+_SIZES = ["vocab_size", "hidden_size", "max_position_embeddings", "type_vocab_size", "intermediate_size"]
+_SIZES += ["num_hidden_layers", "num_attention_heads"]
 # Of the class in modeling.py, for a file that does not state them.
 _FRACTIONS = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "initializer_range": 0.02}
 # The multilingual and the Chinese models' files have these too; modeling.py reads none of them.
-_UNUSED: tuple[str, ...] = (
-    *("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers"),
-    *("pooler_size_per_head", "pooler_type"),
-)
+_UNUSED = ["directionality"]
+_UNUSED += [f"pooler_{each}" for each in ("fc_size", "num_attention_heads", "num_fc_layers", "size_per_head", "type")]
 # The original's name -> transformers'. Its "gelu" is the tanh form; transformers calls the exact one so.
 _ACTIVATIONS = {"gelu": "gelu_new", "relu": "relu", "tanh": "tanh"}
 _LAYER_NORM_EPS = 1e-12
@@ -48,10 +44,8 @@ _LAYER_NORM_EPS = 1e-12
 _LOWER_CASE = ("multilingual_L-12_H-768_A-12", "chinese_L-12_H-768_A-12")
 _READ = ("float32", "float16", "bfloat16")
 # Last part of a variable's name -> that of the tensor. The embeddings' tables have none of their own.
-_LAST_PARTS = {
-    **dict.fromkeys(("kernel", "gamma", "output_weights"), "weight"),
-    **dict.fromkeys(("bias", "beta", "output_bias"), "bias"),
-}
+_LAST_PARTS = dict.fromkeys(("kernel", "gamma", "output_weights"), "weight")
+_LAST_PARTS |= dict.fromkeys(("bias", "beta", "output_bias"), "bias")
 # Heads -> the class of transformers that has them, and whether it needs the pooler. The original always has one; a class that has
 # none leaves its weights in the file alone, and `AutoModel` takes them up.
 _ARCHITECTURES: Mapping[frozenset[str], tuple[str, bool]] = {
@@ -63,7 +57,7 @@ _ARCHITECTURES: Mapping[frozenset[str], tuple[str, bool]] = {
     frozenset({"squad"}): ("BertForQuestionAnswering", False),
 }
 # What training adds: the number of steps, and the two moments of each variable.
-_OPTIMIZER = re.compile(r"global_step|(.*/)?(adam_m|adam_v|AdamWeightDecayOptimizer(_1)?)")
+OF_OPTIMIZER = re.compile(r"global_step|(.*/)?(adam_m|adam_v|AdamWeightDecayOptimizer(_1)?)")
 _LAYER = re.compile(r"layer[_.](\d{1,4})[/.]")
 
 
@@ -80,14 +74,9 @@ class Weight(NamedTuple):
         """Whether torch keeps it the other way around."""
         return self.variable.endswith("/kernel")
 
-    @property
-    def tensor_shape(self) -> tuple[int, ...]:
-        """Its shape in transformers."""
-        return self.shape[::-1] if self.is_kernel else self.shape
-
 
 def list_weights(sizes: Mapping[str, int], num_labels: int = 0) -> list[Weight]:
-    """List every weight that a BERT of these sizes (as in bert_config.json) may have; `num_labels` are a classifier's rows."""
+    """List every weight that a BERT of these sizes may have; `num_labels` are a classifier's rows."""
     vocabulary, hidden, positions, types, inner = (sizes[name] for name in _SIZES[:5])
     found = []
 
@@ -162,17 +151,12 @@ def select_weights(
     if missing := [name for name in chosen if name not in shapes]:
         raise InputError(f"{where}: {_some(missing)} missing; the checkpoint is not complete")
     for name, weight in chosen.items():
-        wanted = weight.tensor_shape if by_tensor else weight.shape
+        wanted = weight.shape[::-1] if by_tensor and weight.is_kernel else weight.shape
         if shapes[name] != wanted:
             raise InputError(
                 f"{where}: {name} is {list(shapes[name])}, by {config_file} it is {list(wanted)}; they do not belong together"
             )
     return list(chosen.values()), architecture
-
-
-def is_of_optimizer(variable: str) -> bool:
-    """Whether a variable is not the model's but its training's."""
-    return _OPTIMIZER.fullmatch(variable) is not None
 
 
 def select_skipped(names: Collection[str], skipped: Collection[str], where: str) -> set[str]:
@@ -193,16 +177,6 @@ def _some(names: list[str]) -> str:
 # Configurations
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({' '.join(str(error).split())[:100]})") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: holds no mapping but a {type(values).__name__}")
-    return values
-
-
 def _check_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Take sizes, fractions and what the multilingual models have besides out of a configuration."""
     for name in _SIZES:
@@ -211,9 +185,7 @@ def _check_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
                 f"{path}: {name} is {values.get(name)!r:.100}; a BERT's configuration has a number above 0"
             )
     if values["hidden_size"] % values["num_attention_heads"]:
-        raise InputError(
-            f"{path}: hidden_size {values['hidden_size']} is no multiple of num_attention_heads {values['num_attention_heads']}"
-        )
+        raise InputError(f"{path}: hidden_size {values['hidden_size']} is no multiple of num_attention_heads")
     fractions = {name: values.get(name, default) for name, default in _FRACTIONS.items()}
     for name, value in fractions.items():
         if not isinstance(value, int | float) or not 0 <= value < 1:
@@ -224,7 +196,7 @@ def _check_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def read_bert_config(path: Path) -> dict[str, Any]:
     """Read bert_config.json: sizes, fractions and activation under the original's names."""
-    values = _read_config(path)
+    values = read_json_object(path)
     checked = _check_config(values, path) | {"hidden_act": values.get("hidden_act", "gelu")}
     if checked["hidden_act"] not in list(_ACTIVATIONS):
         raise InputError(
@@ -273,16 +245,13 @@ class OriginalFiles(NamedTuple):
 def find_files(tf_checkpoint: str, config_file: str | None, vocab_file: str | None) -> OriginalFiles:
     """Find what a checkpoint is made of: in a folder, by the path that the original's scripts take, or by one of its files."""
     prefix = _find_prefix(Path(tf_checkpoint))
-    files = []
-    for given, name, flag in (
-        (config_file, CONFIG_NAME, "bert_config_file"),
-        (vocab_file, VOCABULARY_NAME, "vocab_file"),
-    ):
-        files.append(prefix.parent / name if given is None else Path(given))
-        if not files[-1].is_file():
-            advice = f"; say where it is with --{flag}" if given is None else ""
-            raise InputError(f"{flag}: no file {files[-1]}{advice}")
-    return OriginalFiles(prefix, *files)
+    files = OriginalFiles(
+        prefix, Path(config_file or prefix.parent / CONFIG_NAME), Path(vocab_file or prefix.parent / VOCABULARY_NAME)
+    )
+    for path, flag in ((files.config_file, "bert_config_file"), (files.vocab_file, "vocab_file")):
+        if not path.is_file():
+            raise InputError(f"{flag}: no file {path}; say where it is with --{flag}")
+    return files
 
 
 def _find_prefix(path: Path) -> Path:
@@ -293,8 +262,7 @@ def _find_prefix(path: Path) -> Path:
         if prefix.with_name(f"{prefix.name}{INDEX_SUFFIX}").is_file():
             return prefix
         raise InputError(
-            f"tf_checkpoint: no file {prefix}{INDEX_SUFFIX}; give the folder or the path of a TensorFlow checkpoint, in its format of "
-            "version 2"
+            f"tf_checkpoint: no file {prefix}{INDEX_SUFFIX}; give the folder or path of a checkpoint in TensorFlow's format of version 2"
         )
     found = sorted(file.name.removesuffix(INDEX_SUFFIX) for file in path.glob(f"*{INDEX_SUFFIX}"))
     if not found:
@@ -357,10 +325,9 @@ def convert_to_hub(
     reader = BundleReader(files.prefix)
     if any("/.ATTRIBUTES/" in name or name == "_CHECKPOINTABLE_OBJECT_GRAPH" for name in reader.variables):
         raise InputError(
-            f"{where}: a checkpoint of TensorFlow 2's objects (Keras, tf-models); google-research/bert's names its variables "
-            "bert/..., and only those are converted"
+            f"{where}: a checkpoint of TensorFlow 2's objects (Keras, tf-models); google-research/bert's has variables bert/..."
         )
-    of_optimizer = {name for name in reader.variables if is_of_optimizer(name)}
+    of_optimizer = set(filter(OF_OPTIMIZER.fullmatch, reader.variables))
     left_out = of_optimizer | select_skipped(reader.variables, skipped, where)
     found = {name: variable for name, variable in reader.variables.items() if name not in left_out}
     shapes = {name: variable.shape for name, variable in found.items()}
@@ -400,16 +367,20 @@ def convert_to_hub(
     return converted
 
 
+def _classes_of(weights: list[Weight]) -> int:
+    return next((weight.shape[0] for weight in weights if weight.part == "classifier"), 0)
+
+
 def _label_settings(labels: list[str] | None, weights: list[Weight]) -> dict[str, Any]:
     """id2label and label2id of a classifier; nothing without one."""
-    rows = next((weight.shape[0] for weight in weights if weight.part == "classifier"), None)
-    if rows is None:
-        if labels is not None:
-            raise InputError("labels: the checkpoint has no classifier (no output_weights)")
-        return {}
+    rows = _classes_of(weights)
     labels = [f"LABEL_{number}" for number in range(rows)] if labels is None else labels
-    if len(labels) != rows or len(set(labels)) != rows:
-        raise InputError(f"labels: {len(set(labels))} different ones for a classifier of {rows}; give {rows}")
+    if not len(labels) == len(set(labels)) == rows:
+        raise InputError(
+            f"labels: {len(set(labels))} different ones for a classifier of {rows} classes (0: there is none)"
+        )
+    if not rows:
+        return {}
     return {"id2label": dict(enumerate(labels)), "label2id": {label: number for number, label in enumerate(labels)}}
 
 
@@ -438,18 +409,15 @@ def convert_to_tensorflow(folder: Path, output_dir: Path, *, skipped: Collection
     """Write bert_model.ckpt, bert_config.json and vocab.txt of a folder in Hub form with its tokenizer, but for skipped tensors."""
     config_file = folder / HUB_CONFIG_FILE
     if not config_file.is_file():
-        raise InputError(
-            f"model_name_or_path: {folder} has no config.json; give a folder with a checkpoint in Hub form"
-        )
+        raise InputError(f"model_name_or_path: {folder} has no config.json; give a checkpoint in Hub form")
     # What a configuration does not state is stock's default.
-    hub_config = {**BertConfig().to_dict(), **_read_config(config_file)}
+    hub_config = {**BertConfig().to_dict(), **read_json_object(config_file)}
     config = to_bert_config(hub_config, config_file)
     tokenizer = load_tokenizer(folder)
     pieces = len(tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False))
     if tokenizer.extra_tokens:
         raise InputError(
-            f"{folder}: its tokenizer has {len(tokenizer.extra_tokens)} added tokens, for which the original's {VOCABULARY_NAME} has no "
-            "place"
+            f"{folder}: its tokenizer has {len(tokenizer.extra_tokens)} added tokens, and {VOCABULARY_NAME} no place for them"
         )
     if pieces > config["vocab_size"]:
         raise InputError(
@@ -502,7 +470,7 @@ def _open_weights(folder: Path) -> dict[str, Any]:
     if not paths[0].is_file():
         if not index_file.is_file():
             raise InputError(f"{folder}: no {WEIGHTS_FILE}; no other weights are opened")
-        names = {str(name) for name in (_read_config(index_file).get("weight_map") or {}).values()}
+        names = {str(name) for name in (read_json_object(index_file).get("weight_map") or {}).values()}
         paths = [folder / name for name in sorted(names)]
     files: dict[str, Any] = {}
     for path in paths:
@@ -526,8 +494,8 @@ def _full_name(name: str, names: Collection[str]) -> str:
 
 def _check_head(hub_config: Mapping[str, Any], weights: list[Weight], folder: Path) -> list[str]:
     """See that the original has this head, which the names of weights alone do not say; return a classifier's labels."""
-    rows = next((weight.shape[0] for weight in weights if weight.part == "classifier"), None)
-    if rows is None:
+    rows = _classes_of(weights)
+    if not rows:
         return []
     advice = "give --skip_variables classifier to convert the encoder alone"
     wanted = _ARCHITECTURES[frozenset({"classifier"})][0]

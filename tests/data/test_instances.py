@@ -12,7 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from torch.utils.data import DataLoader
 
-from bert_recipes.data.instances import FEATURE_NAMES, Instance, InstanceDataset, check_instance_outputs, write_instances
+from bert_recipes.data.instances import (
+    FEATURE_NAMES,
+    Instance,
+    InstanceDataset,
+    check_instance_outputs,
+    write_instances,
+)
 from bert_recipes.errors import InputError
 from bert_recipes.tensorflow_files import decode_example, encode_example, encode_int64_feature, write_record
 

@@ -1,25 +1,18 @@
 """A run's samples: the order, and a step's samples however they are split and however late a run resumes."""
 
-import pytest
-
-from bert_recipes.data.order import EpochShuffle, epoch_order
-from bert_recipes.errors import InputError
-
-
-
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from bert_recipes.data.order import ResumableBatchSampler
-
-
-import numpy as np
-import pytest
-
-from bert_recipes.data.order import FixedOrder, num_training_steps, training_order
+from bert_recipes.data.order import (
+    EpochShuffle,
+    FixedOrder,
+    ResumableBatchSampler,
+    epoch_order,
+    num_training_steps,
+    training_order,
+)
 from bert_recipes.errors import InputError
-
-
 
 
 class Growing:
@@ -128,7 +121,9 @@ def test_the_trainers_way_of_stepping_over_reads_no_sample():
             assert key >= 24
             return key * key
 
-    loader = DataLoader(Squares(), batch_sampler=ResumableBatchSampler(Numbers(), batch_size=12, skipped=2), collate_fn=list)
+    loader = DataLoader(
+        Squares(), batch_sampler=ResumableBatchSampler(Numbers(), batch_size=12, skipped=2), collate_fn=list
+    )
     assert list(skip_first_batches(loader, 2)) == [[k * k for k in range(s, s + 12)] for s in (24, 36, 48)]
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from bert_recipes.data.instances import FEATURE_NAMES, InstanceDataset, write_instances
 from bert_recipes.data.original import (
     OriginalMasking,
     create_training_instances,

@@ -14,7 +14,7 @@ import torch
 from bert_recipes.demo import page
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.kind import Prediction
-from bert_recipes.models.inspection import judge_next_sentences
+from bert_recipes.models.inspection import judge_next_sentence
 
 
 pytest.importorskip("gradio", reason="the extra demo is not installed")
@@ -279,8 +279,8 @@ def test_an_answer_over_http_is_that_of_the_view(served, demo_model):
     client = gradio_client.Client(served, verbose=False, analytics_enabled=False)
     answer = client.predict("the a", "of b", api_name="/next_sentence")
     probabilities, note = page.next_sentence(demo_model, "the a", "of b")
-    (verdict,) = judge_next_sentences(demo_model.network, demo_model.tokenizer, [("the a", "of b")])
-    assert list(probabilities.values()) == pytest.approx([verdict.is_next, 1 - verdict.is_next])
+    is_next = judge_next_sentence(demo_model.network, demo_model.tokenizer, "the a", "of b")
+    assert list(probabilities.values()) == pytest.approx([is_next, 1 - is_next])
     assert list(probabilities) == ["follows the first", "is from somewhere else"]
     assert note == ""
     assert "403 positions" in page.next_sentence(demo_model, "a " * 200, "b " * 200)[1]

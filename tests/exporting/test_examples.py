@@ -8,7 +8,7 @@ import pytest
 from transformers import BertForSequenceClassification
 
 from bert_recipes.models.bert import BertForPreTraining
-from bert_recipes.models.inspection import fill_every_mask, judge_next_sentences
+from bert_recipes.models.inspection import fill_every_mask, judge_next_sentence
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
@@ -84,13 +84,13 @@ def test_masks_and_pairs(exported, pretrained_run, tmp_path):
     model, tokenizer = BertForPreTraining.from_pretrained(pretrained_run), load_tokenizer(pretrained_run)
     lines = run_example(exported("pretraining")[0], "w1 w2 [MASK] w4\nw1 w2\tw3 w4 w5\n", tmp_path)
     (found,) = fill_every_mask(model, tokenizer, "w1 w2 [MASK] w4").guesses
-    (verdict,) = judge_next_sentences(model, tokenizer, [("w1 w2", "w3 w4 w5")])
+    is_next = judge_next_sentence(model, tokenizer, "w1 w2", "w3 w4 w5")
     guesses = ", ".join(f"{piece} {share:.3f}" for piece, share in found)
     assert lines == [
         "w1 w2 [MASK] w4",
         f"  [MASK]: {guesses}",
         "w1 w2\tw3 w4 w5",
-        f"  the second follows the first: {verdict.is_next:.3f}",
+        f"  the second follows the first: {is_next:.3f}",
     ]
 
 

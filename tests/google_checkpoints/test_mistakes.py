@@ -55,7 +55,7 @@ def config_with(**changes):
         (config_with(hidden_dropout_prob=1.5), "below 1"),
         (config_with(hidden_dropout_prob=float("nan")), "below 1"),
         ({"config": without(CONFIG, "vocab_size")}, "vocab_size is None"),
-        ({"config": [1]}, "holds no mapping but a list"),
+        ({"config": [1]}, "a JSON object is wanted, not a list"),
         ({"pieces": PIECES[:-3]}, r"vocabulary of 58, the tokenizer 55 pieces"),
         ({"pieces": PIECES[1:]}, r"no \[PAD\]"),
         ({"variables": {name: array.astype(np.int32) for name, array in PLAIN.items()}}, "is int32; converted are"),
@@ -140,7 +140,7 @@ def index_names(name):
     ("break_it", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-        (lambda folder: (folder / "config.json").write_text("{"), "not JSON"),
+        (lambda folder: (folder / "config.json").write_text("{"), "broken JSON"),
         (lambda folder: change_config(folder, model_type="roberta"), "model_type is 'roberta'"),
         (lambda folder: change_config(folder, hidden_act="silu"), "the original has gelu"),
         (lambda folder: change_config(folder, position_embedding_type="relative_key"), "not the original's"),

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from small_run import small_run
 
 from bert_recipes.errors import InputError
+from bert_recipes.training import emissions, trainer
 from bert_recipes.training.arguments import DataArguments, PreTrainingArguments
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.pretraining import load_data
@@ -104,9 +106,10 @@ def test_processes_look_for_no_unused_parameters_copy_no_gradients_and_drop_othe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fast_layers", ["auto", "off"])
-def test_two_processes_with_dropout_are_resumed_bit_for_bit(small_store, tmp_path, fast_layers):
+@pytest.mark.parametrize(("fast_layers", "optimizer"), [("auto", "bert_adam"), ("off", "bert_adam"), ("auto", "muon")])
+def test_two_processes_with_dropout_are_resumed_bit_for_bit(small_store, tmp_path, fast_layers, optimizer):
     common = {"dropout": 0.1, "max_steps": 4, "fast_layers": fast_layers, "ddp_find_unused_parameters": True}
+    common |= {"optimizer": optimizer}
     straight = run_two(small_store, tmp_path / "a", **common, save_strategy="steps", save_steps=2)
     resumed = run_two(small_store, tmp_path / "b", **common, resume_from=str(straight / "checkpoint-2"))
     expected, found = (load_file(folder / "weights.safetensors") for folder in (straight, resumed))
@@ -137,6 +140,7 @@ def test_data_workers_change_nothing(small_store, tmp_path, whole_batch, workers
         ("auto", "bf16", "bert_adam"),
         ("plain", "fp32", "bert_adam"),
         ("off", "fp32", "lamb"),
+        ("auto", "bf16", "muon"),
     ],
 )
 def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fast_layers, precision, optimizer):
@@ -158,11 +162,49 @@ def test_interrupted_equals_uninterrupted_bit_for_bit(small_store, tmp_path, fas
     assert epochs[0] < 1.0 < epochs[-1]
 
 
-def test_lamb_is_refused_where_no_process_has_whole_tensors(small_store, tmp_path, monkeypatch):
+def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_that_are_left(
+    small_store, tmp_path, monkeypatch
+):
+    """A step takes a second here: warm-up and decay by the fraction of the time that is over."""
+    now = [0.0]
+    for module in (emissions, trainer):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    own = BertTrainer.num_items
+    monkeypatch.setattr(BertTrainer, "num_items", lambda *given: (now.append(now.pop() + 1.0), own(*given))[1])
+    common = {
+        "store": str(small_store),
+        "max_minutes": 0.2,
+        "warmup_steps": 0.25,
+        "save_strategy": "steps",
+        "save_steps": 5,
+    }
+    straight = small_run(output_dir=str(tmp_path / "a"), **common)
+    state = straight["trainer"].state
+    assert state.global_step == state.max_steps == 12
+    rates = [line["learning_rate"] for line in straight["history"] if "loss" in line]
+    assert rates[:3] == pytest.approx([0.0, 1e-3 / 3, 2e-3 / 3], rel=1e-4)
+    assert rates[6] == pytest.approx(1e-3 * 6 / 12, rel=1e-4)
+    resumed = small_run(output_dir=str(tmp_path / "b"), resume_from=str(tmp_path / "a" / "checkpoint-5"), **common)
+    assert resumed["trainer"].state.global_step == 12
+    assert [line["learning_rate"] for line in resumed["history"] if "loss" in line] == pytest.approx(rates)
+
+
+@pytest.mark.slow
+def test_two_processes_by_the_clock_end_with_the_same_step(small_store, tmp_path):
+    folder = run_two(small_store, tmp_path, max_minutes=0.1, warmup_steps=0.1, save_strategy="steps", save_steps=1000)
+    (checkpoint,) = folder.glob("checkpoint-*")
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
+    assert state["global_step"] == state["max_steps"] == int(checkpoint.name.removeprefix("checkpoint-"))
+    history, _ = json.loads((folder / "logs.json").read_text())
+    assert logged(history, "learning_rate")[-1] < 1e-4  # of 1e-3
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "muon"])
+def test_what_needs_whole_tensors_is_refused_where_no_process_has_them(small_store, tmp_path, monkeypatch, optimizer):
     """tests/recipes/test_engines.py does it with a real engine; FSDP needs GPUs."""
     monkeypatch.setattr(BertTrainer, "engine", "FSDP")
-    with pytest.raises(InputError, match="optimizer is lamb; FSDP splits tensors"):
-        small_run(store=str(small_store), output_dir=str(tmp_path), optimizer="lamb")
+    with pytest.raises(InputError, match=f"optimizer is {optimizer}; FSDP splits tensors"):
+        small_run(store=str(small_store), output_dir=str(tmp_path), optimizer=optimizer)
 
 
 def test_epochs_are_counted_once_and_have_pairs_of_their_own(small_store, tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.metrics.entities import count_entities, entity_scores, find_entities, total_counts
+from bert_recipes.metrics.entities import entity_scores, find_entities
 
 
 TYPES = ("PER", "ORG", "LOC", "MISC")
@@ -59,37 +59,6 @@ def test_the_entities_found_are_those_of_seqeval():
     for _ in range(2000):
         tags = rng.choice(ALL_TAGS, rng.integers(1, 15)).tolist()
         assert find_entities(tags) == labeling.get_entities(tags), tags
-
-
-@pytest.mark.parametrize(
-    ("tags", "entities"),
-    [
-        ("", []),
-        ("O O", []),
-        ("B-PER I-PER O", [("PER", 0, 1)]),
-        # IOB1: I starts an entity, and B only one that follows another of its type.
-        ("I-PER I-PER B-PER O I-LOC", [("PER", 0, 1), ("PER", 2, 2), ("LOC", 4, 4)]),
-        # Another type without a B is another entity.
-        ("B-PER I-LOC I-LOC", [("PER", 0, 0), ("LOC", 1, 2)]),
-        ("O I-ORG", [("ORG", 1, 1)]),
-        ("B-PER B-PER", [("PER", 0, 0), ("PER", 1, 1)]),
-        ("S-PER I-PER E-PER I-PER", [("PER", 0, 0), ("PER", 1, 2), ("PER", 3, 3)]),
-    ],
-)
-def test_entities_start_and_end_as_in_conlleval(tags, entities):
-    """conlleval of the CoNLL shared tasks, startOfChunk and endOfChunk; worked out by hand."""
-    assert find_entities(tags.split()) == entities
-
-
-def test_an_entity_ends_with_its_sentence():
-    assert entity_scores([["B-PER"], ["I-PER"]], [["B-PER"], ["B-PER"]])["f1"] == 1.0
-
-
-def test_counts_of_types_add_up():
-    counts = count_entities([["B-PER", "B-LOC"]], [["B-PER", "B-ORG"]])
-    assert list(counts) == ["LOC", "ORG", "PER"]
-    every = total_counts(counts)
-    assert (every.correct, every.predicted, every.gold) == (1, 2, 2)
 
 
 def test_real_sentences_are_scored_as_seqeval_does(shared_data):

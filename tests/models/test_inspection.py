@@ -5,7 +5,7 @@ import torch
 
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
-from bert_recipes.models.inspection import fill_every_mask, judge_next_sentences, knows_words
+from bert_recipes.models.inspection import fill_every_mask, judge_next_sentence, knows_words
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
 
@@ -67,8 +67,8 @@ def test_long_pairs_are_cut_to_the_models_positions(tokenizer):
     seen = []
     model = make_model(positions=8)
     model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"][0]), with_kwargs=True)
-    verdicts = judge_next_sentences(model, tokenizer, [(words(0, 30), words(30, 30)), ("w1", words(3, 30))])
-    assert [0 <= verdict.is_next <= 1 for verdict in verdicts] == [True, True]
+    for first, second in ((words(0, 30), words(30, 30)), ("w1", words(3, 30))):
+        assert 0 <= judge_next_sentence(model, tokenizer, first, second) <= 1
     for ids in seen:
         assert len(ids) == 8
         assert ids.tolist().count(tokenizer.sep_token_id) == 2

@@ -76,7 +76,7 @@ def test_a_checkpoint_of_google_is_fine_tuned_here_and_goes_back(call_recipe, co
         ),
         (["--model_name_or_path", "b", "--to_tensorflow", "--do_lower_case", "false"], "--do_lower_case goes with"),
         (["--model_name_or_path", "nowhere", "--to_tensorflow"], "nowhere has no config.json"),
-        (["--tf_checkpoint", "nowhere"], "no file nowhere.index; give the folder or the path"),
+        (["--tf_checkpoint", "nowhere"], "no file nowhere.index; give the folder or path"),
         (["--tf_checkpoint", "{google}", "--bert_config_file", "x"], "bert_config_file: no file x"),
         (["--tf_checkpoint", "{google}", "--do_lower_case", "false"], "an uncased model by its name"),
         (["--tf_checkpoint", "{google}", "--output_dir", "{google}"], "is not empty; give a new folder"),

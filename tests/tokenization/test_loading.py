@@ -1,6 +1,5 @@
 """`load_tokenizer`: folders, bare vocabularies, Hub names, and files that are none of these."""
 
-import json
 import logging
 import os
 import subprocess
@@ -88,38 +87,29 @@ def test_contradicting_the_folder_is_a_warning(tmp_path: Path, caplog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        (b"", "vocab.txt: the file is empty"),
-        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", "vocab.txt, line 8: 'a' stands already on line 6"),
-        (b"[PAD]\n[UNK]\n\n[CLS]\n[SEP]\n\n[MASK]\n", "vocab.txt, line 6: a second blank line, after line 3"),
-        (b"[PAD]\n[UNK]\nhello\n", r"vocab.txt: no \[CLS\], \[SEP\], \[MASK\] among its 3 pieces"),
-        (b"[PAD]\n[UNK]\n\xe9\n", r"vocab.txt, line 3: not UTF-8 \(byte 0xe9\)"),
+        ("vocab.txt", b"", r"vocab.txt: no \[PAD\], .* among its 1 pieces"),
+        ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", "line 8: 'a' stands already on line 6"),
+        ("vocab.txt", b"[PAD]\n[UNK]\n\n[CLS]\n[SEP]\n\n[MASK]\n", "line 6: a second blank line, after line 3"),
+        ("vocab.txt", b"[PAD]\n[UNK]\nhello\n", r"vocab.txt: no \[CLS\], \[SEP\], \[MASK\] among its 3 pieces"),
+        ("vocab.txt", b"[PAD]\n[UNK]\n\xe9\n", r"vocab.txt, line 3: not UTF-8 \(byte 0xe9\)"),
+        ("tokenizer.json", b"{", "tokenizer.json: broken JSON .*line 1"),
+        ("tokenizer.json", b"[]", "a JSON object is wanted, not a list"),
+        ("tokenizer.json", b'{"model": {"type": "BPE", "vocab": {}}}', "no WordPiece model .* but BPE"),
+        ("tokenizer.json", b'{"model": {"continuing_subword_prefix": "##", "vocab": {}}}', "no \\[PAD\\]"),
+        ("tokenizer_config.json", b"{1}", "tokenizer_config.json: broken JSON .*line 1"),
+        ("other.txt", b"", "neither tokenizer.json nor vocab.txt"),
     ],
 )
-def test_files_that_are_no_vocabulary_are_one_clear_line(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "vocab.txt").write_bytes(content)
-    for path in (tmp_path, tmp_path / "vocab.txt"):
+def test_files_that_are_no_tokenizer_are_one_clear_line(
+    tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    for path in (tmp_path, tmp_path / name)[: 2 if name == "vocab.txt" else 1]:
         with pytest.raises(InputError, match=message) as error:
             load_tokenizer(path)
         assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("tokenizer.json", "{", "tokenizer.json: broken JSON .*line 1"),
-        ("tokenizer.json", "[]", "a JSON object is wanted, not a list"),
-        ("tokenizer.json", json.dumps({"model": {"type": "BPE", "vocab": {}}}), "no WordPiece model .* but BPE"),
-        ("tokenizer.json", json.dumps({"model": {"continuing_subword_prefix": "##", "vocab": {}}}), "no \\[PAD\\]"),
-        ("tokenizer_config.json", "{1}", "tokenizer_config.json: broken JSON .*line 1"),
-        ("other.txt", "", "neither tokenizer.json nor vocab.txt"),
-    ],
-)
-def test_broken_folders_are_one_clear_line(tmp_path: Path, name: str, content: str, message: str) -> None:
-    (tmp_path / name).write_text(content)
-    with pytest.raises(InputError, match=message):
-        load_tokenizer(tmp_path)
 
 
 def test_two_vocabularies_that_disagree_are_refused(tmp_path: Path) -> None:

@@ -142,23 +142,6 @@ def test_lower_case_accents_and_cjk_are_free_of_each_other(settings: dict[str, b
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "\u039f\u0394\u039f\u03a3 \u03a3\u0391\u03a3",
-            ["\u03bf\u03b4\u03bf\u03c2", "\u03c3\u03b1\u03c2"],
-        ),  # final sigma
-        ("x\U0002b820y", ["x", "\U0002b820", "y"]),  # the library's table starts this block at U+2B920
-        ("\ue000a\u0378", ["\ue000a\u0378"]),  # private use and unassigned: the library drops them
-        ("\u0130stanbul", ["istanbul"]),
-        ("a\u2028b", ["a", "b"]),
-    ],
-)
-def test_cases_in_which_the_tokenizers_library_differs_or_may(text: str, expected: list[str]) -> None:
-    assert normalize_text(text, lowercase=True).split() == expected
-
-
-@pytest.mark.parametrize(
     "settings", [{"lowercase": True}, {"lowercase": False}, {"lowercase": False, "strip_accents": True}]
 )
 def test_alignment_gives_the_same_text_and_where_it_comes_from(random_strings: list[str], settings: dict) -> None:

@@ -43,12 +43,19 @@ def test_special_tokens_have_the_ids_of_googles_vocabularies(num_unused: int, af
 
 def test_layout_of_bert_base_uncased(shared_data: Path) -> None:
     google = (shared_data / "vocab" / "bert-base-uncased-vocab.txt").read_text(encoding="utf-8").splitlines()
-    assert training._special_and_unused(994) == google[:999]
+    assert pieces(train(["hello"] * 2, vocab_size=1010, num_unused=994))[:999] == google[:999]
 
 
 def test_characters_come_in_order_then_pieces_by_frequency() -> None:
     tokenizer = train(["ab cab", "ab"], vocab_size=11, num_unused=0)
     assert pieces(tokenizer)[5:] == ["a", "b", "c", "##a", "##b", "ab"]
+
+
+def test_every_word_counts_as_often_as_it_occurs(monkeypatch) -> None:
+    """The trainer gets it in several pieces of text, the last of them shorter."""
+    monkeypatch.setattr(training, "_CHUNK_CHARACTERS", 12)
+    tokenizer = train(["ab " * 9 + "cd " * 10], vocab_size=13, num_unused=0)
+    assert pieces(tokenizer)[5:] == ["a", "b", "c", "d", "##b", "##d", "cd", "ab"]
 
 
 def test_vocabulary_has_exactly_the_size_asked_for_when_the_text_suffices(caplog) -> None:
@@ -177,7 +184,9 @@ GERMAN = "Die \u00c4rzte h\u00f6ren \u00fcber die M\u00e4rkte."
 def test_letters_of_the_alphabet_that_lose_their_accent_are_warned_about_in_one_line(
     text: str, share: str, first: str, form: str, caplog
 ) -> None:
-    train([unicodedata.normalize(form, text)] * 3, vocab_size=200)
+    report = train([unicodedata.normalize(form, text)] * 3, vocab_size=200).training_report
+    decomposed = unicodedata.normalize("NFD", "".join(text.split()))
+    assert report.deleted_marks == pytest.approx(4 / len(decomposed))
     (said,) = [record.message for record in caplog.records if "changes" in record.message]
     assert said.startswith(f"Stripping accents changes {share} of the letters ({first})")
     assert "--strip_accents false" in said

@@ -97,12 +97,12 @@ def test_a_phase_may_have_a_schedule_of_its_own():
     assert optimizer.param_groups[0]["lr"] == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("name", ["bert_adam", "lamb"])
+@pytest.mark.parametrize("name", ["bert_adam", "lamb", "muon"])
 def test_training_goes_on_from_a_state_dict_and_lamb_from_no_other_rules(name):
     finals = []
     for parts in ((8,), (3, 5)):
         torch.manual_seed(0)
-        model, state, done = nn.Linear(6, 4), None, 0
+        model, state, done = nn.Linear(40, 32), None, 0
         for steps in parts:
             optimizer = create_optimizer(name, model, learning_rate=0.01)
             if state is not None:
@@ -121,13 +121,13 @@ def test_training_goes_on_from_a_state_dict_and_lamb_from_no_other_rules(name):
             optimizer.load_state_dict(state)
 
 
-@pytest.mark.parametrize("name", ["bert_adam", "adamw", "lamb"])
+@pytest.mark.parametrize("name", ["bert_adam", "adamw", "lamb", "muon"])
 def test_a_step_without_gradients_changes_nothing(name):
     """What is left of a step whose gradient was not finite."""
     finals = []
     for skips in (False, True):
         torch.manual_seed(0)
-        model = nn.Linear(8, 1)
+        model = nn.Linear(32, 33)
         optimizer = create_optimizer(name, model, learning_rate=0.01)
         for step in range(4):
             if skips and step == 2:
@@ -135,11 +135,36 @@ def test_a_step_without_gradients_changes_nothing(name):
                 optimizer.zero_grad()
                 optimizer.step()
                 assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-            model(torch.ones(2, 8)).sum().backward()
+            model(torch.ones(2, 32)).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
         finals.append([parameter.detach().clone() for parameter in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*finals, strict=True))
+
+
+def test_muon_is_that_of_torch_beside_its_adamw():
+    """Tall, wide and square matrices; embeddings, biases, LayerNorms and the output layer of two classes are AdamW's."""
+    models = [BertForPreTraining(pretraining_config("tiny", vocab_size=50)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    ours = create_optimizer("muon", models[0], learning_rate=2e-3, weight_decay=0.01, muon_learning_rate=0.02)
+    named = dict(models[1].named_parameters())
+    is_matrix = {
+        name: each.dim() == 2 and "embeddings" not in name and "seq_relationship" not in name
+        for name, each in named.items()
+    }
+    theirs = [torch.optim.Muon([named[name] for name in named if is_matrix[name]], lr=0.02, weight_decay=0.0)]
+    for decay in (0.01, 0.0):
+        others = [each for name, each in named.items() if not is_matrix[name] and (each.dim() == 1) == (decay == 0.0)]
+        theirs.append(torch.optim.AdamW(others, lr=2e-3, eps=1e-6, weight_decay=decay))
+    for _ in range(3):
+        for parameter, other in zip(models[0].parameters(), named.values(), strict=True):
+            parameter.grad = torch.randn_like(parameter)
+            other.grad = parameter.grad.clone()
+        for optimizer in (ours, *theirs):
+            optimizer.step()
+    for parameter, (name, other) in zip(models[0].parameters(), named.items(), strict=True):
+        torch.testing.assert_close(parameter, other, rtol=0, atol=1e-6, msg=name)
+    assert sum(len(group["params"]) for group in ours.param_groups) == len(named)
 
 
 def test_lamb_is_that_of_the_original(shared_data):

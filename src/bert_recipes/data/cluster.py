@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, redirect_stderr
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -53,17 +53,27 @@ _CLUSTER_ONLY = ("cpus_per_task", "mem_per_cpu_gb")
 class ExecutorArguments:
     """Who runs the tasks: processes of this machine, Slurm or Ray."""
 
-    executor: Literal["local", "slurm", "ray"] = option("local", "processes of this machine, jobs of Slurm, or a Ray cluster")
+    executor: Literal["local", "slurm", "ray"] = option(
+        "local", "processes of this machine, jobs of Slurm, or a Ray cluster"
+    )
     tasks: int | None = option(None, "number of tasks; default: one per shard", least=1)
-    workers: int | None = option(None, "tasks at the same time; default: all cores (local), no limit (slurm, ray)", least=1)
+    workers: int | None = option(
+        None, "tasks at the same time; default: all cores (local), no limit (slurm, ray)", least=1
+    )
     logging_dir: str | None = option(None, "logs of the tasks; default: output_dir with .logs behind it")
-    cpus_per_task: int | None = option(None, "slurm, ray: cores of a task, which encode if num_processes is not given; 1", least=1)
+    cpus_per_task: int | None = option(
+        None, "slurm, ray: cores of a task, which encode if num_processes is not given; 1", least=1
+    )
     mem_per_cpu_gb: int | None = option(None, "slurm, ray: memory for each core; 2", least=1)
     partition: str | None = option(None, "slurm: partition")
     time: str | None = option(None, "slurm: time limit of a task, for example 04:00:00")
     qos: str | None = option(None, "slurm: quality of service")
-    env_command: str | None = option(None, "slurm: shell command that comes first in a job; default: the environment is that of here")
-    sbatch_args: list[str] | None = option(None, "slurm: more options for sbatch, for example account=nlp constraint=cpu")
+    env_command: str | None = option(
+        None, "slurm: shell command that comes first in a job; default: the environment is that of here"
+    )
+    sbatch_args: list[str] | None = option(
+        None, "slurm: more options for sbatch, for example account=nlp constraint=cpu"
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -74,9 +84,9 @@ class ExecutorArguments:
         missing = [name for name in ("partition", "time") if self.executor == "slurm" and getattr(self, name) is None]
         if missing:
             raise InputError(f"executor 'slurm' needs {' and '.join(missing)}: give --{' and --'.join(missing)}")
-        for option in self.sbatch_args or []:
-            if "=" not in option.strip("="):
-                raise InputError(f"sbatch_args has {option!r}: name=value is allowed, without dashes")
+        for each in self.sbatch_args or []:
+            if "=" not in each.strip("="):
+                raise InputError(f"sbatch_args has {each!r}: name=value is allowed, without dashes")
 
     @property
     def sbatch_options(self) -> dict[str, str]:
@@ -324,6 +334,4 @@ def _submit(jobs: SlurmPipelineExecutor) -> None:
     try:
         jobs.run()
     except subprocess.CalledProcessError as error:
-        raise InputError(
-            f"sbatch refused the job (exit code {error.returncode}); its message is above"
-        ) from error
+        raise InputError(f"sbatch refused the job (exit code {error.returncode}); its message is above") from error

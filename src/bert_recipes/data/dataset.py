@@ -23,7 +23,7 @@ from tqdm import tqdm
 from bert_recipes.data.pairs import NUM_SPECIAL_TOKENS, build_sentence_pairs, truncate_pair
 from bert_recipes.data.store import Split
 from bert_recipes.errors import InputError
-from bert_recipes.files import build_once, remove_cached, usable_cache_dir, atomic_write
+from bert_recipes.files import atomic_write, build_once, remove_cached, usable_cache_dir
 
 
 # Part of the cache's file names: raise it whenever the table or the draws change.
@@ -126,7 +126,9 @@ def write_pairs(path: Path, store: Split, num_processes: int = 1, **settings: An
             context = multiprocessing.get_context("spawn")
             pool = ProcessPoolExecutor(num_processes, context, initializer=_start_worker, initargs=(index_block,))
             rows = stack.enter_context(pool).map(_index_in_worker, blocks)
-        for part in tqdm(rows, total=len(blocks), desc=f"pairs of epoch {settings['epoch']}", unit="block", delay=2, disable=None):
+        for part in tqdm(
+            rows, total=len(blocks), desc=f"pairs of epoch {settings['epoch']}", unit="block", delay=2, disable=None
+        ):
             file.write(part.tobytes())
         return file.tell() // PAIR_DTYPE.itemsize
 

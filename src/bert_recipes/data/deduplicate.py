@@ -11,7 +11,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -73,12 +73,21 @@ class DeduplicationArguments:
     hashes_per_bucket: int = option(HASHES_PER_BUCKET, "that must all agree for it", least=1)
     seed: int = option(SEED, "decides the hash functions", least=0, below=2**32)
     text_column: str = option("text", "column of the text in JSON and Parquet rows")
-    document_boundary: DocumentBoundary = option("auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does")
-    wrapped_lines: bool = option(False, "lines are hard-wrapped: join those of a paragraph by a space; not again in prepare_corpus")
+    document_boundary: DocumentBoundary = option(
+        "auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does"
+    )
+    wrapped_lines: bool = option(
+        False, "lines are hard-wrapped: join those of a paragraph by a space; not again in prepare_corpus"
+    )
     encoding_errors: EncodingErrors = option("strict", "broken UTF-8 or NUL: stop (strict), or replace and count")
     max_line_bytes: int = option(MAX_LINE_BYTES, "longest line that is taken for text", least=1)
     compression: Literal["none", "gzip"] = option("none", "of the files that are written")
-    tasks: int | None = option(None, f"parts of the input, and number of files written; default: one per file, {MAX_TASKS} at most", least=1, most=MAX_TASKS)
+    tasks: int | None = option(
+        None,
+        f"parts of the input, and number of files written; default: one per file, {MAX_TASKS} at most",
+        least=1,
+        most=MAX_TASKS,
+    )
     workers: int | None = option(None, "parts at the same time; default: all cores", least=1)
     logging_dir: str | None = option(None, "logs of the tasks; default: output_dir with .logs behind it")
 

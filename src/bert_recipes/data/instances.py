@@ -34,7 +34,7 @@ from tqdm import tqdm
 
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
-from bert_recipes.files import build_once, sync_paths, usable_cache_dir, atomic_write
+from bert_recipes.files import atomic_write, build_once, sync_paths, usable_cache_dir
 from bert_recipes.tensorflow_files import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -220,7 +220,9 @@ class _MappedReader:
     ) -> None:
         self._path, self._decode = path, decode
         self._open()
-        self._offsets = array("q", tqdm(find_offsets(self._data), desc=f"open {path.name}", unit="instance", delay=1, disable=None))
+        self._offsets = array(
+            "q", tqdm(find_offsets(self._data), desc=f"open {path.name}", unit="instance", delay=1, disable=None)
+        )
 
     def _open(self) -> None:
         with open(self._path, "rb") as file:

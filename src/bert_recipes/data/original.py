@@ -150,7 +150,7 @@ def _read_lines(files: Iterable[Path]) -> Iterator[str]:
     with tqdm(total=total, desc="tokenize", unit="B", unit_scale=True, delay=1, disable=None) as progress:
         for file in files:
             with open(file, "rb") as lines:
-                for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), start=1):  # noqa: B023
+                for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), start=1):
                     if len(line) > MAX_LINE_BYTES:
                         raise InputError(
                             f"{file}, line {number}: this line is longer than {MAX_LINE_BYTES:,} bytes; is it text with "

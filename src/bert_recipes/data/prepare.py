@@ -7,7 +7,6 @@ hidden folder beside the store to be; the same command checks them and makes the
 import hashlib
 import json
 import logging
-import math
 import os
 import platform
 import resource
@@ -23,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -212,21 +211,31 @@ class CorpusArguments:
 
     tokenizer: str = required("tokenizer folder or vocab.txt")
     output_dir: str = required("folder of the store to write")
-    files: list[str] | None = option(None, "text to train on: files, folders, globs; .txt, .jsonl, .json (each also .gz), .parquet")
-    validation_files: list[str] | None = option(None, "text to hold out; files that are in --files too are taken out there")
-    validation_fraction: float = option(0.0, "fraction of the documents of --files to hold out instead, drawn by --seed", least=0, below=1)
+    files: list[str] | None = option(
+        None, "text to train on: files, folders, globs; .txt, .jsonl, .json (each also .gz), .parquet"
+    )
+    validation_files: list[str] | None = option(
+        None, "text to hold out; files that are in --files too are taken out there"
+    )
+    validation_fraction: float = option(
+        0.0, "fraction of the documents of --files to hold out instead, drawn by --seed", least=0, below=1
+    )
     dataset_name: str | None = option(None, "data set on the Hub, instead of --files")
     dataset_config_name: str | None = option(None, "its configuration")
     dataset_split: str = option("train", "its split")
     text_column: str = option("text", "column of the text in JSON, Parquet and Hub rows")
-    document_boundary: DocumentBoundary = option("auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does")
+    document_boundary: DocumentBoundary = option(
+        "auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does"
+    )
     sentences: Sentences = option("split", "split paragraphs by rules, or lines: every line is a sentence already")
     wrapped_lines: bool = option(False, "lines are hard-wrapped: join those of a paragraph by a space")
     keep: Keep = option("all", "all paragraphs, or passages: no headings, lists and tables (our own rule)")
     encoding_errors: EncodingErrors = option("strict", "broken UTF-8 or NUL: stop (strict), or replace and count")
     max_line_bytes: int = option(MAX_LINE_BYTES, "longest line that is taken for text", least=1, most=MOST_LINE_BYTES)
     seed: int = option(12345, "decides which documents validation_fraction holds out")
-    shard_gigabytes: float = option(1.0, "a larger corpus is prepared in shards of about so much text, each kept once done", above=0)
+    shard_gigabytes: float = option(
+        1.0, "a larger corpus is prepared in shards of about so much text, each kept once done", above=0
+    )
     num_processes: int | None = option(None, "default: all cores; the store is the same", least=1)
     overwrite: bool = option(False, "replace a store that is in output_dir already")
 

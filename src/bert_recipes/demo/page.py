@@ -19,7 +19,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.kind import NOT_FINITE
 from bert_recipes.finetuning.prediction import chunk_of_rows
 from bert_recipes.metrics.entities import find_entities
-from bert_recipes.models.inspection import fill_every_mask, judge_next_sentences, knows_words
+from bert_recipes.models.inspection import fill_every_mask, judge_next_sentence, knows_words
 from bert_recipes.tasks.task import check_characters
 from bert_recipes.tokenization.normalization import is_punctuation
 
@@ -81,10 +81,10 @@ def fill_masks(model: DemoModel, text: str, num_guesses: int) -> tuple[Marked, l
 def next_sentence(model: DemoModel, first: str, second: str) -> tuple[dict[str, float], str]:
     """How likely the second text follows the first."""
     texts = check_text(first, "the first text"), check_text(second, "the second text")
-    (verdict,) = judge_next_sentences(model.network, model.tokenizer, [texts])
-    if not math.isfinite(verdict.is_next):
+    is_next = judge_next_sentence(model.network, model.tokenizer, *texts)
+    if not math.isfinite(is_next):
         raise InputError(NOT_FINITE)
-    probabilities = {"follows the first": verdict.is_next, "is from somewhere else": 1 - verdict.is_next}
+    probabilities = {"follows the first": is_next, "is from somewhere else": 1 - is_next}
     return probabilities, _cut_note(model, texts, model.network.config.max_position_embeddings)
 
 

@@ -42,7 +42,7 @@ from bert_recipes.exporting.onnx import (
     quantize,
     size_of,
 )
-from bert_recipes.files import atomic_dir, strict, write_json
+from bert_recipes.files import atomic_dir, read_text_lines, strict, write_json
 from bert_recipes.finetuning.arguments import (
     TASK_FILE,
     InputArguments,
@@ -58,7 +58,6 @@ from bert_recipes.finetuning.run import prepare_run
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.models.bert_model import enable_packed_layers
-from bert_recipes.tasks.sources import read_text_lines
 from bert_recipes.tasks.task import with_suffix
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.arguments import DataArguments, ModelArguments, choose_precision, key_in_last_phase

@@ -31,11 +31,11 @@ from transformers import AutoModel, PreTrainedModel
 from bert_recipes.checkpointing import check_checkpoint
 from bert_recipes.errors import InputError, saving
 from bert_recipes.features.arguments import COLUMN_NAMES, NAMED_COLUMNS, FeatureArguments
-from bert_recipes.files import atomic_write, lock_run, write_json
+from bert_recipes.files import atomic_write, lock_run, read_text_lines, write_json
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts, pad_batch, truncate_pair
 from bert_recipes.models.bert_model import BertModel
-from bert_recipes.tasks.sources import read_table, read_text_lines
+from bert_recipes.tasks.sources import read_table
 from bert_recipes.tasks.task import TABLE_SUFFIXES, column_text
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer

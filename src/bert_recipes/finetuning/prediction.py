@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TextIO
 from transformers import PretrainedConfig
 
 from bert_recipes.errors import InputError, saving
-from bert_recipes.files import atomic_write
+from bert_recipes.files import atomic_write, read_text_lines
 from bert_recipes.finetuning.arguments import (
     TASK_FILE,
     FineTuningArguments,
@@ -27,7 +27,7 @@ from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.tasks.reading import read_examples
 from bert_recipes.tasks.rows import Split
-from bert_recipes.tasks.sources import read_conll, read_squad, read_table, read_text_lines
+from bert_recipes.tasks.sources import read_conll, read_squad, read_table
 from bert_recipes.tasks.task import DOCUMENT, Rows, Task, column_value, example_id
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
@@ -60,7 +60,7 @@ def read_chunks(
     if suffix == ".txt":
         rows = Rows(str(path), "line", _text_rows(path, (*task.text_columns, *task.choice_columns)))
     elif suffix == ".conll" and task.kind == "token_classification":
-        rows = read_conll(path, task.text_columns[0], task.label_column)
+        rows = Rows(str(path), "line", read_conll(path, task.text_columns[0], task.label_column))
     elif suffix == ".json" and task.kind == "question_answering":
         rows = read_squad(path, task)
     else:

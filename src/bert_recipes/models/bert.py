@@ -205,13 +205,11 @@ def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining
     """
     try:
         config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
-    except TypeError as error:  # transformers 5.17 looks into it before it has seen what it is
-        raise InputError(f"{name}: config.json holds no mapping but a list or a single value") from error
-    if not isinstance(config, dict):
-        raise InputError(f"{name}: config.json holds no mapping but a {type(config).__name__}")
-    # The oldest checkpoints do not name their kind.
-    if config.get("model_type", "bert") != "bert":
-        raise InputError(f"{name} is no BERT: the model_type in its config.json is {config['model_type']!r}")
+        kind = config.get("model_type", "bert")  # the oldest checkpoints do not name their kind
+    except (AttributeError, TypeError) as error:
+        raise InputError(f"{name}: config.json holds no mapping") from error
+    if kind != "bert":
+        raise InputError(f"{name} is no BERT: the model_type in its config.json is {kind!r}")
     network, info = BertForPreTraining.from_pretrained(
         name,
         use_safetensors=True,
@@ -220,15 +218,11 @@ def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining
         local_files_only=cached_only,
         ignore_mismatched_sizes=True,  # refused by name below
     )
-    wrong = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
-    if wrong:
-        raise InputError(
-            f"{name}: {_first_of(wrong)} not of the size that config.json says; they do not belong together"
-        )
+    if wrong := [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]:
+        raise InputError(f"{name}: {_first_of(wrong)} not of the size that config.json says")
     check_layers(name, network.config, info["unexpected_keys"])
     # A masked-LM checkpoint has neither the next-sentence head nor the pooler below it.
-    lost = [key for key in info["missing_keys"] if not key.startswith(("cls.", "bert.pooler."))]
-    if lost:
+    if lost := [key for key in info["missing_keys"] if not key.startswith(("cls.", "bert.pooler."))]:
         raise InputError(f"{name}: no weights for {_first_of(lost)}; only the heads and the pooler may be missing")
     return network, sorted(info["missing_keys"])
 

@@ -1,8 +1,7 @@
-"""What a checkpoint says: filled masks and next-sentence verdicts."""
+"""What a checkpoint says: filled masks, and whether a sentence is the next."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,15 +19,6 @@ class FilledText:
     guesses: list[list[tuple[str, float]] | None]
     num_pieces: int  # of the text, each [MASK] counted as one
     num_read: int  # how many of them the model has read, around the first [MASK]
-
-
-@dataclass(frozen=True)
-class NextSentenceVerdict:
-    """The model's verdict on a pair of sentences."""
-
-    first: str
-    second: str
-    is_next: float  # probability that the second follows the first
 
 
 def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float = 0.2) -> bool:
@@ -83,16 +73,11 @@ def _fit_around(left: list[int], right: list[int], room: int) -> tuple[list[int]
 
 
 @torch.no_grad()
-def judge_next_sentences(
-    model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, pairs: Sequence[tuple[str, str]]
-) -> list[NextSentenceVerdict]:
-    """Say for each pair how likely the second sentence follows the first; pairs too long for the model are cut."""
+def judge_next_sentence(
+    model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase, first: str, second: str
+) -> float:
+    """Probability that the second sentence follows the first; a pair too long for the model is cut."""
     model.eval()
-    result = []
-    for first, second in pairs:
-        inputs = tokenizer(
-            first, second, return_tensors="pt", truncation=True, max_length=model.config.max_position_embeddings
-        ).to(model.device)
-        probabilities = model(**inputs).seq_relationship_logits[0].float().softmax(-1)
-        result.append(NextSentenceVerdict(first, second, probabilities[0].item()))
-    return result
+    length = model.config.max_position_embeddings
+    inputs = tokenizer(first, second, return_tensors="pt", truncation=True, max_length=length).to(model.device)
+    return float(model(**inputs).seq_relationship_logits[0].float().softmax(-1)[0])

@@ -163,10 +163,22 @@ def encode_packed(
     """
     config, dtype = model.config, products_type(model)
     layers: Any = model.encoder.layer
-    settings = [_settings_of(layer, config, dtype) for layer in layers]
+    settings = [
+        LayerSettings(
+            heads=config.num_attention_heads,
+            epsilon=layer.output.LayerNorm.eps,
+            exact_gelu=GELU_IS_EXACT[config.hidden_act],
+            hidden_dropout=_rate(layer.output.dropout),
+            attention_dropout=_rate(layer.attention.self.dropout),
+            dtype=dtype,
+        )
+        for layer in layers
+    ]
     embeddings_dropout = _rate(model.embeddings.dropout)
-    rates = [rate for each in settings for rate in (each.hidden_dropout, each.attention_dropout)]
-    seeds = _draw_seeds(len(layers) + 1) if any([embeddings_dropout, *rates]) else [0] * (len(layers) + 1)
+    seeds = [0] * (len(layers) + 1)
+    if embeddings_dropout or any(each.hidden_dropout or each.attention_dropout for each in settings):
+        # One draw from torch's generator decides all masks of a pass: its state is all that a resume needs.
+        seeds = torch.randint(-(2**63), 2**63 - 1, (len(seeds),)).tolist()
 
     shape = (input_ids.shape[0], input_ids.shape[1])
     layout = make_layout(
@@ -200,24 +212,8 @@ def _is_cut_off(layer: Any, rows: torch.Tensor) -> bool:
     return is_reentrant and learns and not rows.requires_grad
 
 
-def _settings_of(layer: Any, config: Any, dtype: torch.dtype) -> LayerSettings:
-    return LayerSettings(
-        heads=config.num_attention_heads,
-        epsilon=layer.output.LayerNorm.eps,
-        exact_gelu=GELU_IS_EXACT[config.hidden_act],
-        hidden_dropout=_rate(layer.output.dropout),
-        attention_dropout=_rate(layer.attention.self.dropout),
-        dtype=dtype,
-    )
-
-
 def _rate(dropout: nn.Dropout) -> float:
     return dropout.p if dropout.training else 0.0
-
-
-def _draw_seeds(count: int) -> list[int]:
-    """One draw from torch's generator decides all masks of a pass: its state is all that a resume needs."""
-    return torch.randint(-(2**63), 2**63 - 1, (count,)).tolist()
 
 
 def _embed(
@@ -236,12 +232,11 @@ def _embed(
     word = embeddings.word_embeddings
     total = look_up(word.weight, layout.pack(input_ids), word.padding_idx, shared)
     total = total + F.embedding(positions, embeddings.position_embeddings.weight)
+    types = embeddings.token_type_embeddings.weight
     if token_type_ids is None:
-        total = total + embeddings.token_type_embeddings.weight[0]
+        total = total + types[0]
     else:
-        total = total + F.embedding(
-            layout.pack(token_type_ids.expand(batch, size)), embeddings.token_type_embeddings.weight
-        )
+        total = total + F.embedding(layout.pack(token_type_ids.expand(batch, size)), types)
     norm = embeddings.LayerNorm
     with torch.autocast(total.device.type, enabled=False):
         return F.layer_norm(total, norm.normalized_shape, norm.weight, norm.bias, norm.eps)

@@ -56,21 +56,14 @@ class ClassLabels:
         raise InputError(f"{where}: label {value!r:.60} is not one of the task's; {hint}allowed: {known}{by_number}")
 
     def numbers(self, separator: str | None, value: Any, where: str) -> tuple[int, ...] | None:
-        """Return the class numbers of a multi-label row, ascending; None for hidden labels (-1 or null).
-
-        Args:
-            separator: None where the column holds a list.
-            value: A list, or a text whose parts stand between separators; an empty one means that no label fits.
-            where: Its place, for messages.
-        """
+        """Return the class numbers of a multi-label row, ascending; none where it is empty, None for hidden labels (-1 or null)."""
         if value is None or _as_text(value) == "-1":
             return None
         if isinstance(value, str) and separator is not None:
             value = [part.strip() for part in value.split(separator)] if value.strip() else []
         if not isinstance(value, list):
             raise InputError(
-                f"{where}: a list of labels is expected, {value!r:.60} found; where the labels of a row are one text, the "
-                "task file says what stands between them: label_separator"
+                f"{where}: a list of labels is expected, {value!r:.60} found; what parts the labels of a text is label_separator"
             )
         numbers = {self.number(part, where) for part in value} - {None}
         if len(numbers) < len(value):
@@ -181,11 +174,9 @@ def question_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[i
         answers = _label(partial(_answers, context), task, row, is_test, where)
         if answers == () and "squad_v2" not in task.metrics:
             raise InputError(
-                f"{where}: no answer, but every question of task {task.name} has one; questions without answer are "
-                "measured by the metric squad_v2 (--task squad_v2)"
+                f"{where}: no answer, but every question of task {task.name} has one; questions without answer are for squad_v2"
             )
-        title = row.get("title")
-        title = title if isinstance(title, str) else ""
+        title = str(row.get("title") or "")
         yield number, QuestionExample(idx=idx, question=question, context=context, answers=answers, title=title)
 
 
@@ -200,8 +191,7 @@ def _answers(context: str, given: Any, where: str) -> tuple[Answer, ...] | None:
             pairs = [(item["text"], item["answer_start"]) for item in given]
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            f'{where}: answers {given!r:.60}; expected are {{"text": [...], "answer_start": [...]}} with two lists of one '
-            "length, or a list of such pairs"
+            f'{where}: answers {given!r:.60}; expected are {{"text": [...], "answer_start": [...]}}, or a list of such pairs'
         ) from None
     for text, start in pairs:
         if not isinstance(text, str) or not text or type(start) is not int:
@@ -242,22 +232,12 @@ def tagged_examples(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int
                 if numbers and f"B-{name[2:]}" in task.labels:
                     numbers[word] = task.labels.index(f"B-{name[2:]}")
             before = name
-        yield (
-            number,
-            TaggedExample(
-                idx=example_id(task, row, index, where),
-                tokens=tuple(tokens),
-                labels=None if numbers is None else tuple(numbers),
-                document=row.get(DOCUMENT, index),
-            ),
-        )
+        tags, document = None if numbers is None else tuple(numbers), row.get(DOCUMENT, index)
+        idx = example_id(task, row, index, where)
+        yield number, TaggedExample(idx=idx, tokens=tuple(tokens), labels=tags, document=document)
     if stray:
-        logger.warning(
-            "%s: %d tags I-X continue no entity; each begins one, as in conlleval (the first: %s)",
-            rows.source,
-            len(stray),
-            stray[0],
-        )
+        message = "%s: %d tags I-X continue no entity; each begins one, as in conlleval (the first: %s)"
+        logger.warning(message, rows.source, len(stray), stray[0])
 
 
 def _word_labels(labels: ClassLabels, given: Any, places: list[str], where: str) -> list[int]:
@@ -282,13 +262,9 @@ _READERS: dict[str, Callable[[Task, Rows, bool], Iterator[tuple[int, Example]]]]
 
 
 def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = False) -> list[Example]:
-    """Read all rows of a split, with or without labels, all alike.
+    """Read all rows of a split, with or without labels, all alike; those of test_splits may lack the label column.
 
-    Args:
-        task: What the columns are.
-        split: Those of the task's test_splits may lack the label column.
-        rows: The table.
-        need_labels: Refuse hidden labels.
+    `need_labels` refuses hidden ones.
     """
     examples: list[Example] = []
     first: dict[bool, int] = {}  # is it hidden -> number of the first such row
@@ -299,13 +275,11 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
     if len(first) == 2:
         raise InputError(
-            f"{rows.where(first[True])}: the label is hidden (-1 or empty), but {rows.unit} {first[False]} has one; "
-            "a split is labelled as a whole or not at all"
+            f"{rows.where(first[True])}: the label is hidden (-1 or empty), but {rows.unit} {first[False]} has one: label all or none"
         )
     if need_labels and True in first:
         raise InputError(
-            f"{rows.where(first[True])}: the label is hidden (-1 or empty): a test set with labels -1 can be predicted, "
-            "but neither trained on nor measured; choose a labelled split"
+            f"{rows.where(first[True])}: the label is hidden (-1 or empty): a test set with labels -1 can be predicted, not measured"
         )
     return examples
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bert_recipes.errors import InputError
+from bert_recipes.files import read_text_lines
 from bert_recipes.hub_access import why_unreachable
 from bert_recipes.tasks.reading import label_of, read_examples
 from bert_recipes.tasks.rows import Example, Split, TaggedExample
@@ -34,7 +35,7 @@ def read_table(path: Path) -> Rows:
     """
     match path.suffix.lower():
         case ".jsonl":
-            return _objects(path, "line", _json_lines(path))
+            return Rows(str(path), "line", _objects(path, "line", _json_lines(path)))
         case ".json":
             return _json_array(path, _parse(path.read_bytes(), path))
         case ".csv":
@@ -44,18 +45,6 @@ def read_table(path: Path) -> Rows:
         case ".parquet":
             return Rows(str(path), "row", _parquet_rows(path))
     raise InputError(f"{path}: unknown ending '{path.suffix}'; allowed: {', '.join(TABLE_SUFFIXES)}")
-
-
-def read_text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file with their line ends; only a line feed ends a line."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            try:
-                yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{path}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file to UTF-8"
-                ) from error
 
 
 def _parse(text: str | bytes, where: object) -> Any:
@@ -76,17 +65,14 @@ def _json_array(path: Path, content: Any) -> Rows:
     rows = content.get("data") if isinstance(content, dict) else content
     if not isinstance(rows, list):
         raise InputError(f'{path}: a list of objects is expected, or one under "data"; one object a line is .jsonl')
-    return _objects(path, "row", enumerate(rows, start=1))
+    return Rows(str(path), "row", _objects(path, "row", enumerate(rows, start=1)))
 
 
-def _objects(path: Path, unit: str, values: Iterable[tuple[int, Any]]) -> Rows:
-    def rows() -> _Numbered:
-        for number, row in values:
-            if not isinstance(row, dict):
-                raise InputError(f"{path}, {unit} {number}: {type(row).__name__} found; an object is expected")
-            yield number, row
-
-    return Rows(str(path), unit, rows())
+def _objects(path: Path, unit: str, values: Iterable[tuple[int, Any]]) -> _Numbered:
+    for number, row in values:
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, {unit} {number}: {type(row).__name__} found; an object is expected")
+        yield number, row
 
 
 def _split_tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -139,23 +125,14 @@ def _parquet_rows(path: Path) -> _Numbered:
 # CoNLL and SQuAD
 
 
-def read_conll(path: Path, words: str, tags: str) -> Rows:
-    """Read sentences; the numbers of the rows are the lines on which they start.
+def read_conll(path: Path, words: str, tags: str) -> _Numbered:
+    """Read sentences under these column names, numbered by the lines on which they start.
 
     The first column is the word and the last its tag; what stands between is passed over. A file of one column has no
     tags. A `-DOCSTART-` line starts a document; where there is none, every sentence is a document.
 
-    Args:
-        path: The file.
-        words: Name that the words get as a column.
-        tags: Name that the tags get.
-
     Source: CoNLL-2003, Tjong Kim Sang and De Meulder 2003, section 2.1.
     """
-    return Rows(str(path), "line", _sentences(path, words, tags))
-
-
-def _sentences(path: Path, words: str, tags: str) -> _Numbered:
     has_documents = any(line.startswith(DOCUMENT) for line in read_text_lines(path))
     document, start, width = -1 if has_documents else 0, 0, 0
     sentence: list[list[str]] = []
@@ -167,8 +144,7 @@ def _sentences(path: Path, words: str, tags: str) -> _Numbered:
             width = width or len(cells)
             if len(cells) != width:
                 raise InputError(
-                    f"{path}, line {number}: {len(cells)} columns ('{line[:60]}'), but the first word has {width}; every "
-                    "word needs the same columns, separated by spaces or tabs, the tag last"
+                    f"{path}, line {number}: {len(cells)} columns ('{line[:60]}'), but the first word has {width}; the tag is the last"
                 )
             start = start if sentence else number
             sentence.append(cells)
@@ -189,29 +165,25 @@ def read_squad(path: Path, task: Task) -> Rows:
     """
     content = _parse(path.read_bytes(), path)
     articles = content.get("data") if isinstance(content, dict) else None
-    if isinstance(articles, list) and any(isinstance(item, dict) and "paragraphs" in item for item in articles):
-        return Rows(str(path), "question", _questions(path, articles, task))
-    return _json_array(path, content)
-
-
-def _questions(path: Path, articles: list[Any], task: Task) -> _Numbered:
+    if not isinstance(articles, list) or not any(isinstance(item, dict) and "paragraphs" in item for item in articles):
+        return _json_array(path, content)
     columns = (*task.text_columns, task.id_column or "id", task.label_column)
     names = dict(zip(("question", "context", "id", "answers"), columns, strict=True))
-    number = 0
+    rows: list[dict[str, Any]] = []
     try:
         for article in articles:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
-                    number += 1
-                    given = question | {"context": paragraph["context"]}
+                    given = {**question, "context": paragraph["context"]}
                     if question.get("is_impossible"):
                         given["answers"] = []
                     row = {names[key]: value for key, value in given.items() if key in names}
-                    yield number, {"title": article.get("title", "")} | row
+                    rows.append({"title": article.get("title", ""), **row})
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path}: not the official form of SQuAD at or after question {number} ({type(error).__name__}: {error})"
+            f"{path}: not the official form of SQuAD after question {len(rows)} ({type(error).__name__}: {error})"
         ) from error
+    return Rows(str(path), "question", enumerate(rows, start=1))
 
 
 # GLUE's official download
@@ -242,8 +214,7 @@ def _glue_rows(path: Path, task: Task, split: str) -> _Numbered:
             cell = cells[column] if -len(cells) <= column < len(cells) else ""
             if cell.replace(".", "", 1).isdecimal() or (not is_test and cell in task.labels):
                 raise InputError(
-                    f"{path}, line {number}: the first line is data ('{cell}'), but the official file starts with a line "
-                    "of column names; put it back"
+                    f"{path}, line {number}: the first line is data ('{cell}'); put the official line of column names back"
                 )
             least, most = max(least, len(cells)), len(cells)
         elif least <= len(cells) <= (most or len(cells)):
@@ -280,11 +251,7 @@ def _msr_rows(path: Path, task: Task, split: str) -> _Numbered:
 
 
 def open_hub(task: Task, split: str) -> Rows:
-    """Open a split of the task's Hub data set.
-
-    Without a connection the copy in the cache of `datasets` is read, where there is one; otherwise the error comes at
-    once and not after the client's many tries.
-    """
+    """Open a split of the task's Hub data set; without a connection the copy in the cache of `datasets`, or an error at once."""
     reason = check_reach(task)
     from datasets import load_dataset
     from datasets.packaged_modules.cache.cache import Cache
@@ -299,13 +266,9 @@ def open_hub(task: Task, split: str) -> Rows:
         if reason is None:
             dataset = load_dataset(repository, task.hub_subset, split=split, revision=task.hub_revision)
         else:
-            dataset = Cache(
-                repo_id=repository,
-                dataset_name=repository.split("/")[-1],
-                config_name=task.hub_subset,
-                version="auto",
-                hash="auto",
-            ).as_dataset(split=split)
+            name_only, subset = repository.split("/")[-1], task.hub_subset
+            cache = Cache(repo_id=repository, dataset_name=name_only, config_name=subset, version="auto", hash="auto")
+            dataset = cache.as_dataset(split=split)
     except errors as error:
         detail = (str(error) or type(error).__name__).splitlines()[0] + (f"; {reason}" if reason is not None else "")
         raise InputError(
@@ -358,9 +321,7 @@ def _hub_rows(dataset: Any, task: Task) -> _Numbered:
     rows = (values for batch in batches for values in zip(*batch.values(), strict=True))
     for number, values in enumerate(rows, start=1):
         row = dict(zip(dataset.column_names, values, strict=True))
-        if names and is_known:
-            row[task.label_column] = named(row[task.label_column])
-        yield number, row
+        yield number, row | ({task.label_column: named(row[task.label_column])} if names and is_known else {})
 
 
 # Local files
@@ -376,7 +337,7 @@ def open_local(task: Task, split: str, data_dir: str | None) -> Rows:
     if task.kind == "question_answering" and path.suffix.lower() == ".json":
         return read_squad(path, task)
     if task.kind == "token_classification" and path.suffix.lower() not in TABLE_SUFFIXES:
-        return read_conll(path, task.text_columns[0], task.label_column)
+        return Rows(str(path), "line", read_conll(path, task.text_columns[0], task.label_column))
     return read_table(path)
 
 
@@ -386,15 +347,14 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
         path = Path(task.files[split])
         if not path.is_file():
             raise InputError(
-                f"task {task.name}, split '{split}': {path}: no such file; mend `files` in the task file, or give the "
-                "folder of the data with --data_dir"
+                f"task {task.name}, split '{split}': {path}: no such file; mend `files` in the task file, or give --data_dir"
             )
         return path
     if not Path(data_dir).is_dir():
-        raise InputError(
-            f"--data_dir {data_dir}: no such folder; give the one that holds the data of task {task.name}"
-        )
-    folders, names = _folders(task), _file_names(task, split)
+        raise InputError(f"--data_dir {data_dir}: no such folder; give the one with the data of task {task.name}")
+    local = [task.local_name, f"glue/{task.local_name}", f"ner/{task.local_name}"] if task.local_name else []
+    official = [task.tsv.folder, f"glue/{task.tsv.folder}"] if task.tsv is not None else []
+    folders, names = list(dict.fromkeys([".", *local, *official])), _file_names(task, split)
     for folder in folders:
         for name in names:
             path = Path(data_dir, folder, name)
@@ -408,27 +368,17 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
     )
 
 
-def _folders(task: Task) -> list[str]:
-    local = [task.local_name, f"glue/{task.local_name}", f"ner/{task.local_name}"] if task.local_name else []
-    official = [task.tsv.folder, f"glue/{task.tsv.folder}"] if task.tsv is not None else []
-    return list(dict.fromkeys([".", *local, *official]))
-
-
 def _file_names(task: Task, split: str) -> list[str]:
     """File names of a split, the surest first."""
     names = [task.relative_files[split]] if split in task.files else []
     names += [*task.local_files.get(split, ()), f"{split}.jsonl"]
     if task.tsv is not None:
-        if task.tsv.folder == "MRPC" and split not in task.test_splits:
-            names.append(MSR_FILE)
-        if split in task.tsv.files:
-            names.append(task.tsv.files[split])
+        names += [MSR_FILE] if task.tsv.folder == "MRPC" and split not in task.test_splits else []
+        names += [task.tsv.files[split]] if split in task.tsv.files else []
     # The second parquet is as the Hub has it (`hf download`).
     names += [f"{split}.csv", f"{split}.parquet", f"{split}-00000-of-00001.parquet", f"{split}.json"]
-    if task.tsv is None:
-        names.append(f"{split}.tsv")
-    if task.kind == "token_classification":
-        names += [f"{split}.txt", f"{split}.conll"]
+    names += [f"{split}.tsv"] if task.tsv is None else []
+    names += [f"{split}.txt", f"{split}.conll"] if task.kind == "token_classification" else []
     return list(dict.fromkeys(names))
 
 
@@ -444,8 +394,6 @@ def load_split(
     """Read a split, check every row of it, and draw a sample where there is a limit.
 
     Args:
-        task: The row.
-        split: One of its splits.
         data_dir: Local folder: it, its subfolders named like the task (`mrpc`, `glue/mrpc`, `MRPC`, `squad`, `swag`,
             `ner/conll2003`) are searched in this order. None: the task's own `files`, or the Hub.
         max_examples: Draw this many with a fixed seed and keep them in the order of the file. Sentences of a document

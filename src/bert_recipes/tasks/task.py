@@ -138,15 +138,15 @@ def _convert(hint: Any, value: Any) -> Any:
     origin, of = get_origin(hint), get_args(hint)
     if origin is UnionType:  # or None, of which a file is silent
         return _convert(of[0], value)
+    if (origin is Mapping or hint is TsvLayout) and not isinstance(value, dict):
+        raise ValueError("a mapping is expected, like {train: train.csv}")
     if hint is TsvLayout:
         hints = get_type_hints(TsvLayout)
         try:
             return TsvLayout(**{name: _convert(hints[name], item) for name, item in value.items()})
-        except (AttributeError, KeyError, TypeError) as error:
+        except (KeyError, TypeError) as error:
             raise ValueError(f"{error}; keys: {', '.join(hints)}") from None
     if origin is Mapping:
-        if not isinstance(value, dict):
-            raise ValueError("a mapping is expected, like {train: train.csv}")
         return {name: _convert(of[1], item) for name, item in value.items()}
     if origin is tuple:
         return tuple(_convert(of[0], item) for item in (value if isinstance(value, list) else [value]))
@@ -193,7 +193,6 @@ def build_task(
         values: Key -> text, list of texts, mapping of texts, or None. All numbers are still texts.
         place: Where a key stands ("task.yaml, line 3"; the file alone for None), for messages.
         folder: What relative `files` are relative to.
-        default_name: Name of a task without one.
         labels_in_data: Lists the labels of the training file, where the row has none.
     """
 
@@ -235,7 +234,7 @@ def build_task(
     if "best_metric" not in fields:
         figures = figure_names(task.metrics, task.validation_splits, task.labels)
         task = dataclasses.replace(task, best_metric=figures[0] if figures else "")
-    for is_wrong, key, message in (*_slips_of_splits(task), *_slips(task)):
+    for is_wrong, key, message in _slips(task):
         if is_wrong:
             if key == "labels" and not task.labels and (found := labels_in_data(task)):
                 message += f"; the training data has {json.dumps(found, ensure_ascii=False)}, to be copied"
@@ -248,24 +247,18 @@ def _allowed_metrics(task: Task) -> tuple[str, ...]:
     return allowed[1:] if task.kind == "token_classification" and not is_bio(task.labels) else allowed
 
 
-def _slips_of_splits(task: Task) -> Iterator[tuple[bool, str, str]]:
-    """What makes no sense in the splits of a row: whether it is so, key and message."""
+def _slips(task: Task) -> Iterator[tuple[bool, str, str]]:
+    """What makes no sense in a row, the gravest first: whether it is so, key and message."""
     yield not task.files and task.hub_dataset is None, "files", "give `files` ({train: train.csv}), or hub_dataset"
-    for split in task.files:
-        message = f"'{split}' is no split; splits are called train, validation..., test..., or as *_splits say"
-        yield split not in task.splits, "files", message
-    for split in task.splits:
-        no_file = bool(task.files) and split not in task.files
-        yield no_file, "files", f"no file for the split '{split}'; it has {', '.join(task.files)}"
-        key = "validation_splits" if split in task.validation_splits else "test_splits"
-        yield task.splits.count(split) > 1, key, f"the split '{split}' is named twice; name each split once"
+    strange = set(task.files).symmetric_difference(task.splits) if task.files else ()
+    message = f"there are {', '.join(task.files)}, but the splits are {', '.join(task.splits) or 'none'} (train, validation..., test..., or as *_splits say)"
+    yield bool(strange), "files", message
+    for key, names in (("validation_splits", task.validation_splits), ("test_splits", task.test_splits)):
+        yield any(task.splits.count(name) > 1 for name in names), key, f"{', '.join(names)}: name each split once"
     is_twice = len(set(split_suffixes(task.validation_splits))) < len(task.validation_splits)
     message = f"metrics of {' and '.join(task.validation_splits)} would have one name; rename one"
     yield is_twice, "validation_splits", message
 
-
-def _slips(task: Task) -> Iterator[tuple[bool, str, str]]:
-    """What else makes no sense in a row, the gravest first."""
     kind, problem, labels, metrics = task.kind, task.problem_type, task.labels, task.metrics
     is_choice, is_multi_label = kind == "multiple_choice", problem == "multi_label_classification"
     has_none = kind == "question_answering" or problem == "regression"
@@ -306,19 +299,13 @@ def _slips(task: Task) -> Iterator[tuple[bool, str, str]]:
 
 def task_values(task: Task) -> dict[str, Any]:
     """Return what `build_task` makes the same row of, in plain types; files without their folder."""
-    values = _plain(dataclasses.asdict(task) | {"files": task.relative_files})
+    values = json.loads(json.dumps(dataclasses.asdict(task) | {"files": task.relative_files}))  # tuples become lists
     names = values.pop("column_labels")
     if names:  # in the order of the classes' numbers
         values["labels"] = dict(sorted(names.items(), key=lambda item: task.labels.index(item[1])))
     # What is not there would be guessed when the file is read.
     always = ("train_split", "validation_splits", "test_splits", "id_column")
     return {key: value for key, value in values.items() if value not in (None, "", [], {}) or key in always}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 # A row of data
@@ -360,9 +347,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 def check_characters(text: str, column: str, where: str) -> None:
     """Refuse half of a surrogate pair: a JSON escape can spell it, and no tokenizer accepts it."""
     if not text.isascii() and _SURROGATES.search(text):
-        raise InputError(
-            f"{where}: column '{column}' holds half of a surrogate pair (\\ud800 to \\udfff); mend the text"
-        )
+        raise InputError(f"{where}: column '{column}' holds half of a surrogate pair (\\ud800 to \\udfff)")
 
 
 def example_id(task: Task, row: Mapping[str, Any], index: int, where: str) -> int | str:

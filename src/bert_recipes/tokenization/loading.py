@@ -3,8 +3,6 @@
 import contextlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import AddedToken
 
 from bert_recipes.errors import InputError
+from bert_recipes.files import atomic_dir, read_json_object, read_text_lines
 from bert_recipes.hub_access import is_hub_name, why_unreachable
 from bert_recipes.tokenization.tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIAL_TOKENS, OriginalBertTokenizer
 
@@ -21,8 +20,7 @@ _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "added_tokens.
 
 logger = logging.getLogger(__name__)
 
-# Of an added token: where in a text it is recognised.
-_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # of an added token: where in a text it is recognised
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> OriginalBertTokenizer:
@@ -85,19 +83,8 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
     Source: google-research/bert tokenization.py `load_vocab`.
     """
-    data = path.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}); a vocabulary is a UTF-8 text file with one piece a line"
-        ) from None
-    lines = [line.strip() for line in text.replace("\r\n", "\n").rstrip().split("\n")]
-    if lines == [""]:
-        raise InputError(f"{path}: the file is empty; a vocabulary has one piece a line")
     vocabulary: dict[str, int] = {}
-    for index, piece in enumerate(lines):
+    for index, piece in enumerate(map(str.strip, "".join(read_text_lines(path)).rstrip().split("\n"))):
         if piece in vocabulary:
             what = f"{piece!r} stands already on" if piece else "a second blank line, after"
             raise InputError(
@@ -109,25 +96,22 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _check_special_tokens(vocabulary: Mapping[str, int], path: Path) -> None:
-    missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
-    if missing:
+    if missing := [token for token in SPECIAL_TOKENS if token not in vocabulary]:
         raise InputError(
             f"{path}: no {', '.join(missing)} among its {len(vocabulary)} pieces; a BERT vocabulary holds {', '.join(SPECIAL_TOKENS)}, one piece a line"
         )
 
 
 def _load_folder(folder: Path, do_lower_case: bool | None) -> OriginalBertTokenizer:
-    vocabulary_file, tokenizer_file, config_file = (folder / name for name in ("vocab.txt", *_FILES[:2]))
+    tokenizer_file, config_file, vocabulary_file = (folder / name for name in _FILES[:3])
     vocabulary = read_vocabulary(vocabulary_file) if vocabulary_file.exists() else None
-    settings = _read_json(config_file) if config_file.exists() else {}
+    settings = read_json_object(config_file) if config_file.exists() else {}
     if not tokenizer_file.exists():
         if vocabulary is None:
-            raise InputError(
-                f"{folder}: neither tokenizer.json nor vocab.txt in this folder; give a tokenizer's folder"
-            )
+            raise InputError(f"{folder}: neither tokenizer.json nor vocab.txt is in it; give a tokenizer's folder")
         tokenizer = _build(vocabulary, settings, do_lower_case, vocabulary_file)
         return _add_tokens(tokenizer, _old_added_tokens(folder, settings), folder)
-    serialized = _read_json(tokenizer_file)
+    serialized = read_json_object(tokenizer_file)
     model = serialized.get("model") or {}
     # Files of old versions of the library do not name the model's type, but only WordPiece has this prefix.
     if model.get("type", "WordPiece") != "WordPiece" or model.get("continuing_subword_prefix") != "##":
@@ -140,12 +124,8 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> OriginalBertTokeni
         raise InputError(f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the wrong one")
     normalizer = serialized.get("normalizer") or {}
     if normalizer.get("type") == "BertNormalizer":
-        settings = {
-            "do_lower_case": normalizer["lowercase"],
-            "strip_accents": normalizer["strip_accents"],
-            "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
-            **settings,
-        }
+        names = {"lowercase": "do_lower_case", "handle_chinese_chars": "tokenize_chinese_chars"}
+        settings = {names.get(name, name): value for name, value in normalizer.items() if name != "type"} | settings
     tokenizer = _build(own_vocabulary, settings, do_lower_case, tokenizer_file)
     return _add_tokens(tokenizer, serialized.get("added_tokens", []), tokenizer_file)
 
@@ -159,7 +139,7 @@ def _old_added_tokens(folder: Path, settings: dict[str, Any]) -> list[Any]:
     special = [each.get("content") if isinstance(each, dict) else each for each in extra]
     return [
         {"id": token_id, "content": content, "special": content in special, "normalized": content not in special}
-        for content, token_id in (_read_json(file) if file.exists() else {}).items()
+        for content, token_id in (read_json_object(file) if file.exists() else {}).items()
     ]
 
 
@@ -194,9 +174,18 @@ def _build(
     vocabulary: dict[str, int], settings: dict[str, Any], do_lower_case: bool | None, path: Path
 ) -> OriginalBertTokenizer:
     stated = settings.get("do_lower_case")
-    if do_lower_case is None:
-        do_lower_case = _guess_lower_case(vocabulary, path) if stated is None else stated
-    elif stated is not None and stated != do_lower_case:
+    if do_lower_case is None and stated is None:
+        capital = next((piece for piece in vocabulary if piece != piece.lower() and not piece.startswith("[")), None)
+        do_lower_case = capital is None
+        logger.info(
+            "%s does not say whether to lower-case; do_lower_case=%s, for %s. Pass do_lower_case to decide yourself.",
+            path,
+            do_lower_case,
+            "no piece holds a capital letter" if capital is None else f"it holds the piece {capital!r}",
+        )
+    elif do_lower_case is None:
+        do_lower_case = stated
+    elif stated not in (None, do_lower_case):
         logger.warning(
             "%s is stored with do_lower_case=%s, but do_lower_case=%s was asked for and is used. If that is not meant, leave it out.",
             path.parent,
@@ -207,33 +196,11 @@ def _build(
     length = settings.get("model_max_length")
     return OriginalBertTokenizer(
         vocab=vocabulary,
-        do_lower_case=do_lower_case,
+        do_lower_case=bool(do_lower_case),
         strip_accents=settings.get("strip_accents"),
         tokenize_chinese_chars=settings.get("tokenize_chinese_chars", True),
         model_max_length=length if isinstance(length, int) and length < 2**31 else DEFAULT_MODEL_MAX_LENGTH,
     )
-
-
-def _guess_lower_case(vocabulary: Mapping[str, int], path: Path) -> bool:
-    capital = next((piece for piece in vocabulary if piece != piece.lower() and not piece.startswith("[")), None)
-    reason = "no piece holds a capital letter" if capital is None else f"it holds the piece {capital!r}"
-    logger.info(
-        "%s does not say whether to lower-case; do_lower_case=%s, for %s. Pass do_lower_case to decide yourself.",
-        path,
-        capital is None,
-        reason,
-    )
-    return capital is None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: broken JSON ({error}); fetch or write the file again") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: a JSON object is wanted, not a {type(content).__name__}")
-    return content
 
 
 def check_vocabulary(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
@@ -269,16 +236,10 @@ def check_tokenizer_folder(folder: Path, *, overwrite: bool) -> None:
 
 def write_tokenizer_folder(folder: Path, tokenizer: OriginalBertTokenizer, report: Mapping[str, Any]) -> None:
     """Write tokenizer and tokenizer_report.json to a folder that passed `check_tokenizer_folder`; it appears complete."""
-    folder = Path(os.path.realpath(folder))  # a link stays
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as staging:
-        complete = Path(staging) / "complete"
-        tokenizer.save_pretrained(complete)
+    with atomic_dir(folder, replace=True) as staged:
+        tokenizer.save_pretrained(staged)
         text = json.dumps(report, indent=2, ensure_ascii=False) + "\n"
-        (complete / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
-        if folder.is_dir():
-            folder.rename(Path(staging) / "replaced")
-        complete.rename(folder)
+        (staged / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
 
 
 def find_tokenizer(name: str) -> Path | None:

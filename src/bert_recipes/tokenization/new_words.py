@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.errors import InputError
+from bert_recipes.files import read_text_lines
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.tokenization.training import WordCounts, count_words, measure_vocabulary
 from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS
@@ -57,16 +58,9 @@ def _is_fit(word: str) -> bool:
 
 def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
     """Read a list of words, one per line; blank lines, words of the vocabulary and repeated ones are left out."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        bad = path.read_bytes().count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path}, line {bad}: not UTF-8; a list of words is a UTF-8 text file with one word a line"
-        ) from None
     found: dict[str, NewWord] = {}
     known = repeated = 0
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text_lines(path), 1):
         words = tokenizer.text_encoder.normalize(line).split()
         if not words:
             continue

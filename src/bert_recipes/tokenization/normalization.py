@@ -14,7 +14,8 @@ capital sigma at the end of a word in another way.
 """
 
 import unicodedata
-from itertools import repeat
+from collections.abc import Callable
+from functools import partial
 
 
 # The eight blocks of google-research/bert tokenization.py `_is_chinese_char`: Han only. Kana and Hangul are written with
@@ -43,55 +44,39 @@ def is_punctuation(character: str) -> bool:
     return character in _ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
 
 
-class _CleaningTable(dict[int, int | str | None]):
-    """Table for `str.translate` that makes up its entries on first use: cleaning, and spaces around CJK characters.
+class _Table(dict[int, str | None]):
+    """Table for `str.translate` that makes up its entries on first use: at most one for each code point that was ever seen."""
 
-    Source: google-research/bert tokenization.py `_clean_text`, `_is_whitespace`, `_is_control`, `_tokenize_chinese_chars`.
-    """
-
-    def __init__(self, *, split_cjk: bool) -> None:
+    def __init__(self, entry: Callable[[str], str | None]) -> None:
         super().__init__()
-        self._split_cjk = split_cjk
+        self._entry = entry
 
-    def __missing__(self, code_point: int) -> int | str | None:
-        character = chr(code_point)
-        entry: int | str | None = code_point
-        # `isspace` adds U+2028 and U+2029 to the original's space, \t, \n, \r and Zs: it keeps these two while cleaning,
-        # but its next step, `str.split`, splits at them.
-        if character in "\t\n\r" or (character.isspace() and unicodedata.category(character).startswith("Z")):
-            entry = " "
-        elif code_point in (0, 0xFFFD) or unicodedata.category(character) in ("Cc", "Cf"):
-            entry = None
-        elif self._split_cjk and any(first <= code_point <= last for first, last in _CJK_RANGES):
-            entry = f" {character} "
-        self[code_point] = entry
+    def __missing__(self, code_point: int) -> str | None:
+        entry = self[code_point] = self._entry(chr(code_point))
         return entry
 
 
-class _SplittingTable(dict[int, int | str | None]):
-    """Table for `str.translate`: spaces around punctuation, and combining marks (Mn) dropped if wanted.
-
-    Source: google-research/bert tokenization.py `_run_split_on_punc`, `_run_strip_accents`.
-    """
-
-    def __init__(self, *, drop_marks: bool) -> None:
-        super().__init__()
-        self._drop_marks = drop_marks
-
-    def __missing__(self, code_point: int) -> int | str | None:
-        character = chr(code_point)
-        entry: int | str | None = code_point
-        if is_punctuation(character):
-            entry = f" {character} "
-        elif self._drop_marks and unicodedata.category(character) == "Mn":
-            entry = None
-        self[code_point] = entry
-        return entry
+def _clean(character: str, *, split_cjk: bool) -> str | None:
+    """Source: google-research/bert tokenization.py `_clean_text`, `_is_whitespace`, `_is_control`, `_tokenize_chinese_chars`."""
+    # `isspace` adds U+2028 and U+2029 to the original's space, \t, \n, \r and Zs: it keeps these two while cleaning,
+    # but its next step, `str.split`, splits at them.
+    if character in "\t\n\r" or (character.isspace() and unicodedata.category(character).startswith("Z")):
+        return " "
+    if character in "\x00\ufffd" or unicodedata.category(character) in ("Cc", "Cf"):
+        return None
+    is_cjk = split_cjk and any(first <= ord(character) <= last for first, last in _CJK_RANGES)
+    return f" {character} " if is_cjk else character
 
 
-# Filled as characters turn up; at most one entry for each code point that was ever seen.
-_CLEANING = {split_cjk: _CleaningTable(split_cjk=split_cjk) for split_cjk in (False, True)}
-_SPLITTING = {drop_marks: _SplittingTable(drop_marks=drop_marks) for drop_marks in (False, True)}
+def _split(character: str, *, drop_marks: bool) -> str | None:
+    """Source: google-research/bert tokenization.py `_run_split_on_punc`, `_run_strip_accents`."""
+    if is_punctuation(character):
+        return f" {character} "
+    return None if drop_marks and unicodedata.category(character) == "Mn" else character
+
+
+_CLEANING = {split_cjk: _Table(partial(_clean, split_cjk=split_cjk)) for split_cjk in (False, True)}
+_SPLITTING = {drop_marks: _Table(partial(_split, drop_marks=drop_marks)) for drop_marks in (False, True)}
 
 
 def normalize_text(text: str, *, lowercase: bool, strip_accents: bool | None = None, split_cjk: bool = True) -> str:
@@ -152,20 +137,11 @@ def align_normalized_text(
     return _translate_aligned(characters, origins, _SPLITTING[drop_marks])
 
 
-def _translate_aligned(
-    text: str, origins: list[int], table: _CleaningTable | _SplittingTable
-) -> tuple[str, list[int]]:
+def _translate_aligned(text: str, origins: list[int], table: _Table) -> tuple[str, list[int]]:
     """``text.translate(table)`` with the origins carried along."""
-    pieces: list[str] = []
-    piece_origins: list[int] = []
-    for character, origin in zip(text, origins, strict=True):
-        entry = table[ord(character)]
-        if entry is None:
-            continue
-        piece = chr(entry) if isinstance(entry, int) else entry
-        pieces.append(piece)
-        piece_origins.extend(repeat(origin, len(piece)))
-    return "".join(pieces), piece_origins
+    pieces = [table[ord(character)] or "" for character in text]
+    lengths = map(len, pieces)
+    return "".join(pieces), [origin for origin, length in zip(origins, lengths, strict=True) for _ in range(length)]
 
 
 def _decompose_aligned(text: str, origins: list[int]) -> tuple[str, list[int]]:
@@ -175,15 +151,15 @@ def _decompose_aligned(text: str, origins: list[int]) -> tuple[str, list[int]]:
     """
     decomposed: list[tuple[str, int]] = []
     run_start = 0
+
+    def combining_class(part_and_origin: tuple[str, int]) -> int:
+        return unicodedata.combining(part_and_origin[0])
+
     for character, origin in zip(text, origins, strict=True):
         for part in unicodedata.normalize("NFD", character):
             if unicodedata.combining(part) == 0:
-                decomposed[run_start:] = sorted(decomposed[run_start:], key=_combining_class)
+                decomposed[run_start:] = sorted(decomposed[run_start:], key=combining_class)
                 run_start = len(decomposed) + 1
             decomposed.append((part, origin))
-    decomposed[run_start:] = sorted(decomposed[run_start:], key=_combining_class)
+    decomposed[run_start:] = sorted(decomposed[run_start:], key=combining_class)
     return "".join(part for part, _ in decomposed), [origin for _, origin in decomposed]
-
-
-def _combining_class(part_and_origin: tuple[str, int]) -> int:
-    return unicodedata.combining(part_and_origin[0])

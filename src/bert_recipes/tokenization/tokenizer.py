@@ -8,8 +8,8 @@ spaces and to look up pieces, special tokens, truncation and padding. Offsets ar
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,16 +30,16 @@ class AddedTokens:
     """
 
     def __init__(
-        self, tokens: Sequence[tuple[int, AddedToken]], *, lowercase: bool, strip_accents: bool, split_cjk: bool
+        self, tokens: Mapping[int, AddedToken], *, lowercase: bool, strip_accents: bool, split_cjk: bool
     ) -> None:
-        self.contents = {token_id: token.content for token_id, token in tokens}
+        self.contents = {token_id: token.content for token_id, token in sorted(tokens.items())}
         # Number 0 is the one piece of the model: all that is no added token.
         self._ids: list[int | None] = [None, *self.contents]
         self._search = Tokenizer(WordPiece({"": 0}, unk_token="", max_input_chars_per_word=1))
         self._search.normalizer = BertNormalizer(
             clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lowercase
         )
-        self._search.add_tokens([token for _, token in tokens])
+        self._search.add_tokens([tokens[token_id] for token_id in self.contents])
 
     def split(self, text: str) -> Iterator[tuple[str, int | None]]:
         """Yield the parts of a text, one behind the other: a token with its id, or what stands between with None.
@@ -72,13 +72,10 @@ class AlignedEncoding:
     As in the library, a token's span runs from its first to its last character, without marks that were dropped after it.
     """
 
-    def __init__(
-        self, encoding: Encoding, text: Any, normalization: dict[str, bool], kept: AddedTokens | None
-    ) -> None:
+    def __init__(self, encoding: Encoding, text: Any, align: Callable[[str], Sequence[int | None]]) -> None:
         self._encoding = encoding
         self._text = text  # the caller's input: a string, a list of words, or a pair (tuple or list) of either
-        self._normalization = normalization
-        self._kept = kept
+        self._align = align  # see `_align`
 
     def __getattr__(self, name: str) -> Any:
         # Whatever is not about characters: ids, type ids, masks, tokens, word ids. Private names are never
@@ -110,10 +107,7 @@ class AlignedEncoding:
     @property
     def overflowing(self) -> list["AlignedEncoding"]:
         """The encodings of the parts that truncation cut off."""
-        return [
-            AlignedEncoding(encoding, self._text, self._normalization, self._kept)
-            for encoding in self._encoding.overflowing
-        ]
+        return [AlignedEncoding(encoding, self._text, self._align) for encoding in self._encoding.overflowing]
 
     def token_to_chars(self, token_index: int) -> Span | None:
         """Span of a token, or None for a special token."""
@@ -136,28 +130,28 @@ class AlignedEncoding:
         token = self.char_to_token(char_pos, sequence_index)
         return None if token is None else self._encoding.word_ids[token]
 
-    def _align(self, text: str) -> Sequence[int | None]:
-        """Index in the caller's text for each character of the normalised text: a mirror of how kept tokens are normalised around.
 
-        None: a space beside a token that was kept, which may take it with it and is not made of it.
-        """
-        if self._kept is None:
-            return align_normalized_text(text, **self._normalization)[1]
-        origins: list[int | None] = []
-        position = 0
-        for index, (part, token_id) in enumerate(self._kept.split(text)):
-            if index:
-                origins.append(None)  # the space that joins the parts
-            if token_id is None:
-                normalized, local = align_normalized_text(part, **self._normalization)
-                aligned = zip(normalized, local, strict=True)
-                origins.extend(None if character == " " else position + origin for character, origin in aligned)
-            else:
-                # Its first character, and the last one for all others: a token's span runs from the one to the other.
-                last = position + len(part) - 1
-                origins.extend([position, *[last] * (len(self._kept.contents[token_id]) - 1)])
-            position += len(part)
-        return origins
+def _align(text: str, normalization: dict[str, bool], kept: AddedTokens | None) -> Sequence[int | None]:
+    """Index in the caller's text for each character of the normalised text: a mirror of how kept tokens are normalised around.
+
+    None: a space beside a token that was kept, which may take it with it and is not made of it.
+    """
+    if kept is None:
+        return align_normalized_text(text, **normalization)[1]
+    origins: list[int | None] = []
+    position = 0
+    for index, (part, token_id) in enumerate(kept.split(text)):
+        if index:
+            origins.append(None)  # the space that joins the parts
+        if token_id is None:
+            aligned = zip(*align_normalized_text(part, **normalization), strict=True)
+            origins.extend(None if character == " " else position + origin for character, origin in aligned)
+        else:
+            # Its first character, and the last one for all others: a token's span runs from the one to the other.
+            last = position + len(part) - 1
+            origins.extend([position, *[last] * (len(kept.contents[token_id]) - 1)])
+        position += len(part)
+    return origins
 
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -229,12 +223,11 @@ class OriginalBertTokenizer(BertTokenizer):
     @property
     def text_encoder(self) -> TextEncoder:
         """What `encode_ids` does, as an object of its own that other processes can take."""
-        encoder, settings = self._text_encoder, self._normalization
-        if encoder is None or encoder.settings != settings:
-            vocabulary = self.backend_tokenizer.get_vocab(with_added_tokens=False)
-            added = self._added_tokens()
-            encoder = self._text_encoder = TextEncoder(vocabulary, str(self.unk_token), **settings, added=added)
-        return encoder
+        settings = self._normalization
+        if self._text_encoder is None or self._text_encoder.settings != settings:
+            vocabulary, added = self.backend_tokenizer.get_vocab(with_added_tokens=False), self._added_tokens()
+            self._text_encoder = TextEncoder(vocabulary, str(self.unk_token), **settings, added=added)
+        return self._text_encoder
 
     @property
     def extra_tokens(self) -> dict[int, AddedToken]:
@@ -255,12 +248,9 @@ class OriginalBertTokenizer(BertTokenizer):
 
     @property
     def _normalization(self) -> dict[str, bool]:
-        strip_accents = self.do_lower_case if self.strip_accents is None else self.strip_accents
-        return {
-            "lowercase": self.do_lower_case,
-            "strip_accents": strip_accents,
-            "split_cjk": self.tokenize_chinese_chars,
-        }
+        lowercase, strip_accents = self.do_lower_case, self.strip_accents
+        strip_accents = lowercase if strip_accents is None else strip_accents
+        return {"lowercase": lowercase, "strip_accents": strip_accents, "split_cjk": self.tokenize_chinese_chars}
 
     def _encode_plus(
         self,
@@ -278,17 +268,16 @@ class OriginalBertTokenizer(BertTokenizer):
         split_special_tokens = self.split_special_tokens if split_special_tokens is None else split_special_tokens
         kept = self._added_tokens(with_special=not split_special_tokens)
         encoded = super()._encode_plus(
-            [_map_strings(item, lambda string: _passable(self._normalize_around(string, kept))) for item in batch],
+            [_map_strings(item, partial(self._normalize_around, kept=kept)) for item in batch],
             is_split_into_words=is_split_into_words,
             return_overflowing_tokens=return_overflowing_tokens,
             split_special_tokens=split_special_tokens,
             **kwargs,
         )
         samples = encoded.get("overflow_to_sample_mapping", range(len(batch)))
-        encodings = [
-            AlignedEncoding(encoding, batch[sample], self._normalization, kept)
-            for encoding, sample in zip(encoded.encodings or [], samples, strict=True)
-        ]
+        align = partial(_align, normalization=self._normalization, kept=kept)
+        pairs = zip(encoded.encodings or [], samples, strict=True)
+        encodings = [AlignedEncoding(encoding, batch[sample], align) for encoding, sample in pairs]
         if "offset_mapping" in encoded:
             encoded["offset_mapping"] = [encoding.offsets for encoding in encodings]
         data = dict(encoded)
@@ -308,9 +297,8 @@ class OriginalBertTokenizer(BertTokenizer):
         settings = self._normalization
         key = (with_special, *settings.values())
         if key not in self._searches:
-            added = sorted(self.added_tokens_decoder.items())
-            tokens = [(token_id, token) for token_id, token in added if with_special or not token.special]
-            self._searches[key] = AddedTokens(tokens, **settings) if tokens else None
+            added = {i: token for i, token in self.added_tokens_decoder.items() if with_special or not token.special}
+            self._searches[key] = AddedTokens(added, **settings) if added else None
         return self._searches[key]
 
     def _normalize_around(self, text: str, kept: AddedTokens | None) -> str:
@@ -372,15 +360,11 @@ def _as_batch(text: Any, text_pair: Any, *, is_split_into_words: bool) -> tuple[
     return list(zip(text, text_pair, strict=True)), True
 
 
-def _passable(normalized: str) -> str:
-    """Half a surrogate pair cannot be passed to the library. A word with either character is [UNK]."""
-    return normalized if normalized.isascii() else _SURROGATES.sub("\ufffd", normalized)
-
-
-def _map_strings(item: Any, function: Callable[[str], str]) -> Any:
-    """Apply a function to every string of nested lists and tuples."""
+def _map_strings(item: Any, normalize: Callable[[str], str]) -> Any:
+    """Normalise every string of nested lists and tuples."""
     if isinstance(item, str):
-        return function(item)
+        # Half a surrogate pair cannot be passed to the library. A word with either character is [UNK].
+        return _SURROGATES.sub("\ufffd", normalize(item))
     if isinstance(item, Sequence):
-        return type(item)(_map_strings(part, function) for part in item)  # type: ignore[call-arg]
+        return type(item)(_map_strings(part, normalize) for part in item)  # type: ignore[call-arg]
     raise TypeError(f"a text must be a str, but {type(item).__name__} was given")

@@ -101,9 +101,7 @@ class TokenizerReport:
     fertility: float  # pieces per word; [UNK] is one piece
     unk_rate: float  # fraction of the tokens that become [UNK]
     deleted_marks: float  # fraction of the characters, spaces left out, decomposed, that normalising drops as marks
-    deleted_script_marks: dict[str, float] = field(
-        default_factory=dict
-    )  # the same for marks of one script: vowel signs
+    deleted_script_marks: dict[str, float]  # the same for marks of one script: vowel signs
 
     def __str__(self) -> str:
         return (
@@ -129,20 +127,6 @@ class WordCounts:
     num_ascii: int = 0
     num_ascii_letters: int = 0
 
-    def add(self, text: str, *, lowercase: bool, strip_accents: bool, split_cjk: bool) -> None:
-        """Count one text, by the settings of `normalize_text`."""
-        self.num_texts += 1
-        self.num_characters += len(text)
-        normalized = normalize_text(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
-        self.tokens.update(normalized.split())
-        if strip_accents and text.isascii():
-            self.num_ascii += sum(map(len, text.split()))
-            self.num_ascii_letters += len(text.encode().translate(None, _NO_LETTERS))
-        elif strip_accents:
-            self.characters.update(unicodedata.normalize("NFC", "".join(text.split())))
-        if len(self.tokens) > _MAX_DISTINCT_TOKENS:
-            self._forget_rarest()
-
     def _forget_rarest(self) -> None:
         """Drop the rarest words until half of the room is free."""
         threshold = 0
@@ -157,70 +141,67 @@ class WordCounts:
             self.num_forgotten,
         )
 
-    def deleted_marks(self) -> tuple[float, dict[str, float]]:
-        """Fraction of all characters but spaces that are marks; and by script, of the marks that belong to one script."""
-        decomposed: Counter[str] = Counter()
-        for character, number in self.characters.items():
-            for part in unicodedata.normalize("NFD", character):
-                decomposed[part] += number
-        total = max(1, self.num_ascii + decomposed.total())
-        marks = {mark: n for mark, n in sorted(decomposed.items()) if unicodedata.category(mark) == "Mn"}
-        scripts: Counter[str] = Counter()
-        for mark, number in marks.items():
-            if not _is_shared(mark):
-                # The first word of its name; the kana's voicing marks are named differently.
-                script = (
-                    "Kana" if mark in "\u3099\u309a" else unicodedata.name(mark, "Unnamed").split()[0].capitalize()
-                )
-                scripts[script] += number
-        return sum(marks.values()) / total, {script: number / total for script, number in scripts.items()}
-
-    def changed_letters(self) -> dict[str, float]:
-        """Small letter -> fraction of all letters, of those that lose an accent, the most frequent first."""
-        letters = {character: n for character, n in self.characters.items() if character.isalpha()}
-        total = max(1, self.num_ascii_letters + sum(letters.values()))
-        changed: Counter[str] = Counter()
-        for character, number in letters.items():
-            if any(map(_is_shared, unicodedata.normalize("NFD", character)[1:])):
-                changed[character.lower()] += number
-        return {letter: number / total for letter, number in changed.most_common()}
-
-
-def _is_shared(mark: str) -> bool:
-    return any(first <= ord(mark) <= last for first, last in _SHARED_MARK_BLOCKS)
-
-
-def _warn_about_accents(scripts: Mapping[str, float], letters: Mapping[str, float]) -> None:
-    """Warn if stripping accents drops vowel signs, or changes letters of the text's own alphabet."""
-    advice = "train with strip_accents=False (--strip_accents false) to keep them."
-    listed = ", ".join(f"{script} {fraction:.1%}" for script, fraction in scripts.items() if fraction >= _MIN_MARKS)
-    if listed:
-        logger.warning(
-            "Stripping accents deletes vowel signs and other marks that make words: %s of all characters; %s",
-            listed,
-            advice,
-        )
-    changed = sum(letters.values())
-    if changed >= _MIN_LETTERS:
-        first = ", ".join(f"{letter} to {unicodedata.normalize('NFD', letter)[0]}" for letter in list(letters)[:4])
-        logger.warning(
-            "Stripping accents changes %.1f%% of the letters (%s). Where these are letters of their own, %s",
-            100 * changed,
-            first,
-            advice,
-        )
-
 
 def count_words(
     texts: Iterable[str], *, lowercase: bool, strip_accents: bool, split_cjk: bool, show_progress: bool = True
 ) -> WordCounts:
     """Count the words of texts in one pass; the settings are those of `normalize_text`."""
-    counts = WordCounts()
-    for text in tqdm(
-        texts, desc="Counting words", unit=" texts", unit_scale=True, disable=None if show_progress else True
-    ):
-        counts.add(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+    counts, disable = WordCounts(), None if show_progress else True
+    for text in tqdm(texts, desc="Counting words", unit=" texts", unit_scale=True, disable=disable):
+        counts.num_texts += 1
+        counts.num_characters += len(text)
+        normalized = normalize_text(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)
+        counts.tokens.update(normalized.split())
+        if strip_accents and text.isascii():
+            counts.num_ascii += sum(map(len, text.split()))
+            counts.num_ascii_letters += len(text.encode().translate(None, _NO_LETTERS))
+        elif strip_accents:
+            counts.characters.update(unicodedata.normalize("NFC", "".join(text.split())))
+        if len(counts.tokens) > _MAX_DISTINCT_TOKENS:
+            counts._forget_rarest()
     return counts
+
+
+def _lost_marks(counts: WordCounts) -> tuple[float, dict[str, float]]:
+    """Fraction of the characters that stripping accents drops; and by script, of marks of one script. Warns of vowel signs and letters."""
+    decomposed: Counter[str] = Counter()
+    changed: Counter[str] = Counter()
+    letters = counts.num_ascii_letters
+    for character, number in counts.characters.items():
+        parts = unicodedata.normalize("NFD", character)
+        for part in parts:
+            decomposed[part] += number
+        if character.isalpha():
+            letters += number
+            if any(map(_is_shared, parts[1:])):
+                changed[character.lower()] += number
+    total = max(1, counts.num_ascii + decomposed.total())
+    marks = {mark: number for mark, number in sorted(decomposed.items()) if unicodedata.category(mark) == "Mn"}
+    numbers: Counter[str] = Counter()
+    for mark, number in marks.items():
+        if not _is_shared(mark):
+            # The first word of its name; the kana's voicing marks are named differently.
+            name = "Kana" if mark in "\u3099\u309a" else unicodedata.name(mark, "Unnamed").split()[0].capitalize()
+            numbers[name] += number
+    scripts = {name: number / total for name, number in numbers.items()}
+
+    advice = "train with strip_accents=False (--strip_accents false) to keep them."
+    if listed := ", ".join(f"{name} {share:.1%}" for name, share in scripts.items() if share >= _MIN_MARKS):
+        message = "Stripping accents deletes vowel signs and other marks that make words: %s of all characters; %s"
+        logger.warning(message, listed, advice)
+    if changed.total() >= _MIN_LETTERS * max(1, letters):
+        most = [letter for letter, _ in changed.most_common(4)]
+        logger.warning(
+            "Stripping accents changes %.1f%% of the letters (%s). Where these are letters of their own, %s",
+            100 * changed.total() / letters,
+            ", ".join(f"{letter} to {unicodedata.normalize('NFD', letter)[0]}" for letter in most),
+            advice,
+        )
+    return sum(marks.values()) / total, scripts
+
+
+def _is_shared(mark: str) -> bool:
+    return any(first <= ord(mark) <= last for first, last in _SHARED_MARK_BLOCKS)
 
 
 def measure_vocabulary(tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int]) -> tuple[float, float]:
@@ -302,22 +283,41 @@ def train_wordpiece(
     )
     if not counts.tokens:
         raise InputError(f"no word in the {counts.num_texts} texts to train on; a vocabulary needs text")
-    characters, num_dropped = _alphabet(counts.tokens, limit_alphabet)
+    frequency: Counter[str] = Counter()
+    for token, number in counts.tokens.items():
+        for character in token:
+            frequency[character] += number
+    ranked = sorted(frequency, key=lambda character: (-frequency[character], character))
+    # Half a surrogate pair, which broken JSON can hold, is no character and cannot be written to a file.
+    characters = set([character for character in ranked if not "\ud800" <= character <= "\udfff"][:limit_alphabet])
     # Without the words that become [UNK] whatever the pieces are, and in a fixed order.
     words = {
-        word: counts.tokens[word]
-        for word in sorted(counts.tokens)
+        word: number
+        for word, number in sorted(counts.tokens.items())
         if len(word) <= MAX_WORD_CHARACTERS and characters.issuperset(word)
     }
     inner = sorted({character for word in words for character in word[1:]})
-    special = _special_and_unused(num_unused)
+    # The layout of Google's vocabularies.
+    unused = [f"[unused{number}]" for number in range(num_unused)]
+    special = ["[PAD]", *unused[:_FIRST_SLOTS], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *unused[_FIRST_SLOTS:]]
     fixed = [*special, *sorted(characters), *(CONTINUATION + character for character in inner)]
     if len(fixed) > vocab_size:
         raise InputError(
             f"vocab_size {vocab_size} is too small: {len(special)} special and [unused] tokens and {len(fixed) - len(special)} single characters "
             f"need {len(fixed)}; raise vocab_size or lower limit_alphabet ({limit_alphabet}) or num_unused ({num_unused})"
         )
-    vocabulary = _train(words, fixed, vocab_size, min_frequency, show_progress)
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=fixed,  # get the first ids, in this order
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=show_progress,
+    )
+    trainee = Tokenizer(WordPiece(unk_token="[UNK]"))
+    trainee.pre_tokenizer = WhitespaceSplit()
+    trainee.train_from_iterator(_repeated(words), trainer=trainer)
+    vocabulary = dict(sorted(trainee.get_vocab().items(), key=lambda item: item[1]))
+    assert list(vocabulary)[: len(fixed)] == fixed, "the trainer of the tokenizers library has changed"
     if len(vocabulary) < vocab_size:
         logger.warning(
             "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give more text or a smaller vocab_size.",
@@ -328,9 +328,8 @@ def train_wordpiece(
     tokenizer = OriginalBertTokenizer(
         vocab=vocabulary, do_lower_case=lowercase, strip_accents=strip_accents, tokenize_chinese_chars=split_cjk
     )
-    deleted, scripts = counts.deleted_marks()
-    _warn_about_accents(scripts, counts.changed_letters())
     fertility, unk_rate = measure_vocabulary(tokenizer, counts.tokens)
+    deleted, scripts = _lost_marks(counts)
     tokenizer.training_report = TokenizerReport(
         num_texts=counts.num_texts,
         num_characters=counts.num_characters,
@@ -341,7 +340,7 @@ def train_wordpiece(
         vocab_size=len(tokenizer),
         requested_vocab_size=vocab_size,
         alphabet_size=len(characters),
-        dropped_alphabet_size=num_dropped,
+        dropped_alphabet_size=len(ranked) - len(characters),
         fertility=fertility,
         unk_rate=unk_rate,
         deleted_marks=deleted,
@@ -350,58 +349,9 @@ def train_wordpiece(
     return tokenizer
 
 
-def _alphabet(tokens: Mapping[str, int], limit: int) -> tuple[set[str], int]:
-    """Choose the characters to keep; returns them and the number of those left out."""
-    frequency: Counter[str] = Counter()
-    for token, number in tokens.items():
-        for character in token:
-            frequency[character] += number
-    ranked = sorted(frequency, key=lambda character: (-frequency[character], character))
-    # Half a surrogate pair, which broken JSON can hold, is no character and cannot be written to a file.
-    kept = [character for character in ranked if not "\ud800" <= character <= "\udfff"][:limit]
-    return set(kept), len(ranked) - len(kept)
-
-
-def _special_and_unused(num_unused: int) -> list[str]:
-    """The tokens that come first, in the layout of Google's vocabularies."""
-    unused = [f"[unused{number}]" for number in range(num_unused)]
-    return ["[PAD]", *unused[:_FIRST_SLOTS], "[UNK]", "[CLS]", "[SEP]", "[MASK]", *unused[_FIRST_SLOTS:]]
-
-
-def _train(
-    words: dict[str, int], fixed: list[str], vocab_size: int, min_frequency: int, show_progress: bool
-) -> dict[str, int]:
-    """Run the library's trainer and take the vocabulary out of it: piece to id in the order of the ids."""
-    trainee = Tokenizer(WordPiece(unk_token="[UNK]"))
-    trainee.pre_tokenizer = WhitespaceSplit()
-    trainer = WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        # The trainer gives its "special" tokens the first ids, in this order.
-        special_tokens=fixed,
-        continuing_subword_prefix=CONTINUATION,
-        show_progress=show_progress,
-    )
-    trainee.train_from_iterator(_repeated(words), trainer=trainer)
-    vocabulary = dict(sorted(trainee.get_vocab().items(), key=lambda item: item[1]))
-    if list(vocabulary)[: len(fixed)] != fixed or list(vocabulary.values()) != list(range(len(vocabulary))):
-        raise RuntimeError(
-            "the tokenizers library did not keep the order of the first tokens; its trainer has changed"
-        )
-    return vocabulary
-
-
 def _repeated(words: dict[str, int]) -> Iterator[str]:
-    """Write every word as often as it was counted, in chunks: the trainer takes text, not counts."""
-    chunk: list[str] = []
-    room = _CHUNK_CHARACTERS
+    """Write every word as often as it was counted: the trainer takes text, not counts."""
     for word, number in words.items():
-        while number:
-            times = min(number, room // (len(word) + 1) + 1)
-            chunk.append(f"{word} " * times)
-            number -= times
-            room -= times * (len(word) + 1)
-            if room <= 0:
-                yield "".join(chunk)
-                chunk, room = [], _CHUNK_CHARACTERS
-    yield "".join(chunk)
+        at_once = _CHUNK_CHARACTERS // (len(word) + 1)
+        for start in range(0, number, at_once):
+            yield f"{word} " * min(at_once, number - start)

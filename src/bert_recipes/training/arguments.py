@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from bert_recipes.config import PARTS, TOTAL, settle, warn_early
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
+from bert_recipes.models.sizes import MIN_POSITIONS, SIZES
 from bert_recipes.settings import check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES
@@ -57,6 +58,10 @@ def cpu_bf16_units() -> list[str]:
     """Which instruction sets for bfloat16 products this CPU has."""
     units = {"AMX": torch.cpu._is_amx_tile_supported, "AVX512_BF16": torch.cpu._is_avx512_bf16_supported}
     return [name for name, is_there in units.items() if is_there()]
+
+
+# Of a run by the clock, which ends long before.
+MOST_STEPS = 100_000_000
 
 
 @dataclass
@@ -114,6 +119,9 @@ class RunArguments(TrainingArguments):
     logging_nan_inf_filter: bool = option(False, "must stay false")
     optimizer: str = option("bert_adam", "one of", choices=OPTIMIZERS)
     schedule: str = option("bert_linear", "one of", choices=SCHEDULES)
+    muon_learning_rate: float | None = option(
+        None, "peak rate of Muon's matrices, beside learning_rate; default: 0.02", above=0
+    )
     schedule_power: float = option(1.0, "exponent of bert_linear's decay (original: 1)", above=0)
     precision: str = free("auto", "one of", choices=PRECISIONS)
     fast_layers: str = free("auto", "fused CPU kernels", choices=FAST_LAYERS)
@@ -249,13 +257,13 @@ class ModelArguments:
 
     MOST_USED: ClassVar[Collection[str]] = ("size", "model_name_or_path")
 
-    size: str = option("tiny", "size of a new model: tiny, mini, small, medium, base, large")
+    size: str = option("tiny", "size of a new model", choices=SIZES)
     model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
     hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
     weight_init: str = option("truncated_normal", "new weights: truncated_normal (original) or normal (stock)")
-    initializer_range: float = option(0.02, "standard deviation of new weights (original: 0.02)")
-    dropout: float = option(0.1, "dropout of a new model (paper: 0.1)")
-    max_position_embeddings: int = option(512, "positions of a new model (paper: 512)")
+    initializer_range: float = option(0.02, "standard deviation of new weights (original: 0.02)", above=0, below=1)
+    dropout: float = option(0.1, "dropout of a new model (paper: 0.1)", least=0, below=1)
+    max_position_embeddings: int = option(512, "positions of a new model (paper: 512)", least=MIN_POSITIONS)
 
 
 @dataclass
@@ -299,6 +307,9 @@ class PreTrainingArguments(RunArguments):
 
     WITHOUT_EFFECT: ClassVar[Collection[str]] = ("data_seed", "label_smoothing_factor", "train_sampling_strategy")
 
+    max_minutes: float | None = option(
+        None, "end after so many minutes instead of max_steps; the schedule follows the clock", above=0
+    )
     learning_rate: float = option(1e-4, "peak learning rate (paper: 1e-4)")
     warmup_steps: float = option(0.01, "warm-up steps, or their fraction if below 1 (paper: 0.01)")
     seed: int = option(12345, "seed of weights, pairs, masks and order (original: 12345)")
@@ -308,6 +319,13 @@ class PreTrainingArguments(RunArguments):
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
             if str(getattr(self, name)).rsplit(".", 1)[-1].lower() == "epoch":
                 raise InputError(f"{name} is 'epoch'; a run is one pass over many epochs of pairs: give steps or no")
+        if self.max_minutes is not None:
+            for name in ("eval_steps", "save_steps", "logging_steps"):
+                if 0 < (getattr(self, name) or 0) < 1:
+                    raise InputError(f"{name} is {getattr(self, name)}; allowed with max_minutes: whole steps")
+            if not 0 <= self.warmup_steps < 1:
+                raise InputError(f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction below 1")
+            self.max_steps = MOST_STEPS
 
 
 @dataclass
@@ -357,6 +375,10 @@ def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseAr
     Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest, under one learning-rate schedule.
     """
     total, given = args.max_steps, second.phase2_steps
+    if given and args.max_minutes is not None:
+        raise InputError(
+            f"phase2_steps is {given:g} and max_minutes {args.max_minutes:g}; a run by the clock has one phase"
+        )
     second.phase2_steps = steps = round(given * max(total, 0)) if given < 1 else int(given)
     split = total - steps
     first = Phase(

@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import ProgressCallback
 
+from bert_recipes.training.arguments import MOST_STEPS
+
 
 # Name in the log -> label, and how its value is written. What is not listed is in trainer_state.json and with the trackers.
 _TRAINING = {
@@ -75,6 +77,8 @@ def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
 
 def _at(step: int, max_steps: int) -> str:
     last = f"{max_steps:,}"
+    if max_steps >= MOST_STEPS:
+        return f"step {step:>7,}  "
     return "" if not max_steps else f"step {step:>{len(last)},}/{last}  "
 
 

@@ -115,7 +115,7 @@ class CostMeter:
 
         before, seconds = self._before, self._elapsed()
         readings = [each for each in gather_object([self._measure(seconds)]) if each is not None]
-        total = {"seconds": before.get("seconds", 0.0) + seconds, "is_whole": before.get("is_whole", True)}
+        total = {"seconds": self.seconds, "is_whole": before.get("is_whole", True)}
         if not readings and "energy_kwh" not in before:
             return total
         kwh, now = sum(energy for energy, _ in readings), [method for _, method in readings]
@@ -130,6 +130,11 @@ class CostMeter:
         if (intensity is not None or not readings) and ("energy_kwh" not in before or "co2_kg" in before):
             total["co2_kg"] = before.get("co2_kg", 0.0) + kwh * (intensity or 0.0) / 1000
         return total
+
+    @property
+    def seconds(self) -> float:
+        """Of all parts of the run, up to now, in this process."""
+        return self._before.get("seconds", 0.0) + self._elapsed()
 
     def _elapsed(self) -> float:
         return self._seconds if self._since is None else time.perf_counter() - self._since

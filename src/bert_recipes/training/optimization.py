@@ -1,5 +1,6 @@
-"""Optimisers and schedules by name: the paper's Adam and its schedule, AdamW, LAMB, and everything of the Trainer."""
+"""Optimisers and schedules by name: the paper's Adam and its schedule, AdamW, LAMB, Muon, and everything of the Trainer."""
 
+import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +13,14 @@ from torch.optim.lr_scheduler import LambdaLR
 from bert_recipes.errors import InputError
 
 
-OPTIMIZERS = ("bert_adam", "adamw", "lamb", "trainer")
+logger = logging.getLogger(__name__)
+
+OPTIMIZERS = ("bert_adam", "adamw", "lamb", "muon", "trainer")
 SCHEDULES = ("bert_linear", "trainer")
 # google-research/bert optimization.py, create_optimizer: exclude_from_weight_decay.
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
+# Rows and columns of a matrix for Muon: output layers of a few classes are none.
+MIN_MATRIX = 32
 
 
 class BertAdam(torch.optim.AdamW):
@@ -127,6 +132,79 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
 
+class Muon(torch.optim.Optimizer):
+    """`torch.optim.Muon` (Jordan et al. 2024) for groups with `momentum`, fused AdamW for those with `betas`: one state, one file.
+
+    The matrices of one shape are orthogonalised together, which torch's class does one by one; that is the only difference.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        super().__init__(groups, {})
+        self._adam = torch.optim.AdamW([group for group in self.param_groups if "betas" in group], fused=True)
+        for group, complete in zip(self._adam_groups(), self._adam.param_groups, strict=True):
+            group |= {name: value for name, value in complete.items() if name != "params"}
+
+    def _adam_groups(self) -> list[dict[str, Any]]:
+        return [group for group in self.param_groups if "betas" in group]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One update of all parameters that have a gradient; nothing where none has one."""
+        self._adam.param_groups, self._adam.state = self._adam_groups(), self.state
+        self._adam.step()
+        for group in self.param_groups:
+            alike: dict[tuple[int, ...], list[torch.Tensor]] = {}
+            for parameter in group["params"] if "momentum" in group else ():
+                if parameter.grad is not None:
+                    alike.setdefault(tuple(sorted(parameter.shape)), []).append(parameter)
+            for parameters in alike.values():
+                self._step_together(parameters, group["lr"], group["momentum"], group["weight_decay"])
+
+    def _step_together(
+        self, parameters: list[torch.Tensor], rate: float, momentum: float, weight_decay: float
+    ) -> None:
+        for parameter in parameters:
+            if not (state := self.state[parameter]):
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+        means = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        torch._foreach_lerp_(means, gradients, 1 - momentum)
+        nesterov = torch._foreach_lerp(gradients, means, momentum)
+        is_tall = [len(matrix) > len(matrix.T) for matrix in nesterov]
+        wide = [matrix.T if tall else matrix for matrix, tall in zip(nesterov, is_tall, strict=True)]
+        updates = orthogonalise(torch.stack(wide))
+        torch._foreach_mul_(parameters, 1 - rate * weight_decay)
+        for parameter, update, tall in zip(parameters, updates, is_tall, strict=True):
+            own = rate * max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
+            parameter.add_(update.T if tall else update, alpha=-own)
+
+
+def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
+    """bfloat16 (N, R, C) with singular values near 1, of (N, R, C) with R <= C: Newton-Schulz with the constants of torch.optim.Muon."""
+    x = matrices.bfloat16()
+    x /= x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+    return x
+
+
+def muon_groups(model: nn.Module, weight_decay: float, learning_rate: float, **adam: Any) -> list[dict[str, Any]]:
+    """The weights of all linear layers but the output layers for Muon; the rest as `decay_groups` for AdamW with `adam`."""
+    layers = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    tied = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    matrices = [
+        each for each in layers if each.requires_grad and min(each.shape) >= MIN_MATRIX and id(each) not in tied
+    ]
+    chosen, groups = set(map(id, matrices)), decay_groups(model, weight_decay)
+    for group in groups:
+        group |= {"params": [each for each in group["params"] if id(each) not in chosen], **adam}
+    number = sum(matrix.numel() for matrix in matrices)
+    logger.info("optimizer: Muon for %d matrices (%d parameters), AdamW for the rest", len(matrices), number)
+    settings = {"lr": learning_rate, "momentum": 0.95, "weight_decay": 0.0, "rate_ratio": learning_rate / adam["lr"]}
+    return [*(group for group in groups if group["params"]), {"params": matrices, **settings}]
+
+
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two groups: with decay, embeddings too as in the original, and without for names that contain one of `NO_DECAY`."""
     pattern = re.compile("|".join(NO_DECAY))
@@ -145,13 +223,16 @@ def create_optimizer(
     betas: tuple[float, float] = (0.9, 0.999),
     epsilon: float = 1e-6,
     weight_decay: float = 0.01,
+    muon_learning_rate: float = 0.02,
 ) -> torch.optim.Optimizer:
-    """Build "bert_adam" (the paper's), "adamw" (with bias correction, fused) or "lamb" over `decay_groups`."""
+    """Build "bert_adam" (the paper's), "adamw" (with bias correction, fused), "lamb" or "muon" over `decay_groups`."""
     settings: dict[str, Any] = {"lr": learning_rate, "betas": betas, "eps": epsilon}
     if name == "bert_adam":
         return BertAdam(decay_groups(model, weight_decay), **settings)
     if name == "adamw":
         return torch.optim.AdamW(decay_groups(model, weight_decay), fused=True, **settings)
+    if name == "muon":
+        return Muon(muon_groups(model, weight_decay, muon_learning_rate, **settings))
     # LAMB. Which ones have neither decay nor ratio their names say: the others may have no decay either.
     groups = decay_groups(model, 1.0)
     for group in groups:
@@ -184,8 +265,8 @@ class Schedule:
 
 def set_peak_rate(scheduler: LambdaLR, learning_rate: float) -> None:
     """Give a scheduler that was loaded from a checkpoint another peak: that of the phase which begins."""
-    scheduler.base_lrs = [learning_rate] * len(scheduler.base_lrs)
-    for group, factor in zip(scheduler.optimizer.param_groups, scheduler.lr_lambdas, strict=True):
-        group["initial_lr"] = learning_rate
-        group["lr"] = learning_rate * factor(scheduler.last_epoch)
+    groups = scheduler.optimizer.param_groups
+    scheduler.base_lrs = [learning_rate * group.get("rate_ratio", 1.0) for group in groups]
+    for group, peak, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
+        group |= {"initial_lr": peak, "lr": peak * factor(scheduler.last_epoch)}
     scheduler._last_lr = [group["lr"] for group in scheduler.optimizer.param_groups]

@@ -61,6 +61,7 @@ OWN_DEFAULTS: dict[str, Any] = {
     "fast_layers": "auto",
     "keep_freed_memory": True,
     "max_skipped_steps": 10,
+    "max_minutes": None,
     "resume": "no",
     "allow_changes": False,
     "energy": EnergySettings(),
@@ -133,10 +134,10 @@ class RecipeTrainer(Trainer):
             # Accelerate puts no autocast around a model that an engine has.
             autocast = torch.autocast(args.device.type, torch.bfloat16)
             self.model.forward = convert_outputs_to_fp32(autocast(self.model.forward))
-        if args.optimizer == "lamb" and self.engine != NO_ENGINE:
+        if args.optimizer in ("lamb", "muon") and self.engine != NO_ENGINE:
             raise InputError(
-                f"optimizer is lamb; {self.engine} splits tensors over the processes, and none knows the norms that LAMB scales "
-                "with: give --optimizer bert_adam or adamw, or LAUNCH=ddp"
+                f"optimizer is {args.optimizer}; {self.engine} splits tensors over the processes, and it needs whole ones: give "
+                "--optimizer bert_adam or adamw, or LAUNCH=ddp"
             )
         self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
@@ -164,6 +165,8 @@ class RecipeTrainer(Trainer):
         self._evaluation_is_due = False
         self._writes_to: Path | None = None
         self._peak: float | None = None  # FLOP/s of matrix products of a process
+        # Of a run by the clock: the fraction of its minutes that are over, the same in all processes, and the longest evaluation.
+        self.clock = self._longest_pause = 0.0
 
     # 1. A run
 
@@ -188,6 +191,7 @@ class RecipeTrainer(Trainer):
                     checkpoint, self.resume_fingerprint, self.engine, args.world_size, allow_changes=args.allow_changes
                 )
             self.skipped_steps, self._skipped_in_a_row = self._loaded.get("skipped_steps", 0), 0
+            self.clock = self._loaded.get("clock", 0.0)
             self._evaluation_is_due = False
             self.stop_request.begin()
             # A resumed run has its first evaluation in its log.
@@ -297,12 +301,17 @@ class RecipeTrainer(Trainer):
             return batches, None
         parts = [torch.cat([own := self.num_items(batch), self.count_work(batch, own)]) for batch in batches]
         counts = torch.stack([part.to(device) for part in parts]).sum(dim=0, dtype=torch.float64)
+        minutes = self.args.max_minutes
+        # The last evaluation and checkpoint are inside of the minutes, too.
+        own_clock = self.cost.seconds / max(60 * minutes - self._longest_pause, 1e-9) if minutes else 0.0
         if self.args.world_size > 1:
             # The request to stop travels with the counts: no collective of its own in each step.
-            counts = torch.cat([counts, counts.new_tensor([float(self.stop_request.signal is not None)])])
-            counts = self.accelerator.reduce(counts, reduction="sum")
-            self.stop_request.flags.append(counts[-1])
-            counts = counts[:-1]
+            more = counts.new_tensor([self.stop_request.signal is not None, own_clock / self.args.world_size])
+            counts = self.accelerator.reduce(torch.cat([counts, more]), reduction="sum")
+            self.stop_request.flags.append(counts[-2])
+            own_clock = float(counts[-1]) if minutes else 0.0
+            counts = counts[:-2]
+        self.clock = min(own_clock, 1.0)
         # `num_items`, then the four fields of BatchStats.
         items, work = counts[:-4], counts[-4:]
         self.meter.count_step(work, waited)
@@ -332,6 +341,7 @@ class RecipeTrainer(Trainer):
         if self.optimizer is None:
             settings = {"betas": (args.adam_beta1, args.adam_beta2), "epsilon": args.adam_epsilon}
             settings |= {"learning_rate": args.learning_rate, "weight_decay": args.weight_decay}
+            settings |= {"muon_learning_rate": args.muon_learning_rate or 0.02}
             self.optimizer = create_optimizer(args.optimizer, model or self.model, **settings)
         return self.optimizer
 
@@ -344,7 +354,12 @@ class RecipeTrainer(Trainer):
             if schedule.warmup_steps >= schedule.steps:
                 message = "warmup_steps %d is not shorter than the run of %d steps: the learning rate will not reach its peak"
                 logger.warning(message, schedule.warmup_steps, schedule.steps)
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, schedule.factor)
+
+            def by_clock(step: int) -> float:
+                return schedule.factor(round(self.clock * schedule.steps))
+
+            factor = schedule.factor if self.args.max_minutes is None else by_clock
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, factor)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -490,6 +505,7 @@ class RecipeTrainer(Trainer):
             "skipped_steps": self.skipped_steps,
             "evaluation_is_due": self._evaluation_is_due,
             "cost": self.cost.so_far(),
+            "clock": self.clock,
             "process": {"loss": float(self._tr_loss), "meter": self.meter.sums()},
         }
 
@@ -515,6 +531,7 @@ class RecipeTrainer(Trainer):
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """The last step is saved before it is measured; an evaluation that a signal ends is made up for by the resumed run."""
+        start = time.perf_counter()
         with self.meter.paused():
             control, is_last = self.control, self.state.global_step >= self.state.max_steps
             saves_first = is_last and control.should_evaluate and control.should_save
@@ -534,6 +551,7 @@ class RecipeTrainer(Trainer):
                 if self.args.should_save:
                     self._rotate(self._checkpoint_folder())
                 self.accelerator.wait_for_everyone()
+        self._longest_pause = max(self._longest_pause, time.perf_counter() - start)
 
     def flops_of(self, work: BatchStats) -> int | None:
         """Model FLOPs of training steps (`speed.training_flops`); None where nobody knows them."""
@@ -549,6 +567,8 @@ class RecipeTrainer(Trainer):
             return {}
         args, (work, seconds, steps) = self.args, self.meter.interval
         pace = {"hours_left": (self.state.max_steps - self.state.global_step) * seconds / steps / 3600}
+        if args.max_minutes is not None:
+            pace = {"hours_left": (1 - self.clock) * args.max_minutes / 60}
         if (flops := self.flops_of(work)) is None:
             return pace
         if self._peak is None:  # measuring it takes seconds for a large model on a CPU
@@ -572,5 +592,8 @@ class _Boundaries(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         if self.trainer._ends_here():
             control.should_training_stop = control.should_save = True
+        if self.trainer.clock >= 1.0:
+            state.max_steps, control.should_training_stop = state.global_step, True
+            control.should_save = control.should_save or args.save_strategy == "steps"  # as stock at max_steps
         if self.trainer.ends_with_checkpoint and state.global_step >= state.max_steps:
             control.should_save = True
