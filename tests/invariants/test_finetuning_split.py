@@ -127,6 +127,7 @@ def test_class_weights_that_fit_no_class_are_refused(kind, weights, words, tmp_p
         finetuning_run(kind, output_dir=str(tmp_path), class_weights=weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_have_the_same_loss_gradient_and_predictions(kind, whole_batch, two_processes):
     """A batch of 5 over 27 examples leaves the processes different numbers of batches."""

@@ -147,7 +147,7 @@ def test_it_says_what_it_read_and_wrote(run, files):
         (["--input_file=latin.txt"], "latin.txt, line 2: not UTF-8"),
         (["--output_file=none/out.jsonl"], "there is no folder none"),
         (["--output_file=out.csv"], "the suffix must say the format"),
-        (["--vocab_file=empty.txt"], "empty.txt: the file is empty"),
+        (["--vocab_file=empty.txt"], "empty.txt: no [PAD]"),
         (["--max_seq_length=7"], "max_seq_length is 7; allowed: 8 or more"),
         (["--masked_lm_prob=15"], "masked_lm_prob is 15.0; allowed: 0 to 1"),
         (["--short_seq_prob=2"], "short_seq_prob is 2.0"),

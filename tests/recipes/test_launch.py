@@ -64,6 +64,7 @@ def test_two_processes_leave_one_run(two_processes: Path):
     assert results["eval_pairs"] == 10
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(one_process: Path, two_processes: Path):
     assert read(one_process / "all_results.json")["processes"] == 1
     one, two = losses(one_process), losses(two_processes)
@@ -98,6 +99,7 @@ def test_a_stopped_run_goes_on_to_the_weights_of_one_that_was_not(
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
+@pytest.mark.slow
 def test_overwrite_run_replaces_the_whole_folder(repository, small_store, one_process: Path, tmp_path: Path):
     folder = tmp_path / "run"
     shutil.copytree(one_process, folder)
