@@ -50,10 +50,13 @@ def print_estimate(trainer: RecipeTrainer) -> None:
     phases = (
         " (if those of the second phase were as long as the first)" if len(getattr(trainer, "phases", ())) > 1 else ""
     )
+    whole, length = f"{steps:,} steps", time_left(seconds * steps / 3600).removesuffix(" left")
+    if args.max_minutes is not None:
+        whole, length = f"{args.max_minutes:g} minutes", f"about {60 * args.max_minutes / seconds:,.0f} steps"
     rows = {
         "parameters": f"{model.num_parameters():,}",
         "a step": f"{trainer.global_batch_size:,} examples, {seconds:.3g} s, {statistics.median(rates):,.0f} tokens/s",
-        f"{steps:,} steps": f"{time_left(seconds * steps / 3600).removesuffix(' left')}, without evaluations{phases}",
+        whole: f"{length}, without evaluations{phases}",
         "memory": f"{peak_memory_mb():,.0f} MB a process, at its peak",
         "disk": f"{weights:,.0f} MB the model, about {3 * weights:,.0f} MB each checkpoint (weights and two states of the optimiser)",
     }
