@@ -135,7 +135,8 @@ class Cases:
             use_cpu=args.use_cpu,
             budget_seconds=args.budget_seconds,
         )
-        self.on_cpu, self.stock = on_cpu(self.base), stock_configurations()
+        self.on_cpu = on_cpu(self.base)
+        self.stock = stock_configurations("cpu" if self.on_cpu else "gpu")
 
     def chosen(self) -> list[Case]:
         """Return the cases of the suite, or of all suites."""
@@ -149,7 +150,8 @@ class Cases:
 
     def _sides(self, sample: Sample) -> dict[str, Sample]:
         sides = {side: replace(sample, side=side, switches=switches) for side, switches in self.stock.items()}
-        return sides | {OURS: replace(sample, side=OURS)}
+        switches = {} if self.on_cpu else {"torch_compile": "true"}
+        return sides | {OURS: replace(sample, side=OURS, switches=switches)}
 
     def pretraining(self) -> list[Case]:
         """Size x length; alone: tiny and mini at 128."""
@@ -157,6 +159,8 @@ class Cases:
         sizes: Sequence[str] = args.sizes or (tuple(SIZES) if self.is_all else ("tiny", "mini"))
         for size in sizes:
             default_tokens = 2048 if size in ("base", "large") else 4096
+            if not self.on_cpu:  # what fills a GPU; stock's defaults hold all logits in float32
+                default_tokens *= 8 if size == "large" else 16
             tokens = args.tokens_per_step or default_tokens
             for length in args.lengths or ((128, 512) if self.is_all else (128,)):
                 documents = "" if args.documents == "long" else args.documents

@@ -64,9 +64,9 @@ MODEL_CLASSES = {
 }
 
 
-def stock_configurations() -> dict[str, dict[str, Any]]:
-    """Side -> its settings, of stock.yaml."""
-    return yaml.safe_load(STOCK_FILE.read_text(encoding="utf-8"))
+def stock_configurations(device: str) -> dict[str, dict[str, Any]]:
+    """Side -> its settings, of stock.yaml, for "cpu" or "gpu"."""
+    return yaml.safe_load(STOCK_FILE.read_text(encoding="utf-8"))[device]
 
 
 def on_cpu(sample: Sample) -> bool:
@@ -347,7 +347,7 @@ def encode(features: Sequence[Mapping[str, Any]], *, labels: bool = True) -> Enc
 def our_finetuning(sample: Sample, features: list[dict[str, Any]]) -> FineTuningTrainer:
     """Fine-tune with recipes/configs/finetune."""
     flags = {"global_train_batch_size": sample.batch_size, "max_steps": sample.total_steps, "save_strategy": "no"}
-    flags |= {"max_seq_length": TASK_LIMITS[sample.task].max_length}
+    flags |= {"max_seq_length": TASK_LIMITS[sample.task].max_length, **sample.switches}
     return our_task_trainer(sample, flags, encode(features))
 
 

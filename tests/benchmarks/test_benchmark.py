@@ -86,13 +86,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_sides_take_turns_and_after_a_round_only_the_fastest_of_stock(run):
     started, records = run()
-    first = [*stock_configurations(), OURS]
+    first = [*stock_configurations("cpu"), OURS]
     later = [STOCK_DEFAULTS, "stock_like_lengths", OURS]
-    assert len(stock_configurations()) == 4
+    assert len(stock_configurations("cpu")) == 4
     assert started == [*first, "matmul", *later, *later]
     samples = [record for record in records if record["role"] == "sample"]
     assert [record["round"] for record in samples] == [0] * 5 + [1] * 3 + [2] * 3
-    assert samples[1]["spec"]["switches"] == stock_configurations()["stock_bf16"]
+    assert samples[1]["spec"]["switches"] == stock_configurations("cpu")["stock_bf16"]
     assert {record["case"] for record in records} == {"tiny-128"}
 
 
@@ -111,7 +111,7 @@ def test_what_is_finished_is_kept_and_what_failed_is_measured_again(run):
 
 def test_one_round_is_finished_whatever_the_time(run):
     started, _ = run(time_limit_minutes=1e-9)
-    assert started == [*stock_configurations(), OURS, "matmul"]
+    assert started == [*stock_configurations("cpu"), OURS, "matmul"]
 
 
 def test_a_run_to_a_quality_gives_stock_its_fastest_configuration(run):
@@ -119,7 +119,7 @@ def test_a_run_to_a_quality_gives_stock_its_fastest_configuration(run):
     run(rounds=1)
     started, records = run(suite="time_to_quality")
     assert started == [OURS, "stock_like_lengths"]
-    assert records[-1]["spec"]["switches"] == stock_configurations()["stock_like_lengths"]
+    assert records[-1]["spec"]["switches"] == stock_configurations("cpu")["stock_like_lengths"]
 
 
 def test_a_case_is_named_by_what_is_not_the_default(run, tmp_path: Path):

@@ -201,7 +201,7 @@ def test_a_sample_is_a_process(spec: Sample):
     assert run_sample(spec, timeout=0.2) == ({}, "still running after 0 s")
 
 
-@pytest.mark.parametrize("switches", stock_configurations().values(), ids=stock_configurations())
+@pytest.mark.parametrize("switches", stock_configurations("cpu").values(), ids=stock_configurations("cpu"))
 def test_every_configuration_of_stock_trains(spec: Sample, task_spec: Sample, switches: dict):
     for sample in (spec, task_spec):
         result = measure(replace(sample, side="stock_other", switches=switches))

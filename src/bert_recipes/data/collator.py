@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -51,6 +51,8 @@ class DataCollatorForPreTraining:
     seed: int = 12345
     pad_to_length: int | None = None  # of every batch; None = to its longest row
     pad_to_multiple_of: int | None = None
+    # `models.padding_free.plan_rows`, for attention over packed rows: the batch has its `packing` too.
+    plan_rows: Callable[..., dict[str, torch.Tensor]] | None = None
     rates: MaskingRates = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +99,11 @@ class DataCollatorForPreTraining:
             )
         if "next_sentence_label" in features[0]:
             batch["next_sentence_label"] = np.array([f["next_sentence_label"] for f in features], dtype=np.int64)
-        return {name: torch.from_numpy(values) for name, values in batch.items()}
+        tensors: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
+        if self.plan_rows is not None:
+            shape = (len(features), size)
+            tensors["packing"] = self.plan_rows(tensors["attention_mask"], shape, tensors["labels"])
+        return tensors
 
     @staticmethod
     def _pad(features: Sequence[Mapping[str, Any]], name: str, size: int, value: int) -> np.ndarray:

@@ -29,7 +29,7 @@ from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
 IGNORE_INDEX = -100
 PREDICTED_STEP = 32
-INITIALIZERS = ("truncated_normal", "normal")
+INITIALIZERS = ("truncated_normal", "normal", "sinusoidal_positions")
 # The Trainer takes what is not named here for predictions. On the class, as in transformers: an instance would write it to config.json.
 BertConfig.keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
 
@@ -86,6 +86,7 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         next_sentence_label: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         num_pairs_in_batch: torch.Tensor | int | None = None,
+        packing: Mapping[str, torch.Tensor] | None = None,
         return_full_logits: bool | None = None,
         **kwargs: Any,
     ) -> BertForPreTrainingOutput:
@@ -102,10 +103,16 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             num_items_in_batch: Predicted tokens of the global batch; None = of this batch. The stock Trainer passes it.
             num_pairs_in_batch: Pairs of the global batch; None = of this batch. With num_items_in_batch alone (stock
                 Trainer) this batch's mean is weighted by its share of the predicted tokens.
+            packing: What `plan_rows` says of this batch; without it a GPU waits once for the plan.
             return_full_logits: Whether prediction_logits are (B, S, V) though labels are given; None: in evaluation, as in stock.
         """
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids)
-        encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs})
+        plan = packing if self.bert.packs_rows and self.training else None
+        if plan is not None and input_ids is not None:
+            outputs: Any = None
+            encoded: Encoded | None = self.bert.encode_flat(input_ids, token_type_ids, position_ids, plan)
+        else:
+            inputs = (input_ids, attention_mask, token_type_ids, position_ids)
+            encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs})
         if encoded is not None:
             rows, layout = encoded.rows, encoded.layout
             pooled_output = self.bert.pool_rows(rows, layout)
@@ -123,7 +130,10 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             full_logits, seq_relationship_logits = self.cls(layout.unpack(rows), pooled_output)
 
         mlm_loss = nsp_loss = prediction_logits = None
-        if labels is not None:
+        if plan is not None and full_logits is None and labels is not None:
+            own_rows, targets = plan["predicted"], plan["targets"]
+            mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, encoded)
+        elif labels is not None:
             positions = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
             targets = labels.flatten()[positions].long()
             if full_logits is not None:
@@ -138,7 +148,7 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             nsp_targets = next_sentence_label.view(-1)
             nsp_loss = _mean_cross_entropy(seq_relationship_logits, nsp_targets, num_pairs_in_batch)
             if num_pairs_in_batch is None and num_items_in_batch is not None and labels is not None:
-                nsp_loss = nsp_loss * (targets.numel() / num_items_in_batch)
+                nsp_loss = nsp_loss * ((targets >= 0).sum() / num_items_in_batch)
 
         losses = [loss for loss in (mlm_loss, nsp_loss) if loss is not None]
         return BertForPreTrainingOutput(
@@ -242,7 +252,7 @@ def _fuse_tanh_gelu(model: nn.Module) -> None:
 def _mean_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None) -> torch.Tensor:
     """Cross-entropy of logits (N, C) summed and divided by `count` (default: N), float32 (); 0 with a gradient of 0 where N = 0."""
     total = F.cross_entropy(logits.float(), targets, reduction="sum")
-    return total / (max(targets.numel(), 1) if count is None else count)
+    return total / ((targets >= 0).sum().clamp(min=1) if count is None else count)
 
 
 @torch.no_grad()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -15,15 +17,19 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
-from transformers.models.bert.modeling_bert import BertPreTrainedModel
+from transformers.models.bert.modeling_bert import BertEmbeddings, BertPreTrainedModel
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.models.kernels.loading import Kernels, load_kernels
+from bert_recipes.models.packed_attention import MIN_CAPABILITY, PACKED_SDPA
 from bert_recipes.models.packed_encoder import Encoded, encode_packed, why_not_batch, why_not_packed
-from bert_recipes.models.padding_free import PackedLayout
+from bert_recipes.models.padding_free import PackedLayout, plan_rows
 
 
 logger = logging.getLogger(__name__)
+
+# Positions of the longest wave of `sinusoids`: those of the paper's models.
+LONGEST_WAVE = 512
 
 
 @functools.cache
@@ -35,17 +41,33 @@ def say_once(what: str, reason: str) -> None:
 class OriginalInitialization(BertPreTrainedModel):
     """New weights as in google-research/bert modeling.py `create_initializer`: a normal cut off at two deviations.
 
-    `config.weight_init` = "truncated_normal" (the default) or "normal" (stock transformers).
+    `config.weight_init`: "truncated_normal" (the default), "normal" (stock transformers) or "sinusoidal_positions": the first, but
+    position embeddings begin as `sinusoids`, of the same deviation.
     """
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if getattr(self.config, "weight_init", "truncated_normal") != "truncated_normal":
+        weight_init, std = getattr(self.config, "weight_init", "truncated_normal"), self.config.initializer_range
+        if weight_init == "normal":
             return
         if isinstance(module, nn.Linear | nn.Embedding):
-            std = self.config.initializer_range
             init.trunc_normal_(module.weight, mean=0.0, std=std, a=-2 * std, b=2 * std)
+        # Embeddings as a whole come after their parts.
+        if isinstance(module, BertEmbeddings) and weight_init == "sinusoidal_positions":
+            weight = module.position_embeddings.weight
+            init.copy_(weight, sinusoids(*weight.shape).to(weight.device) * std)
+
+
+def sinusoids(length: int, size: int) -> torch.Tensor:
+    """float32 (length, size) with a mean square of 1: sines, then cosines, of wavelengths from 2 pi to `LONGEST_WAVE` positions.
+
+    The form is that of Vaswani et al. 2017, section 3.5, with other wavelengths.
+    """
+    half = size // 2
+    rates = torch.logspace(0, math.log10(2 * math.pi / LONGEST_WAVE), half)
+    angles = torch.arange(length)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1) * math.sqrt(2)
 
 
 class BertModel(OriginalInitialization, transformers.BertModel):
@@ -54,6 +76,8 @@ class BertModel(OriginalInitialization, transformers.BertModel):
     _fast_layers = "off"
     # Whether the fast layers compute pads too, for a head that counts them in its loss; otherwise their hidden states are 0.
     computes_pads = False
+    # Whether stock layers run on packed rows (`use_packed_attention`).
+    packs_rows = False
 
     @classmethod
     def from_stock(cls, model: transformers.BertModel) -> BertModel:
@@ -70,6 +94,12 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         if reason is not None and name != "off":
             logger.info("stock layers: %s", reason)
         return self.fast_kernels is not None
+
+    def use_packed_attention(self) -> None:
+        """Let stock layers run on one row of the real tokens, with torch's flash kernel or the flash-attention that the model has."""
+        if not self.config._attn_implementation.startswith("flash_attention"):
+            self.set_attn_implementation(PACKED_SDPA)
+        self.packs_rows = True
 
     @property
     def fast_kernels(self) -> Kernels | None:
@@ -90,13 +120,36 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         Other hidden states are kept as `encode_packed` says.
         """
         kernels = self.fast_kernels
-        if kernels is None:
+        if kernels is None and not self.packs_rows:
             return None
         reason = "input_ids are not given" if input_ids is None else why_not_batch(self, attention_mask, kwargs)
         if reason is not None or input_ids is None:
             say_once("stock layers", str(reason))
             return None
+        if kernels is None:
+            ids = input_ids, token_type_ids, position_ids
+            return self.encode_flat(*ids, plan_rows(attention_mask, (input_ids.shape[0], input_ids.shape[1])))
         return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids, keep)
+
+    def encode_flat(
+        self,
+        input_ids: torch.Tensor,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        plan: Mapping[str, torch.Tensor],
+    ) -> Encoded:
+        """Stock modules on one row of the tokens that `plan_rows` chose; nothing waits for the device."""
+        (batch, size), offsets = input_ids.shape, plan["offsets"]
+        places = plan["places"]
+        layout = PackedLayout((batch, size), places, len(places), offsets[:batch].long(), ())
+        positions = torch.arange(size, device=input_ids.device)[None] if position_ids is None else position_ids
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        ids = (layout.pack(each.expand(batch, size))[None] for each in (input_ids, types, positions))
+        hidden = self.embeddings(**dict(zip(("input_ids", "token_type_ids", "position_ids"), ids, strict=True)))
+        # The names of transformers' flash-attention.
+        lengths = {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets, "max_length_q": size, "max_length_k": size}
+        rows = self.encoder(hidden, attention_mask=None, **lengths).last_hidden_state[0]
+        return Encoded(rows, layout, None)
 
     def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
         """Float (B, H): the pooler on each sequence's first token."""
@@ -112,7 +165,7 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPoolingAndCrossAttentions:
-        """As stock; with kernels the hidden states of pads are 0, unless `computes_pads`."""
+        """As stock; on packed rows the hidden states of pads have no meaning, unless `computes_pads`."""
         encoded = self.encode_rows(
             input_ids, attention_mask, token_type_ids, position_ids, {"inputs_embeds": inputs_embeds, **kwargs}
         )
@@ -141,20 +194,45 @@ def _make_known(kind: type[BertModel]) -> None:
         kind(config)
 
 
-def enable_packed_layers(model: PreTrainedModel, fast_layers: str) -> None:
-    """Give a model on a CPU the fastest layers that machine and architecture allow; weights, names and results stay.
+def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = None) -> None:
+    """Give a model the fastest layers that machine and architecture allow; weights, names and results stay.
 
     Stock layers keep the attention that the model has: nothing says whether the user asked for it or transformers chose it.
 
     Args:
         model: With any head; a stock `BertModel` inside is put under our class.
         fast_layers: "auto", "plain" or "off" (`load_kernels`).
+        args: `TrainingArguments`, which know device and precision of a run; None: the model is on a CPU.
     """
     base: Any = model.base_model
     if type(base) is transformers.BertModel and base is not model:
         base = BertModel.from_stock(base)
-    if isinstance(base, BertModel):
-        # Its softmax is over all positions, as in the original: pads get the hidden states that stock layers give them.
-        base.computes_pads = isinstance(model, transformers.BertForQuestionAnswering)
+    if not isinstance(base, BertModel):
+        return
+    # Its softmax is over all positions, as in the original: pads get the hidden states that stock layers give them.
+    base.computes_pads = isinstance(model, transformers.BertForQuestionAnswering)
+    if args is None or args.device.type == "cpu":
         if base.use_fast_layers(fast_layers):
             logger.info("layers: on packed rows, with fused kernels")
+    elif reason := _why_no_packed_attention(base, fast_layers, args):
+        logger.info("layers: stock's on padded rows, with %s: %s", base.config._attn_implementation, reason)
+    else:
+        base.use_packed_attention()
+        advice = "" if args.torch_compile else "; --torch_compile true fuses what lies between"
+        logger.info("layers: stock's on packed rows, with %s%s", base.config._attn_implementation, advice)
+
+
+def _why_no_packed_attention(base: BertModel, fast_layers: str, args: Any) -> str | None:
+    """Why a GPU computes padded rows; None where it need not."""
+    if fast_layers != "auto":
+        return f"fast_layers is {fast_layers}"
+    if args.device.type != "cuda" or torch.cuda.get_device_capability(args.device) < MIN_CAPABILITY:
+        return "flash attention needs a GPU of compute capability 8.0"
+    if not (args.bf16 or args.fp16):
+        return "flash attention needs --precision bf16"
+    if base.computes_pads:
+        return "the softmax over positions counts pads"
+    attention = base.config._attn_implementation
+    if attention != "sdpa" and not attention.startswith("flash_attention"):
+        return "the model asks for it"
+    return why_not_packed(base, only_stock=True)

@@ -52,10 +52,10 @@ class Encoded:
     shared: SharedGradient | None
 
 
-def why_not_packed(model: transformers.BertModel) -> str | None:
-    """Why the packed encoder does not serve a model; None if it does."""
+def why_not_packed(model: transformers.BertModel, *, only_stock: bool = False) -> str | None:
+    """Why the packed encoder, or stock layers on packed rows (`only_stock`), do not serve a model; None if they do."""
     config = model.config
-    if config.hidden_act not in GELU_IS_EXACT:
+    if not only_stock and config.hidden_act not in GELU_IS_EXACT:
         return f"hidden_act is {config.hidden_act}"
     if config.is_decoder or getattr(config, "add_cross_attention", False):
         return "it is a decoder"

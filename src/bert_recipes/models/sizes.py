@@ -46,7 +46,7 @@ def pretraining_config(
         max_position_embeddings: Longest input in tokens (paper: 512).
         dropout: On hidden states and attention probabilities (paper, appendix A.2: 0.1).
         hidden_act: "gelu_new" is the tanh approximation of google-research/bert modeling.py `gelu`; "gelu" is exact.
-        weight_init: "truncated_normal" (original) or "normal" (stock transformers).
+        weight_init: "truncated_normal" (original), "normal" (stock transformers) or "sinusoidal_positions" (`OriginalInitialization`).
         initializer_range: Deviation of that normal (original: 0.02).
     """
     if size not in SIZES:

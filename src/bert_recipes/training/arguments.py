@@ -260,7 +260,10 @@ class ModelArguments:
     size: str = option("tiny", "size of a new model", choices=SIZES)
     model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
     hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
-    weight_init: str = option("truncated_normal", "new weights: truncated_normal (original) or normal (stock)")
+    weight_init: str = option(
+        "truncated_normal",
+        "new weights: truncated_normal (original), normal (stock), or sinusoidal_positions (ours): leaves the plateau sooner",
+    )
     initializer_range: float = option(0.02, "standard deviation of new weights (original: 0.02)", above=0, below=1)
     dropout: float = option(0.1, "dropout of a new model (paper: 0.1)", least=0, below=1)
     max_position_embeddings: int = option(512, "positions of a new model (paper: 512)", least=MIN_POSITIONS)

@@ -116,11 +116,10 @@ class RecipeTrainer(Trainer):
                 setattr(args, name, value)
         for library in ("DeepSpeed", "transformers.trainer_utils"):
             logging.getLogger(library).addFilter(_is_news)
-        if args.device.type == "cpu":
-            # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
-            enable_packed_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers)
-            if args.keep_freed_memory:
-                keep_freed_memory()
+        # FSDP gathers the weights of a layer where it is called as a module, which the fast ones are not.
+        enable_packed_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers, args)
+        if args.device.type == "cpu" and args.keep_freed_memory:
+            keep_freed_memory()
         if args.ddp_find_unused_parameters is None and model.config.model_type == "bert":
             args.ddp_find_unused_parameters = False  # every pass uses all; stock would look for unused ones in each
         self.trackers = Trackers(args)

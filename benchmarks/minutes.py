@@ -1,0 +1,114 @@
+"""What a minute teaches: pre-training under different settings for the same minutes, each row of minutes.yaml after the other.
+
+    python benchmarks/minutes.py --store data/books --minutes 4 --output_dir docs/results/minutes
+
+Each run is recipes/pretrain.py with the base configuration, what its row changes, and --max_minutes; the machine should do nothing else.
+Finished runs are kept: the same command does the rest. --report_only true makes the table again.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import InputError, run_cli
+from bert_recipes.files import write_json
+from bert_recipes.settings import option
+
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS_FILE = Path(__file__).with_name("minutes.yaml")
+KEPT = (
+    *("train_steps", "tokens_per_second", "eval_mlm_loss", "eval_mlm_accuracy", "eval_nsp_loss", "eval_nsp_accuracy"),
+    *("eval_unigram_loss", "eval_majority_accuracy", "eval_masked_tokens", "eval_pairs", "machine", "date"),
+)
+
+
+@dataclass
+class MinutesArguments:
+    """What is trained, how long, and where the results go."""
+
+    store: str | None = option(None, "token-id store with a held-out part")
+    config: str = option("recipes/configs/pretrain/books_30_minutes.yaml", "what the rows have in common")
+    minutes: float = option(4.0, "of a run, evaluations included", above=0)
+    rows: list[str] | None = option(None, "rows of minutes.yaml; default: all")
+    seeds: list[int] | None = option(None, "default: those of the row, or the configuration's")
+    output_dir: str = option("docs/results/minutes", "folder of results.json and table.md")
+    report_only: bool = option(False, "train nothing; remake the table")
+
+
+def train(settings: dict[str, Any], args: MinutesArguments) -> dict[str, Any]:
+    """Train one row with one seed; what its all_results.json says."""
+    with tempfile.TemporaryDirectory(prefix="bert-recipes-minutes-") as folder:
+        flags = {"store": args.store, "output_dir": folder, "max_minutes": args.minutes, "save_strategy": "no"}
+        command = [sys.executable, "recipes/pretrain.py", "--config", str(Path(args.config).resolve())]
+        for name, value in (flags | settings).items():
+            command += [f"--{name}", str(value)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise InputError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-1500:]}")
+        results = json.loads((Path(folder) / "all_results.json").read_text(encoding="utf-8"))
+    return {name: results[name] for name in KEPT if name in results}
+
+
+def table(records: list[dict[str, Any]], rows: dict[str, dict[str, Any]]) -> str:
+    """Markdown; runs of a row are those of its seeds, and the losses are their mean and extremes."""
+    lines = [
+        "| row | what it changes | minutes | seeds | steps | held-out masked-LM loss | masked-LM accuracy | next-sentence accuracy |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for minutes in sorted({record["minutes"] for record in records}):
+        for name, row in rows.items():
+            runs = [each for each in records if (each["row"], each["minutes"]) == (name, minutes)]
+            if not runs:
+                continue
+            losses, accuracies, pairs = (
+                [run[f"eval_{kind}"] for run in runs] for kind in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
+            )
+            spread = f" ({min(losses):.2f} to {max(losses):.2f})" if len(runs) > 1 else ""
+            steps = round(statistics.mean(run["train_steps"] for run in runs))
+            changes = ", ".join(f"{key} {value}" for key, value in row.items()) or "nothing"
+            lines.append(
+                f"| {name} | {changes} | {minutes:g} | {len(runs)} | {steps:,} | {statistics.mean(losses):.2f}{spread} "
+                f"| {statistics.mean(accuracies):.1%} | {statistics.mean(pairs):.1%} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Train what is not there yet, and write the table."""
+    (args,) = parse_arguments(MinutesArguments)
+    rows: dict[str, dict[str, Any]] = yaml.safe_load(ROWS_FILE.read_text(encoding="utf-8"))
+    folder = Path(args.output_dir)
+    file = folder / "results.json"
+    records: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    if unknown := set(args.rows or ()) - rows.keys():
+        raise InputError(f"rows: {', '.join(sorted(unknown))}; allowed: {', '.join(rows)}")
+    if args.store is None and not args.report_only:
+        raise InputError("give --store FOLDER (recipes/prepare_corpus.py); docs/books.md makes one")
+    for name in [] if args.report_only else args.rows or rows:
+        for seed in args.seeds or [12345]:
+            key = {"row": name, "seed": seed, "minutes": args.minutes}
+            if any(key.items() <= record.items() for record in records):
+                continue
+            found = train(rows[name] | {"seed": seed}, args)
+            records.append(key | {"config": args.config, "settings": rows[name], **found})
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(file, records)
+            print(f"{name}, seed {seed}: {found['eval_mlm_loss']:.3f}, {found['eval_nsp_accuracy']:.1%}", flush=True)
+    text = table(records, rows)
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    run_cli(main)
