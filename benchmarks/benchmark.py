@@ -22,6 +22,7 @@ from generated import DOCUMENTS
 from lengths import LENGTHS_FILE, TASK_LIMITS, measure_lengths, read_lengths, write_lengths
 from report import TABLE_FILE, write_report
 from side_by_side import (
+    BUDGET,
     OURS,
     STEPS,
     STOCK_DEFAULTS,
@@ -254,12 +255,12 @@ class Cases:
         ]
 
     def time_to_quality(self) -> list[Case]:
-        """Ours and stock for some minutes from raw text."""
+        """The quickstart's settings, the same with the paper's optimiser, and stock, for some minutes from raw text."""
         size, minutes, files = (self.args.sizes or ["tiny"])[0], self.args.minutes, tuple(self.args.files or ())
         config = str(CONFIGS / "pretrain" / "quickstart.yaml")
         sample = replace(self.base, kind="quality", config=config, size=size, minutes=minutes, files=files)
         name = self._name(f"{size}-{minutes:g}min", "files" if files else "")
-        sides = {OURS: replace(sample, side=OURS), STOCK_DEFAULTS: replace(sample, side=STOCK_DEFAULTS)}
+        sides = {side: replace(sample, side=side) for side in (BUDGET, OURS, STOCK_DEFAULTS)}
         return [Case("time_to_quality", name, sides, "mlm_loss")]
 
     def best_for_quality(self, case: Case, known: Iterable[Mapping[str, Any]]) -> Case:
@@ -272,7 +273,7 @@ class Cases:
             )
             return case
         stock = replace(case.samples[STOCK_DEFAULTS], side=best, switches=self.stock[best])
-        return replace(case, samples={OURS: case.samples[OURS], best: stock})
+        return replace(case, samples={BUDGET: case.samples[BUDGET], OURS: case.samples[OURS], best: stock})
 
 
 class SuiteRun:

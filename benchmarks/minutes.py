@@ -38,7 +38,7 @@ class MinutesArguments:
     """What is trained, how long, and where the results go."""
 
     store: str | None = option(None, "token-id store with a held-out part")
-    config: str = option("recipes/configs/pretrain/books_30_minutes.yaml", "what the rows have in common")
+    base: str = option("recipes/configs/pretrain/books_30_minutes.yaml", "what the rows have in common")
     minutes: float = option(4.0, "of a run, evaluations included", above=0)
     rows: list[str] | None = option(None, "rows of minutes.yaml; default: all")
     seeds: list[int] | None = option(None, "default: those of the row, or the configuration's")
@@ -50,7 +50,7 @@ def train(settings: dict[str, Any], args: MinutesArguments) -> dict[str, Any]:
     """Train one row with one seed; what its all_results.json says."""
     with tempfile.TemporaryDirectory(prefix="bert-recipes-minutes-") as folder:
         flags = {"store": args.store, "output_dir": folder, "max_minutes": args.minutes, "save_strategy": "no"}
-        command = [sys.executable, "recipes/pretrain.py", "--config", str(Path(args.config).resolve())]
+        command = [sys.executable, "recipes/pretrain.py", "--config", str(Path(args.base).resolve())]
         for name, value in (flags | settings).items():
             command += [f"--{name}", str(value)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -101,7 +101,7 @@ def main() -> None:
             if any(key.items() <= record.items() for record in records):
                 continue
             found = train(rows[name] | {"seed": seed}, args)
-            records.append(key | {"config": args.config, "settings": rows[name], **found})
+            records.append(key | {"base": args.base, "settings": rows[name], **found})
             folder.mkdir(parents=True, exist_ok=True)
             write_json(file, records)
             print(f"{name}, seed {seed}: {found['eval_mlm_loss']:.3f}, {found['eval_nsp_accuracy']:.1%}", flush=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from side_by_side import (
+    BUDGET,
     FORMAT,
     OURS,
     RATES,
@@ -29,8 +30,8 @@ from bert_recipes.files import atomic_write
 TABLE_FILE = "benchmarks.md"
 # The side of stock at its best in results of an older command, which searched for its settings.
 SEARCHED = "stock_best"
-LABELS = ("stock, defaults", "stock at its best", "bert-recipes")
-COLORS = ("#b8b8b8", "#6f8fb0", "#d1642f")
+LABELS = ("stock, defaults", "stock at its best", "bert-recipes", "bert-recipes, with Muon")
+COLORS = ("#b8b8b8", "#6f8fb0", "#d1642f", "#7a2e0e")
 
 Runs = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
 logger = logging.getLogger(__name__)
@@ -268,7 +269,7 @@ def plot_rows(runs: Runs, file: Path) -> bool:
     size = (12, 1.2 + 0.55 * len(shown))
     figure, axes = plt.subplots(1, 2, figsize=size, layout="constrained", sharey=True)
     for panel, (axis, title) in enumerate(zip(axes, ("Speed", "Peak memory of a step"), strict=True)):
-        for number, (label, color) in enumerate(zip(LABELS, COLORS, strict=True)):
+        for number, (label, color) in enumerate(zip(LABELS[:3], COLORS[:3], strict=True)):
             values = {place: row[number][panel] for place, row in enumerate(shown.values())}
             known = {place + (number - 1) * 0.27: value for place, value in values.items() if value is not None}
             bars = axis.barh(list(known), list(known.values()), height=0.25, label=label, color=color)
@@ -288,7 +289,7 @@ def plot_rows(runs: Runs, file: Path) -> bool:
 
 
 def plot_quality(records: Sequence[Mapping[str, Any]], file: Path) -> bool:
-    """Draw held-out MLM loss and NSP accuracy of both sides over the minutes since the raw text."""
+    """Draw held-out MLM loss and NSP accuracy of all sides over the minutes since the raw text."""
     sides = {record["side"]: record["result"]["points"] for record in samples_of(records)}
     plt = _pyplot()
     if plt is None or not any(sides.values()):
@@ -297,7 +298,7 @@ def plot_quality(records: Sequence[Mapping[str, Any]], file: Path) -> bool:
     panels = (("mlm_loss", "Held-out masked-LM loss", "nats a token"), ("nsp_accuracy", "Held-out NSP", "share right"))
     for axis, (name, title, unit) in zip(axes, panels, strict=True):
         for side, points in sides.items():
-            place = 2 if side == OURS else 0 if side == STOCK_DEFAULTS else 1
+            place = {STOCK_DEFAULTS: 0, OURS: 2, BUDGET: 3}.get(side, 1)
             minutes = [point["seconds"] / 60 for point in points]
             values = [point[name] for point in points]
             axis.plot(minutes, values, marker="o", ms=3, label=LABELS[place], color=COLORS[place])

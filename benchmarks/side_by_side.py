@@ -45,7 +45,10 @@ STEPS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "ours_bf16": ("bfloat16 products", {"precision": "bf16", "fast_layers": "off"}),
     OURS: ("layers on packed rows with fused kernels, logits never held", {}),
+    "muon": ("Muon for the matrices of linear layers", {"optimizer": "muon"}),
 }
+# Of time_to_quality: the settings that learn most in few minutes.
+BUDGET = "budget"
 RATES = {"pretraining": "tokens_per_second", "finetuning": "examples_per_second", "inference": "examples_per_second"}
 MAX_WARMUP_STEPS = 12
 # A sample that takes longer hangs.
@@ -89,7 +92,7 @@ class Sample:
     @property
     def is_ours(self) -> bool:
         """Whether the side is ours, or a step on the way to it."""
-        return self.side in STEPS
+        return self.side in (*STEPS, BUDGET)
 
     @property
     def pairs_per_step(self) -> int:
@@ -452,7 +455,7 @@ def last_runs(records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], lis
 
 def is_stock(side: str) -> bool:
     """Whether a side is a configuration of stock: any of stock.yaml, or of results of an older command."""
-    return bool(side) and side not in STEPS
+    return bool(side) and side not in (*STEPS, BUDGET)
 
 
 def fastest_stock(records: Iterable[Mapping[str, Any]]) -> str | None:

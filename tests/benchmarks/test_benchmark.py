@@ -10,7 +10,7 @@ import benchmark
 import pytest
 from benchmark import BenchmarkArguments, Cases, SuiteRun
 from generated import write_text
-from side_by_side import OURS, STOCK_DEFAULTS, read_results
+from side_by_side import BUDGET, OURS, STOCK_DEFAULTS, read_results
 from sides import stock_configurations
 
 
@@ -115,10 +115,10 @@ def test_one_round_is_finished_whatever_the_time(run):
 
 
 def test_a_run_to_a_quality_gives_stock_its_fastest_configuration(run):
-    assert run(suite="time_to_quality")[0] == [OURS, STOCK_DEFAULTS]
+    assert run(suite="time_to_quality")[0] == [BUDGET, OURS, STOCK_DEFAULTS]
     run(rounds=1)
     started, records = run(suite="time_to_quality")
-    assert started == [OURS, "stock_like_lengths"]
+    assert started == [BUDGET, OURS, "stock_like_lengths"]
     assert records[-1]["spec"]["switches"] == stock_configurations("cpu")["stock_like_lengths"]
 
 
@@ -159,7 +159,7 @@ def test_time_to_quality_measures_both_sides_on_the_same_held_out_pairs(tmp_path
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "out").glob("*.json")
     records = json.loads(file.read_text(encoding="utf-8"))["records"]
-    assert {record["side"] for record in records} == {"ours", "stock_defaults"}
+    assert {record["side"] for record in records} == {"budget", "ours", "stock_defaults"}
     for record in records:
         assert record["result"]["points"][-1]["seconds"] >= 0.2 * 60
         assert 0 < record["result"]["mlm_loss"] < 8

@@ -146,6 +146,24 @@ def test_initialisation_and_activation_can_be_those_of_stock():
         make_model(weight_init="zeros")
 
 
+def test_positions_may_begin_as_sinusoids_and_learn_from_there(tmp_path):
+    """Vaswani et al. 2017, section 3.5: what two positions have in common depends on their distance alone."""
+    model, plain = make_model(weight_init="sinusoidal_positions"), make_model()
+    new, old = (each.bert.embeddings.position_embeddings.weight for each in (model, plain))
+    assert new.std().item() == pytest.approx(2 * 0.02, rel=0.1)
+    alike = new @ new.T
+    for distance in (1, 3, 10):
+        diagonal = alike.diagonal(distance)
+        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-3, atol=1e-5)
+    assert (alike[0, 0] > alike[0, 1:]).all()
+    assert not torch.equal(new, old)
+    with torch.no_grad():
+        new += 1
+    model.save_pretrained(tmp_path)
+    loaded = BertForPreTraining.from_pretrained(tmp_path)
+    assert torch.equal(loaded.bert.embeddings.position_embeddings.weight, new)
+
+
 def test_the_two_losses_are_apart_and_sum_to_the_loss():
     """run_pretraining.py: total_loss = masked_lm_loss + next_sentence_loss."""
     model, batch = make_model(), make_batch()

@@ -10,6 +10,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.models.sizes import SIZES
 from bert_recipes.training.arguments import (
+    MOST_STEPS,
     DataArguments,
     ModelArguments,
     PhaseArguments,
@@ -148,7 +149,11 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
             ([(0, 245, 70), (245, 55, 8)], [0, 245]),
         ),
         ("quickstart", ([(0, 8000, 500)], [0]), ([(0, 300, 19)], [0])),
-        ("books_30_minutes", ([(0, 9000, 500)], [0]), ([(0, 300, 17)], [0])),
+        # By the clock: the fraction of the time stands for that of so many steps.
+        *(
+            (name, ([(0, MOST_STEPS, 6 * MOST_STEPS // 100)], [0]), ([(0, 300, 18)], [0]))
+            for name in ("books_30_minutes", "bert_budget")
+        ),
         ("domain", ([(0, 10_000, 1000)], [0]), ([(0, 300, 30)], [0])),
         # google-research/bert README: --num_train_steps=20 --num_warmup_steps=10.
         ("instances", ([(0, 20, 10)], [0]), ([(0, 300, 150)], [0])),
@@ -161,9 +166,18 @@ def test_schedules_are_the_sources_and_scale_with_the_run(parse, config, expecte
     assert schedules(parse, config, "--max_steps", 1)[1] == [0]
 
 
+def test_steps_or_minutes_that_are_typed_replace_those_of_the_file(parse):
+    args, _ = parse("books_30_minutes", "--max_steps", 300)
+    assert (args.max_steps, args.max_minutes) == (300, None)
+    args, _ = parse("quickstart", "--max_minutes", 2)
+    assert (args.max_steps, args.max_minutes) == (MOST_STEPS, 2)
+    with pytest.raises(InputError, match="max_steps is 300 and max_minutes 2; give one of them"):
+        parse("quickstart", "--max_minutes", 2, "--max_steps", 300)
+
+
 def test_every_configuration_is_among_those_whose_schedules_are_tested(repository):
     names = {path.stem for path in (repository / "recipes/configs/pretrain").glob("*.yaml")}
-    others = {"bert_large_lamb", "quickstart", "books_30_minutes", "domain", "instances"}
+    others = {"bert_large_lamb", "quickstart", "books_30_minutes", "bert_budget", "domain", "instances"}
     assert names == {f"bert_{size}" for size in SIZES} | others
 
 

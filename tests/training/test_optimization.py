@@ -143,13 +143,13 @@ def test_a_step_without_gradients_changes_nothing(name):
 
 
 def test_muon_is_that_of_torch_beside_its_adamw():
-    """Tall, wide and square matrices; embeddings, biases, LayerNorms and the output layer of two classes are AdamW's."""
+    """Tall, wide and square matrices; embeddings, biases, LayerNorms, the pooler and the output layer of two classes are AdamW's."""
     models = [BertForPreTraining(pretraining_config("tiny", vocab_size=50)) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     ours = create_optimizer("muon", models[0], learning_rate=2e-3, weight_decay=0.01, muon_learning_rate=0.02)
     named = dict(models[1].named_parameters())
     is_matrix = {
-        name: each.dim() == 2 and "embeddings" not in name and "seq_relationship" not in name
+        name: each.dim() == 2 and not any(part in name for part in ("embeddings", "seq_relationship", "pooler"))
         for name, each in named.items()
     }
     theirs = [torch.optim.Muon([named[name] for name in named if is_matrix[name]], lr=0.02, weight_decay=0.0)]

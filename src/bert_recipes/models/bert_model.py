@@ -28,8 +28,9 @@ from bert_recipes.models.padding_free import PackedLayout, plan_rows
 
 logger = logging.getLogger(__name__)
 
-# Positions of the longest wave of `sinusoids`: those of the paper's models.
-LONGEST_WAVE = 512
+# Positions of the longest wave of `sinusoids`, and their deviation over that of other new weights: few positions apart is what
+# attention learns first. docs/speed.md, "What a minute teaches".
+LONGEST_WAVE, SINUSOID_SCALE = 40.0, 2.0
 
 
 @functools.cache
@@ -42,7 +43,7 @@ class OriginalInitialization(BertPreTrainedModel):
     """New weights as in google-research/bert modeling.py `create_initializer`: a normal cut off at two deviations.
 
     `config.weight_init`: "truncated_normal" (the default), "normal" (stock transformers) or "sinusoidal_positions": the first, but
-    position embeddings begin as `sinusoids`, of the same deviation.
+    position embeddings begin as `sinusoids`, and learn from there.
     """
 
     @torch.no_grad()
@@ -56,7 +57,7 @@ class OriginalInitialization(BertPreTrainedModel):
         # Embeddings as a whole come after their parts.
         if isinstance(module, BertEmbeddings) and weight_init == "sinusoidal_positions":
             weight = module.position_embeddings.weight
-            init.copy_(weight, sinusoids(*weight.shape).to(weight.device) * std)
+            init.copy_(weight, sinusoids(*weight.shape).to(weight.device) * SINUSOID_SCALE * std)
 
 
 def sinusoids(length: int, size: int) -> torch.Tensor:

@@ -317,6 +317,13 @@ class PreTrainingArguments(RunArguments):
     warmup_steps: float = option(0.01, "warm-up steps, or their fraction if below 1 (paper: 0.01)")
     seed: int = option(12345, "seed of weights, pairs, masks and order (original: 12345)")
 
+    @classmethod
+    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
+        """Also: who types steps does not want the minutes of a file, and the other way round."""
+        ends = {"max_steps", "max_minutes"}
+        unwanted = ends - set(typed) if ends & set(typed) else set()
+        return super().settle({name: value for name, value in values.items() if name not in unwanted}, typed)
+
     def _check(self) -> None:
         super()._check()
         for name in ("eval_strategy", "save_strategy", "logging_strategy"):
@@ -328,6 +335,10 @@ class PreTrainingArguments(RunArguments):
                     raise InputError(f"{name} is {getattr(self, name)}; allowed with max_minutes: whole steps")
             if not 0 <= self.warmup_steps < 1:
                 raise InputError(f"warmup_steps is {self.warmup_steps}; allowed with max_minutes: a fraction below 1")
+            if self.max_steps not in (-1, MOST_STEPS):
+                raise InputError(
+                    f"max_steps is {self.max_steps} and max_minutes {self.max_minutes:g}; give one of them"
+                )
             self.max_steps = MOST_STEPS
 
 
