@@ -112,6 +112,8 @@ def test_a_gpu_has_packed_rows_and_the_log_says_so(tmp_path, monkeypatch, caplog
     model = make_model()
     with caplog.at_level("INFO"):
         enable_packed_layers(model, "auto", args)
+    model.save_pretrained(tmp_path)
+    assert PACKED_SDPA not in (tmp_path / "config.json").read_text()
     assert model.bert.packs_rows
     assert model.config._attn_implementation == PACKED_SDPA
     assert f"stock's on packed rows, with {PACKED_SDPA}; --torch_compile true" in caplog.text

@@ -233,7 +233,9 @@ def _why_no_packed_attention(base: BertModel, fast_layers: str, args: Any) -> st
         return "flash attention needs --precision bf16"
     if base.computes_pads:
         return "the softmax over positions counts pads"
-    attention = base.config._attn_implementation
+    attention, head = base.config._attn_implementation, base.config.hidden_size // base.config.num_attention_heads
+    if head % 8:
+        return f"flash attention needs heads of a multiple of 8, they have {head}"
     if attention != "sdpa" and not attention.startswith("flash_attention"):
         return "the model asks for it"
     return why_not_packed(base, only_stock=True)

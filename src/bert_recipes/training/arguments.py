@@ -339,7 +339,7 @@ class PreTrainingArguments(RunArguments):
                 raise InputError(
                     f"max_steps is {self.max_steps} and max_minutes {self.max_minutes:g}; give one of them"
                 )
-            self.max_steps = MOST_STEPS
+            self.max_steps: int = MOST_STEPS
 
 
 @dataclass
