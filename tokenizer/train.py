@@ -44,6 +44,7 @@ def main() -> None:
         min_frequency=args.min_frequency,
         limit_alphabet=args.limit_alphabet,
         num_unused=args.num_unused,
+        algorithm=args.algorithm,
     )
     write_tokenizer_folder(output_dir, tokenizer, describe(args, counts, tokenizer))
     print(tokenizer.training_report)

@@ -6,7 +6,7 @@ to it, joining the most frequent pair of pieces, has one possible result. So the
 and the settings: not of the order of the texts, the number of threads or the process.
 
 google-research/bert published no trainer. The library's joins pairs by frequency, as BPE does, not by likelihood as
-Wu et al. 2016 describe; that is what everybody's "WordPiece" vocabularies are made with today.
+Wu et al. 2016 describe; that is what everybody's "WordPiece" vocabularies are made with today. `merges` has likelihood.
 """
 
 import logging
@@ -23,10 +23,14 @@ from tokenizers.trainers import WordPieceTrainer
 from tqdm import tqdm
 
 from bert_recipes.errors import InputError
-from bert_recipes.settings import option, required
+from bert_recipes.settings import check, option, required
+from bert_recipes.tokenization.merges import SCORES, merge_pieces
 from bert_recipes.tokenization.normalization import is_punctuation, normalize_text
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTERS
+
+
+ALGORITHMS = ("frequency", *SCORES)
 
 
 @dataclass
@@ -47,12 +51,18 @@ class TokenizerArguments:
     min_frequency: int = option(2, "a pair must occur this often to become a piece")
     limit_alphabet: int = option(1000, "characters kept, the most frequent ones")
     num_unused: int = option(99, "[unusedN] slots")
+    algorithm: str = option(
+        "frequency",
+        "which pair of pieces is joined next: the most frequent, or by likelihood or gain",
+        choices=ALGORITHMS,
+    )
     overwrite: bool = option(False, "replace a tokenizer that is in output_dir already")
 
     def __post_init__(self) -> None:
         if (self.files is None) == (self.dataset_name is None):
             given = "both were" if self.files is not None else "neither was"
             raise InputError(f"give either --files or --dataset_name; {given} given")
+        check(self)
 
 
 logger = logging.getLogger(__name__)
@@ -242,6 +252,7 @@ def train_wordpiece(
     min_frequency: int = 2,
     limit_alphabet: int = 1000,
     num_unused: int = 99,
+    algorithm: str = "frequency",
     show_progress: bool = True,
 ) -> OriginalBertTokenizer:
     """Train a WordPiece vocabulary in BERT's id layout. The same texts give the same vocabulary.
@@ -260,6 +271,8 @@ def train_wordpiece(
         limit_alphabet: Keep this many characters, the most frequent ones (ties: by code point). Words with another
             character become [UNK].
         num_unused: [unusedN] slots to be given a meaning later.
+        algorithm: Which pair of pieces is joined next: "frequency" (the most frequent one, what everybody's vocabularies are made with),
+            "likelihood" or "gain" (`merge_pieces`).
         show_progress: Whether to draw progress bars on stderr.
 
     Returns:
@@ -277,6 +290,8 @@ def train_wordpiece(
     ):
         if not lowest <= value <= _LARGEST_SETTING:
             raise InputError(f"{name}: {value} was given, allowed are {lowest} to {_LARGEST_SETTING}")
+    if algorithm not in ALGORITHMS:
+        raise InputError(f"algorithm: {algorithm!r} was given, allowed are {', '.join(ALGORITHMS)}")
     drop_marks = lowercase if strip_accents is None else strip_accents
     counts = count_words(
         texts, lowercase=lowercase, strip_accents=drop_marks, split_cjk=split_cjk, show_progress=show_progress
@@ -306,18 +321,12 @@ def train_wordpiece(
             f"vocab_size {vocab_size} is too small: {len(special)} special and [unused] tokens and {len(fixed) - len(special)} single characters "
             f"need {len(fixed)}; raise vocab_size or lower limit_alphabet ({limit_alphabet}) or num_unused ({num_unused})"
         )
-    trainer = WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=fixed,  # get the first ids, in this order
-        continuing_subword_prefix=CONTINUATION,
-        show_progress=show_progress,
-    )
-    trainee = Tokenizer(WordPiece(unk_token="[UNK]"))
-    trainee.pre_tokenizer = WhitespaceSplit()
-    trainee.train_from_iterator(_repeated(words), trainer=trainer)
-    vocabulary = dict(sorted(trainee.get_vocab().items(), key=lambda item: item[1]))
-    assert list(vocabulary)[: len(fixed)] == fixed, "the trainer of the tokenizers library has changed"
+    if algorithm == "frequency":
+        vocabulary = _train_by_frequency(words, fixed, vocab_size, min_frequency, show_progress)
+    else:
+        merges = merge_pieces(words, algorithm, vocab_size - len(fixed), min_frequency, show_progress=show_progress)
+        pieces = dict.fromkeys([*fixed, *(merge.joined for merge in merges)])
+        vocabulary = {piece: number for number, piece in enumerate(pieces)}
     if len(vocabulary) < vocab_size:
         logger.warning(
             "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give more text or a smaller vocab_size.",
@@ -347,6 +356,25 @@ def train_wordpiece(
         deleted_script_marks=scripts,
     )
     return tokenizer
+
+
+def _train_by_frequency(
+    words: dict[str, int], fixed: list[str], vocab_size: int, min_frequency: int, show_progress: bool
+) -> dict[str, int]:
+    """Piece -> id: the fixed ones first, in their order, then what the library's trainer joins."""
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=fixed,  # get the first ids, in this order
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=show_progress,
+    )
+    trainee = Tokenizer(WordPiece(unk_token="[UNK]"))
+    trainee.pre_tokenizer = WhitespaceSplit()
+    trainee.train_from_iterator(_repeated(words), trainer=trainer)
+    vocabulary = dict(sorted(trainee.get_vocab().items(), key=lambda item: item[1]))
+    assert list(vocabulary)[: len(fixed)] == fixed, "the trainer of the tokenizers library has changed"
+    return vocabulary
 
 
 def _repeated(words: dict[str, int]) -> Iterator[str]:
