@@ -41,7 +41,7 @@ class MinutesArguments:
     base: str = option("recipes/configs/pretrain/books_30_minutes.yaml", "what the rows have in common")
     minutes: float = option(4.0, "of a run, evaluations included", above=0)
     rows: list[str] | None = option(None, "rows of minutes.yaml; default: all")
-    seeds: list[int] | None = option(None, "default: those of the row, or the configuration's")
+    seeds: list[int] | None = option(None, "default: 12345")
     output_dir: str = option("docs/results/minutes", "folder of results.json and table.md")
     report_only: bool = option(False, "train nothing; remake the table")
 
@@ -60,17 +60,16 @@ def train(settings: dict[str, Any], args: MinutesArguments) -> dict[str, Any]:
     return {name: results[name] for name in KEPT if name in results}
 
 
-def table(records: list[dict[str, Any]], rows: dict[str, dict[str, Any]]) -> str:
+def table(records: list[dict[str, Any]]) -> str:
     """Markdown; runs of a row are those of its seeds, and the losses are their mean and extremes."""
     lines = [
         "| row | what it changes | minutes | seeds | steps | held-out masked-LM loss | masked-LM accuracy | next-sentence accuracy |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for minutes in sorted({record["minutes"] for record in records}):
+        rows = {record["row"]: record["settings"] for record in records if record["minutes"] == minutes}
         for name, row in rows.items():
             runs = [each for each in records if (each["row"], each["minutes"]) == (name, minutes)]
-            if not runs:
-                continue
             losses, accuracies, pairs = (
                 [run[f"eval_{kind}"] for run in runs] for kind in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
             )
@@ -97,15 +96,16 @@ def main() -> None:
         raise InputError("give --store FOLDER (recipes/prepare_corpus.py); docs/books.md makes one")
     for name in [] if args.report_only else args.rows or rows:
         for seed in args.seeds or [12345]:
-            key = {"row": name, "seed": seed, "minutes": args.minutes}
+            settings = {"base": args.base, "settings": rows[name]}
+            key = {"row": name, "seed": seed, "minutes": args.minutes, **settings}
             if any(key.items() <= record.items() for record in records):
                 continue
             found = train(rows[name] | {"seed": seed}, args)
-            records.append(key | {"base": args.base, "settings": rows[name], **found})
+            records.append(key | found)
             folder.mkdir(parents=True, exist_ok=True)
             write_json(file, records)
             print(f"{name}, seed {seed}: {found['eval_mlm_loss']:.3f}, {found['eval_nsp_accuracy']:.1%}", flush=True)
-    text = table(records, rows)
+    text = table(records)
     (folder / "table.md").write_text(text, encoding="utf-8")
     print(text)
 

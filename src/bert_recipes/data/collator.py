@@ -101,8 +101,7 @@ class DataCollatorForPreTraining:
             batch["next_sentence_label"] = np.array([f["next_sentence_label"] for f in features], dtype=np.int64)
         tensors: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
         if self.plan_rows is not None:
-            shape = (len(features), size)
-            tensors["packing"] = self.plan_rows(tensors["attention_mask"], shape, tensors["labels"])
+            tensors["packing"] = self.plan_rows(tensors["attention_mask"], tensors["labels"])
         return tensors
 
     @staticmethod

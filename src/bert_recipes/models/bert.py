@@ -42,7 +42,7 @@ class BertForPreTrainingOutput(ModelOutput):
     mlm_loss: torch.Tensor | None = None  # float (), masked-LM cross-entropy, nats per predicted token
     nsp_loss: torch.Tensor | None = None  # float (), next-sentence cross-entropy, nats per pair
     # float (B, S, V) in evaluation and without labels; (M, V) for the predicted tokens in row order in training with `labels`
-    # (None with kernels, which never hold them). `return_full_logits` chooses.
+    # (None with kernels, which never hold them, and with `packing`). `return_full_logits` chooses.
     prediction_logits: torch.Tensor | None = None
     seq_relationship_logits: torch.Tensor | None = None  # float (B, 2), class 0 = next, 1 = random
     hidden_states: tuple[torch.Tensor, ...] | None = None
@@ -106,7 +106,9 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             packing: What `plan_rows` says of this batch; without it a GPU waits once for the plan.
             return_full_logits: Whether prediction_logits are (B, S, V) though labels are given; None: in evaluation, as in stock.
         """
-        plan = packing if self.bert.packs_rows and self.training else None
+        is_asked = inputs_embeds is not None or not is_plain(self.bert, BertModel)
+        is_asked |= any(value is not None and value is not False for value in kwargs.values())
+        plan = packing if self.bert.packs_rows and self.training and not is_asked else None
         if plan is not None and input_ids is not None:
             outputs: Any = None
             encoded: Encoded | None = self.bert.encode_flat(input_ids, token_type_ids, position_ids, plan)
@@ -132,7 +134,7 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         mlm_loss = nsp_loss = prediction_logits = None
         if plan is not None and full_logits is None and labels is not None:
             own_rows, targets = plan["predicted"], plan["targets"]
-            mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, encoded)
+            mlm_loss, _ = self._masked_lm(rows, own_rows, targets, num_items_in_batch, encoded)
         elif labels is not None:
             positions = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
             targets = labels.flatten()[positions].long()

@@ -97,9 +97,8 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         return self.fast_kernels is not None
 
     def use_packed_attention(self) -> None:
-        """Let stock layers run on one row of the real tokens, with torch's flash kernel or the flash-attention that the model has."""
-        if not self.config._attn_implementation.startswith("flash_attention"):
-            self.set_attn_implementation(PACKED_SDPA)
+        """Let stock layers run on one row of the real tokens, with torch's flash kernel."""
+        self.set_attn_implementation(PACKED_SDPA)
         self.packs_rows = True
 
     @property
@@ -121,15 +120,16 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         Other hidden states are kept as `encode_packed` says.
         """
         kernels = self.fast_kernels
-        if kernels is None and not self.packs_rows:
+        # Compiled without a plan, padded rows make one graph, and finding places would wait for the device.
+        if kernels is None and (not self.packs_rows or torch.compiler.is_compiling()):
             return None
         reason = "input_ids are not given" if input_ids is None else why_not_batch(self, attention_mask, kwargs)
         if reason is not None or input_ids is None:
             say_once("stock layers", str(reason))
             return None
         if kernels is None:
-            ids = input_ids, token_type_ids, position_ids
-            return self.encode_flat(*ids, plan_rows(attention_mask, (input_ids.shape[0], input_ids.shape[1])))
+            plan = plan_rows(torch.ones_like(input_ids) if attention_mask is None else attention_mask)
+            return self.encode_flat(input_ids, token_type_ids, position_ids, plan)
         return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids, keep)
 
     def encode_flat(
@@ -146,10 +146,9 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         positions = torch.arange(size, device=input_ids.device)[None] if position_ids is None else position_ids
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         ids = (layout.pack(each.expand(batch, size))[None] for each in (input_ids, types, positions))
-        hidden = self.embeddings(**dict(zip(("input_ids", "token_type_ids", "position_ids"), ids, strict=True)))
         # The names of transformers' flash-attention.
-        lengths = {"cu_seq_lens_q": offsets, "cu_seq_lens_k": offsets, "max_length_q": size, "max_length_k": size}
-        rows = self.encoder(hidden, attention_mask=None, **lengths).last_hidden_state[0]
+        lengths = {"cu_seq_lens_q": offsets, "max_length_q": size}
+        rows = self.encoder(self.embeddings(*ids), attention_mask=None, **lengths).last_hidden_state[0]
         return Encoded(rows, layout, None)
 
     def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
@@ -211,7 +210,7 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
     if not isinstance(base, BertModel):
         return
     # Its softmax is over all positions, as in the original: pads get the hidden states that stock layers give them.
-    base.computes_pads = isinstance(model, transformers.BertForQuestionAnswering)
+    base.computes_pads, base.packs_rows = isinstance(model, transformers.BertForQuestionAnswering), False
     if args is None or args.device.type == "cpu":
         if base.use_fast_layers(fast_layers):
             logger.info("layers: on packed rows, with fused kernels")
@@ -228,14 +227,14 @@ def _why_no_packed_attention(base: BertModel, fast_layers: str, args: Any) -> st
     if fast_layers != "auto":
         return f"fast_layers is {fast_layers}"
     if args.device.type != "cuda" or torch.cuda.get_device_capability(args.device) < MIN_CAPABILITY:
-        return "flash attention needs a GPU of compute capability 8.0"
+        return "flash attention needs a GPU of compute capability 8.0 or higher"
     if not (args.bf16 or args.fp16):
-        return "flash attention needs --precision bf16"
+        return "flash attention needs --precision bf16 or fp16"
     if base.computes_pads:
         return "the softmax over positions counts pads"
     attention, head = base.config._attn_implementation, base.config.hidden_size // base.config.num_attention_heads
     if head % 8:
         return f"flash attention needs heads of a multiple of 8, they have {head}"
-    if attention != "sdpa" and not attention.startswith("flash_attention"):
+    if attention not in ("sdpa", PACKED_SDPA):
         return "the model asks for it"
-    return why_not_packed(base, only_stock=True)
+    return why_not_packed(base)

@@ -52,10 +52,10 @@ class Encoded:
     shared: SharedGradient | None
 
 
-def why_not_packed(model: transformers.BertModel, *, only_stock: bool = False) -> str | None:
-    """Why the packed encoder, or stock layers on packed rows (`only_stock`), do not serve a model; None if they do."""
+def why_not_packed(model: transformers.BertModel) -> str | None:
+    """Why neither the packed encoder nor stock layers on packed rows serve a model; None if they do."""
     config = model.config
-    if not only_stock and config.hidden_act not in GELU_IS_EXACT:
+    if config.hidden_act not in GELU_IS_EXACT:
         return f"hidden_act is {config.hidden_act}"
     if config.is_decoder or getattr(config, "add_cross_attention", False):
         return "it is a decoder"
@@ -76,7 +76,9 @@ def why_not_batch(model: Any, attention_mask: torch.Tensor | None, kwargs: dict[
         return f"{', '.join(unserved)} is asked for"
     if torch._C._get_tracing_state() is not None:
         return "the model is traced"
-    if (dtype := products_type(model)) not in (torch.float32, torch.bfloat16):
+    # Of our kernels, or of torch's flash kernel.
+    allowed = (torch.float16, torch.bfloat16) if model.device.type == "cuda" else (torch.float32, torch.bfloat16)
+    if (dtype := products_type(model)) not in allowed:
         return f"products are in {dtype}"
     return why_not_modules(model) or _why_not_mask(model, attention_mask)
 

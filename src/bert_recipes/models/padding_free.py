@@ -20,8 +20,6 @@ GROUP_COST = 250_000
 # Rows of a batch with pads, and positions of a group, are rounded up to a multiple of these: products are prepared anew for
 # every new shape, which takes longer than a small product itself, and are remembered for shapes seen before.
 ROW_STEP, LENGTH_STEP = 64, 16
-# On a GPU: packed rows have at most so many different numbers for one (B, S), predicted tokens 8 times as many: few shapes to compile.
-NUM_SIZES = 16
 
 
 @dataclass(frozen=True)
@@ -115,33 +113,23 @@ def make_layout(
     return PackedLayout(shape, places, num_tokens, first_rows, tuple(groups))
 
 
-def plan_rows(
-    attention_mask: torch.Tensor | None, shape: tuple[int, int], labels: torch.Tensor | None = None
-) -> dict[str, torch.Tensor]:
+def plan_rows(attention_mask: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
     """Plan the packing of one batch for attention over offsets. On a GPU this waits for the device: collators do it before.
 
     Args:
-        attention_mask: (B, S) of any type, 0 = pad; None = no pads.
+        attention_mask: (B, S) of any type, 0 = pad.
         labels: int64 (B, S), -100 where nothing is predicted.
 
     Returns:
-        "places" int64 (T,), the flat position in (B * S) of each row: the real tokens, then some pads up to a size that comes again
-        "offsets" int32 (N + 1,), the first row of each sequence, those of B, then of pads and empty ones; N follows from B and S
-        with labels: "predicted" int64 (M,), rows, and "targets" int64 (M,), -100 for the last few, which fill up
+        "places" int64 (T,), the flat position in (B * S) of each real token; "offsets" int32 (B + 1,), the first row of each
+        sequence, and T; with labels "predicted" int64 (M,), rows, and "targets" int64 (M,)
     """
-    batch, size = shape
-    is_token = torch.ones(shape, dtype=torch.bool) if attention_mask is None else attention_mask != 0
-    flat, device = is_token.flatten(), is_token.device
-    count, step = int(flat.sum()), -(-batch * size // NUM_SIZES)
-    total = min(count + -count % step, batch * size)
-    pads = count + size * torch.arange(1, -(-step // size) + 1, device=device)
-    ends = torch.cat([is_token.sum(dim=1).cumsum(0), pads.clamp(max=total)])
-    plan = {"places": (~flat).int().argsort(stable=True)[:total], "offsets": F.pad(ends, (1, 0)).int()}
+    is_token = attention_mask != 0
+    flat = is_token.flatten()
+    plan = {"places": flat.nonzero()[:, 0], "offsets": F.pad(is_token.sum(dim=1).cumsum(0), (1, 0)).int()}
     if labels is not None:
         chosen = (labels.flatten() != -100).nonzero()[:, 0]
-        filling = -len(chosen) % max(step // 8, 1)
-        plan["predicted"] = F.pad((flat.cumsum(0) - 1)[chosen], (0, filling))
-        plan["targets"] = F.pad(labels.flatten()[chosen], (0, filling), value=-100)
+        plan |= {"predicted": (flat.cumsum(0) - 1)[chosen], "targets": labels.flatten()[chosen]}
     return plan
 
 

@@ -262,7 +262,7 @@ class ModelArguments:
     hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
     weight_init: str = option(
         "truncated_normal",
-        "new weights: truncated_normal (original), normal (stock), or sinusoidal_positions (ours): leaves the plateau sooner",
+        "new weights: truncated_normal (original), normal (stock), or sinusoidal_positions (ours): what is near is learned sooner",
     )
     initializer_range: float = option(0.02, "standard deviation of new weights (original: 0.02)", above=0, below=1)
     dropout: float = option(0.1, "dropout of a new model (paper: 0.1)", least=0, below=1)

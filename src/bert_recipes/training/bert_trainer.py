@@ -226,7 +226,7 @@ class BertTrainer(RecipeTrainer):
         self.data_collator = self.eval_collator = part.data_collator
         if isinstance(part.data_collator, DataCollatorForPreTraining):
             self.eval_collator = replace(part.data_collator, seed=EVALUATION_SEED)
-            if self.model.base_model.packs_rows:
+            if isinstance(self.model, BertForPreTraining) and self.model.bert.packs_rows:
                 self.data_collator = replace(part.data_collator, plan_rows=plan_rows)
         else:  # a collator of somebody else's may not know what to do with further columns
             self.data_collator = self._get_collator_with_removed_columns(part.data_collator, "training")

@@ -192,8 +192,8 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
 def muon_groups(model: nn.Module, weight_decay: float, learning_rate: float, **adam: Any) -> list[dict[str, Any]]:
     """The weights of all linear layers but pooler and output layers for Muon; the rest as `decay_groups` for AdamW with `adam`."""
     # The pooler sees one token of a sequence: next sentences are learned sooner without.
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-    layers = [module.weight for name, module in linear.items() if "pooler" not in name]
+    modules = [module for name, module in model.named_modules() if "pooler" not in name]
+    layers = [module.weight for module in modules if isinstance(module, nn.Linear)]
     tied = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     matrices = [
         each for each in layers if each.requires_grad and min(each.shape) >= MIN_MATRIX and id(each) not in tied
