@@ -45,7 +45,7 @@ else
 LAUNCHER := $(PYTHON) recipes/launch.py --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features features predict evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features features predict evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
 
 ## Start
 
@@ -91,6 +91,9 @@ show-data: $(READY)  ## print pairs as the model sees them: STORE=my_store
 
 pretrain: check-names $(READY)  ## the quickstart; or CONFIG=bert_base LAUNCH=ddp ARGS="--store my_store"
 	$(LAUNCHER) recipes/pretrain.py --config recipes/configs/pretrain/$(or $(CONFIG),quickstart).yaml $(ARGS)
+
+compare-tokenizers: $(READY)  ## vocabularies on the same text: ARGS="--tokenizers my_tokenizer my_bpe --files my_texts/ --heldout_files other_texts/"
+	$(PYTHON) tokenizer/compare.py $(ARGS)
 
 params: $(READY)  ## parameters by component: SIZE=base VOCAB_SIZE=30522
 	$(PYTHON) recipes/count_parameters.py --size $(SIZE) --vocab_size $(VOCAB_SIZE) $(ARGS)

@@ -75,7 +75,7 @@ def _prepare(sample: Sample, processes: int, output: Path | None = None) -> floa
             overwrite=True,
         )
         start = time.perf_counter()
-        prepare_store(arguments, load_tokenizer(arguments.tokenizer))
+        prepare_store(arguments, load_tokenizer(str(arguments.tokenizer)))
         return time.perf_counter() - start
 
 

@@ -21,6 +21,7 @@ class CountArguments:
     size: str = option("base", "tiny, mini, small, medium, base or large")
     vocab_size: int = option(30522, "30522 is the published uncased vocabulary", least=1)
     max_position_embeddings: int = option(512, "positions", least=8)
+    model_type: str = option("bert", "which member of the family", choices=("bert", "roberta", "albert"))
 
 
 def main() -> None:
@@ -29,27 +30,32 @@ def main() -> None:
     # Imported only now, for it takes seconds.
     import torch
 
-    from bert_recipes import BertForPreTraining
+    from bert_recipes.models.bert import MEMBERS
     from bert_recipes.models.sizes import count_parameters, pretraining_config
 
     config = pretraining_config(
-        args.size, vocab_size=args.vocab_size, max_position_embeddings=args.max_position_embeddings
+        args.size,
+        vocab_size=args.vocab_size,
+        max_position_embeddings=args.max_position_embeddings,
+        model_type=args.model_type,
     )
     with torch.device("meta"):
-        model = BertForPreTraining(config)
+        model = MEMBERS[args.model_type](config)
     layers = config.num_hidden_layers
     counts = count_parameters(model)
-    print(f"BERT {args.size}: {layers} layers, hidden {config.hidden_size}, vocabulary {args.vocab_size:,}\n")
+    print(
+        f"{type(model).__name__} {args.size}: {layers} layers, hidden {config.hidden_size}, vocabulary {args.vocab_size:,}\n"
+    )
     per_layer = ("attention weights", "attention biases", "feed-forward weights", "feed-forward biases")
     for name, count in counts.items():
-        note = f"{count // layers:>14,} a layer" if name in per_layer else ""
+        note = f"{count // layers:>14,} a layer" if name in per_layer and args.model_type != "albert" else ""
         print(f"  {name:28}{count:>14,}{note}")
     heads = sum(count for name, count in counts.items() if name.startswith("pre-training heads"))
     print(f"\n  {'encoder with pooler':28}{sum(counts.values()) - heads:>14,}")
     print(
         f"  {'with pre-training heads':28}{sum(counts.values()):>14,}   (output matrix tied to the token embeddings)"
     )
-    if args.size in PAPER_TOTALS:
+    if args.size in PAPER_TOTALS and args.model_type == "bert":
         print(f"\nThe paper says {PAPER_TOTALS[args.size]}; docs/rules.md says how the totals compare.")
 
 

@@ -7,6 +7,7 @@ r"""Text to masked training instances: a drop-in for create_pretraining_data.py 
 The same flags give the same instances, token for token and in the same order. Input: one sentence a line, a blank line
 between documents. The suffix of an output file says its format: .jsonl, .parquet or .tfrecord (no TensorFlow needed).
 recipes/pretrain.py trains from such files (--train_file); from a token store it draws new pairs and masks every epoch.
+With --random_next_sentence=False --do_whole_word_mask=True --ngram=3 it is ALBERT's create_pretraining_data.py.
 """
 
 import glob
@@ -16,6 +17,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+
+import numpy as np
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import check_pattern
@@ -42,6 +45,9 @@ class CreatePretrainingDataArguments:
     dupe_factor: int = option(10, "passes over the text, each with other pairs and masks", least=1)
     masked_lm_prob: float = option(0.15, "fraction of the tokens that is predicted", least=0, most=1)
     short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length", least=0, most=1)
+    # Flags of google-research/albert create_pretraining_data.py; its defaults are False and 3.
+    random_next_sentence: bool = option(True, "false: is the pair in order or swapped, as in ALBERT")
+    ngram: int | None = option(None, "ALBERT's masks: runs of at most so many words, shorter ones more often", least=1)
 
 
 def main() -> None:
@@ -73,6 +79,10 @@ def main() -> None:
         max_predictions_per_seq=args.max_predictions_per_seq,
         whole_word=args.do_whole_word_mask,
         rng=random.Random(args.random_seed),
+        is_ordered=not args.random_next_sentence,
+        ngram=args.ngram,
+        # ALBERT draws the lengths of its runs from numpy's global generator, without a seed.
+        uniform=np.random.RandomState(args.random_seed % 2**32).random_sample,
     )
     count = write_instances(
         instances,

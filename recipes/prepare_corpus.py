@@ -3,7 +3,7 @@ r"""Text -> documents -> sentences -> token-id store.
     python recipes/prepare_corpus.py --config recipes/configs/corpus/local_text.yaml \
         --files my_texts/ --tokenizer my_tokenizer/ --output_dir my_store/
 
-The configuration may be left out. All fields: --help, or src/bert_recipes/data/prepare.py.
+With --names NAMES.txt instead of --tokenizer the files hold ids that are no text (docs/family.md). The configuration may be left out. All fields: --help, or src/bert_recipes/data/prepare.py.
 """
 
 import logging
@@ -17,11 +17,14 @@ def main() -> None:
     from bert_recipes.config import parse_arguments
     from bert_recipes.data.prepare import CorpusArguments, format_report, prepare_store
     from bert_recipes.tokenization.loading import load_tokenizer
+    from bert_recipes.tokenization.others import names_tokenizer
 
     (arguments,) = parse_arguments(CorpusArguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s")
     exit_on_sigterm()
-    report = prepare_store(arguments, load_tokenizer(arguments.tokenizer))
+    named = arguments.names is not None
+    tokenizer = names_tokenizer(arguments.names) if named else load_tokenizer(arguments.tokenizer)
+    report = prepare_store(arguments, tokenizer)
     print(format_report(report))
 
 

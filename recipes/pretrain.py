@@ -17,6 +17,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
 from bert_recipes.training.arguments import (
     DataArguments,
+    DistillationArguments,
     ModelArguments,
     PhaseArguments,
     PreTrainingArguments,
@@ -32,8 +33,13 @@ logger = logging.getLogger("pretrain")
 
 def main() -> None:
     """Parse, check, train, report, push."""
-    model_args, data_args, args, phase_args = parse_arguments(
-        ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments, default_config=QUICKSTART
+    model_args, data_args, args, phase_args, distillation = parse_arguments(
+        ModelArguments,
+        DataArguments,
+        PreTrainingArguments,
+        PhaseArguments,
+        DistillationArguments,
+        default_config=QUICKSTART,
     )
     check_output_dir(args)
     # Imported only now, for it takes seconds.
@@ -41,9 +47,17 @@ def main() -> None:
     from bert_recipes.reports.facts import describe_run, gather_pretraining
     from bert_recipes.reports.finish import finish_run
     from bert_recipes.reports.page import pretraining_table
+    from bert_recipes.training.bert_trainer import BertTrainer
+    from bert_recipes.training.distillation import DistillationTrainer, make_student
     from bert_recipes.training.estimate import print_estimate
     from bert_recipes.training.launch import run_on_main_process
-    from bert_recipes.training.pretraining import build_missing_quickstart, load_model, load_phases, make_trainer
+    from bert_recipes.training.pretraining import (
+        build_missing_quickstart,
+        load_model,
+        load_phases,
+        load_teacher,
+        make_trainer,
+    )
     from bert_recipes.training.run import (
         check_launch,
         describe_checkpoint,
@@ -59,12 +73,18 @@ def main() -> None:
     run_on_main_process(args, lambda: build_missing_quickstart(data_args.store, REPOSITORY))
     parts = load_phases(data_args, args.seed, phases)
     data, longest = parts[0], max(part.max_seq_length for part in parts)
-    model = load_model(model_args, data.tokenizer, longest, args.seed)
-    trainer = make_trainer(model, args, parts, data_args.max_eval_pairs, phases)
+    teacher = load_teacher(distillation, data.tokenizer)
+    kind: Any = BertTrainer
+    if teacher is None:
+        model = load_model(model_args, data.tokenizer, longest, args.seed)
+    else:
+        model = make_student(teacher, distillation, args.seed)
+        kind = partial(DistillationTrainer, teacher=teacher, settings=distillation)
+    trainer = make_trainer(model, args, parts, data_args.max_eval_pairs, phases, kind)
     if args.estimate:
         print_estimate(trainer)
         return
-    configs = (model_args, data_args, args, phase_args)
+    configs = (model_args, data_args, args, phase_args, distillation)
     if args.push_to_hub:
         trainer.add_callback(PushCheckpoints())
     resume_from = prepare_output_dir(args, configs)

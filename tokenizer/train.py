@@ -1,4 +1,4 @@
-"""Train a WordPiece vocabulary on text and write a tokenizer folder that stock transformers opens.
+"""Train a WordPiece or byte-level BPE vocabulary on text and write a tokenizer folder that stock transformers opens.
 
 python tokenizer/train.py --config tokenizer/configs/quickstart.yaml
 python tokenizer/train.py --config tokenizer/configs/uncased_30522.yaml --files 'books/*.txt' --output_dir my_tokenizer
@@ -18,8 +18,8 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import run_cli
 from bert_recipes.tokenization.loading import check_tokenizer_folder, write_tokenizer_folder
-from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
-from bert_recipes.tokenization.training import TokenizerArguments, train_wordpiece
+from bert_recipes.tokenization.others import train_byte_bpe
+from bert_recipes.tokenization.training import BYTE_BPE, TokenizerArguments, train_wordpiece
 
 
 def main() -> None:
@@ -29,14 +29,21 @@ def main() -> None:
     output_dir = Path(args.output_dir)
     check_tokenizer_folder(output_dir, overwrite=args.overwrite)
     counts = CorpusCounts()
+    texts = iter_paragraphs(
+        args.files,
+        dataset=(args.dataset_name, args.dataset_config_name, args.dataset_split),
+        text_column=args.text_column,
+        encoding_errors=args.encoding_errors,
+        counts=counts,
+    )
+    if args.algorithm == BYTE_BPE:
+        tokenizer, measured = train_byte_bpe(texts, vocab_size=args.vocab_size, min_frequency=args.min_frequency)
+        write_tokenizer_folder(output_dir, tokenizer, describe(args, counts, tokenizer.fingerprint, measured))
+        print(", ".join(f"{name.replace('_', ' ')} {value:,.10g}" for name, value in measured.items()))
+        print(f"wrote {output_dir}: {len(tokenizer):,} pieces")
+        return
     tokenizer = train_wordpiece(
-        iter_paragraphs(
-            args.files,
-            dataset=(args.dataset_name, args.dataset_config_name, args.dataset_split),
-            text_column=args.text_column,
-            encoding_errors=args.encoding_errors,
-            counts=counts,
-        ),
+        texts,
         vocab_size=args.vocab_size,
         lowercase=args.lowercase,
         strip_accents=args.strip_accents,
@@ -46,26 +53,27 @@ def main() -> None:
         num_unused=args.num_unused,
         algorithm=args.algorithm,
     )
-    write_tokenizer_folder(output_dir, tokenizer, describe(args, counts, tokenizer))
+    report = dataclasses.asdict(tokenizer.training_report)
+    write_tokenizer_folder(output_dir, tokenizer, describe(args, counts, tokenizer.fingerprint, report))
     print(tokenizer.training_report)
     if counts.repaired or counts.dropped:
         print(f"repaired: {dict(counts.repaired)}, left out: {dict(counts.dropped)}")
     print(f"wrote {output_dir}")
 
 
-def describe(args: TokenizerArguments, counts: CorpusCounts, tokenizer: OriginalBertTokenizer) -> dict[str, Any]:
+def describe(
+    args: TokenizerArguments, counts: CorpusCounts, fingerprint: str, report: dict[str, Any]
+) -> dict[str, Any]:
     """Gather what the report file holds: settings, sources, figures, versions; no times, so that runs compare equal."""
-    report = tokenizer.training_report
-    assert report is not None  # train_wordpiece sets it
     settings, read = dataclasses.asdict(args), counts.as_dict()
     # Where it lies is no property of the vocabulary, and "documents" are lines here.
     del settings["output_dir"], settings["overwrite"], read["documents"]
     return {
         "settings": settings,
         "measured_on": "all training text",
-        "report": dataclasses.asdict(report),
+        "report": report,
         "read": read,
-        "fingerprint": tokenizer.fingerprint,
+        "fingerprint": fingerprint,
         "versions": {
             "python": platform.python_version(),
             "unicode": unicodedata.unidata_version,

@@ -297,3 +297,125 @@ def test_pairs_are_distributed_as_in_the_original(shared_data, tmp_path):
     assert abs(len(ours) / len(theirs) - 1) < 0.05
     assert abs(np.mean(our_labels) - np.mean(their_labels)) < 0.03
     assert abs(ours.mean() - np.mean(theirs)) < 3
+
+
+def stream_of(documents, room, between):
+    """What the blocks of a format hold, one behind the other, without [CLS]; and where a sentence that fits begins."""
+    stream, begins = [], set()
+    for number, document in enumerate(documents):
+        for sentence in document:
+            begins.add(len(stream))
+            stream += [*sentence, SEP]
+        if between and number + 1 < len(documents):
+            begins.add(len(stream))
+            stream.append(SEP)
+    return stream, begins
+
+
+@pytest.mark.parametrize("input_format", ["full_sentences", "doc_sentences"])
+@pytest.mark.parametrize("block", [2**16, 50])
+def test_blocks_hold_all_sentences_in_order_and_break_where_they_must(
+    make, documents, monkeypatch, input_format, block
+):
+    """Liu et al. 2019, section 4.1: full sentences across documents with one more separator, or within documents."""
+    monkeypatch.setattr(dataset_module, "BLOCK_SENTENCES", block)
+    dataset = make(input_format=input_format, pair_label="none")
+    items = [dataset[index] for index in range(len(dataset))]
+    assert dataset.lengths(0).tolist() == [len(item["input_ids"]) for item in items]
+    assert all(item["input_ids"][0] == CLS and len(item["input_ids"]) <= 64 for item in items)
+    assert all(set(item) == {"input_ids", "token_type_ids", "key"} for item in items)
+    stream, begins = stream_of(documents, 63, input_format == "full_sentences")
+    assert [token for item in items for token in item["input_ids"][1:].tolist()] == stream
+    ends_of_documents = {stream.index(document[-1][-1]) + 2 for document in documents}
+    place = 0
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        place += len(item["input_ids"]) - 1
+        if following is None:
+            continue
+        if place in begins or place in ends_of_documents:
+            # No block ends before it must: what comes next did not fit, or is another document.
+            after = min(begin for begin in begins | {len(stream)} if begin > place) - place
+            is_end = input_format == "doc_sentences" and place in ends_of_documents
+            assert is_end or len(item["input_ids"]) + after > 64 or after > 63
+        else:
+            assert len(item["input_ids"]) == 64  # a cut sentence fills its block
+    if input_format == "doc_sentences":
+        of = {
+            token: number for number, document in enumerate(documents) for sentence in document for token in sentence
+        }
+        assert all(len({of[token] for token in item["input_ids"].tolist() if token > 4}) == 1 for item in items)
+
+
+def test_blocks_are_the_same_in_every_epoch_and_dupe_factor_repeats_pairs(make):
+    blocks = make(input_format="full_sentences", pair_label="none")
+    assert blocks[(5, 3)]["input_ids"].tolist() == blocks[(0, 3)]["input_ids"].tolist()
+    assert blocks[(5, 3)]["key"] == (5, 3)  # other masks
+    pairs = make(dupe_factor=2)
+    assert pairs[(3, 4)]["key"] == (1, 4)
+    assert pairs[(3, 4)]["input_ids"].tolist() == make()[(1, 4)]["input_ids"].tolist()
+
+
+def test_pairs_of_sentences_are_neighbours_or_from_another_document(make, documents):
+    """Liu et al. 2019, section 4.2, SENTENCE-PAIR."""
+    dataset = make(input_format="sentence_pair", max_seq_length=256)
+    where = {
+        sentence[0]: (number, place)
+        for number, document in enumerate(documents)
+        for place, sentence in enumerate(document)
+    }
+    labels, used = [], []
+    for index in range(len(dataset)):
+        item = dataset[index]
+        first, second = parts(item)
+        a, b = where[first[0]], where[second[0]]
+        used.append(a)
+        if item["next_sentence_label"] == 0:
+            used.append(b)
+            assert (a[0], a[1] + 1) == b
+        else:
+            assert a[0] != b[0]
+        labels.append(item["next_sentence_label"])
+    assert sorted(used) == sorted(where.values())
+    assert 0.4 < np.mean(labels) < 0.75
+
+
+def test_pairs_in_order_or_swapped_are_of_one_document_and_lone_sentences_have_no_label(make, documents):
+    """Lan et al. 2020, section 3.1."""
+    dataset = make(pair_label="order")
+    of = {token: number for number, document in enumerate(documents) for sentence in document for token in sentence}
+    labels = []
+    for index in range(len(dataset)):
+        item = dataset[index]
+        first, second = parts(item)
+        label = item["next_sentence_label"]
+        labels.append(label)
+        if label == -100:
+            assert of[first[0]] != of[second[0]]
+        else:
+            assert of[first[0]] == of[second[0]]
+            assert (first[0] > second[0]) == bool(label)
+    assert {-100, 0, 1} == set(labels)
+
+
+def test_electras_examples_hold_all_sentences_and_fit(make, documents):
+    dataset = make(input_format="electra", pair_label="none", max_seq_length=256)
+    rows = [dataset[index] for index in range(len(dataset))]
+    assert dataset.lengths(0).tolist() == [len(row["input_ids"]) for row in rows]
+    assert max(len(row["input_ids"]) for row in rows) <= 256
+    held = [token for row in rows for token in row["input_ids"].tolist() if token > 4]
+    assert len(held) == len(set(held))
+    # What does not fit is cut off: a little of it.
+    assert len(held) > 0.8 * sum(len(sentence) for document in documents for sentence in document)
+    assert {row["token_type_ids"].max() for row in rows} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"input_format": "lines"}, "allowed: segment_pair"),
+        ({"input_format": "full_sentences", "pair_label": "order"}, "full_sentences has no order to learn"),
+    ],
+)
+def test_formats_that_are_not_there_or_do_not_fit_their_label_are_one_line(make, settings, message):
+    with pytest.raises(InputError, match=message):
+        make(**settings)

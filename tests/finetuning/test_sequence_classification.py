@@ -6,8 +6,9 @@ import pytest
 import torch
 import transformers
 
+from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.finetuning.sequence_classification import SequenceClassification
+from bert_recipes.finetuning.sequence_classification import SequenceClassification, pool_logits
 from bert_recipes.tasks.rows import Split, TextExample, get_task
 from bert_recipes.tokenization.loading import load_tokenizer
 
@@ -103,3 +104,54 @@ def test_a_line_of_the_file_is_a_row(tiny_checkpoint, tmp_path):
     assert file.name == "predictions_test.jsonl"
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert rows == [{"idx": 0, "prediction": 1.5}, {"idx": 3, "prediction": 2.25}, {"idx": 6, "prediction": -0.125}]
+
+
+def test_what_is_read_of_a_long_text(tiny_checkpoint):
+    """Sun et al. 2019, section 5.3.1: head, tail, a quarter of head and three of tail; Pappagari et al. 2019: windows."""
+    text = TextExample(idx=0, text="".join("abcdefghij"[n % 10] for n in range(25)), label=1)
+    short = TextExample(idx=1, text="ab", label=0)
+    single = replace(get_task("mrpc"), text_columns=("sentence1",))
+    found = {}
+    for way in (None, "head", "tail", "head_tail", "windows"):
+        settings = {"max_seq_length": 10, "long_documents": way, "doc_stride": 6}
+        kind = make_kind(tiny_checkpoint, single, {"not_equivalent": 0, "equivalent": 1}, **settings)
+        encoded = kind.encode(split(text, short))
+        assert encoded.details == [len(encoded.features) - 1, 1]
+        assert [feature["labels"] for feature in encoded.features] == [1] * (len(encoded.features) - 1) + [0]
+        pieces = [
+            kind.tokenizer.convert_ids_to_tokens(feature["input_ids"][1:-1]) for feature in encoded.features[:-1]
+        ]
+        found[way] = ["".join(piece.removeprefix("##") for piece in window) for window in pieces]
+    assert found[None] == found["head"] == ["abcdefgh"]
+    assert found["tail"] == ["hijabcde"]
+    assert found["head_tail"] == ["abjabcde"]
+    assert found["windows"] == ["abcdefgh", "ghijabcd", "cdefghij", "ijabcde"]
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"), [("mean", [1.0, 1.0]), ("max", [3.0, 2.0]), ("first", [3.0, 0.0]), ("vote", None)]
+)
+def test_windows_of_a_document_become_one_answer(pool, expected):
+    windows = np.array([[3.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
+    pooled = pool_logits(windows, pool)
+    if expected is None:
+        assert np.exp(pooled) / np.exp(pooled).sum() == pytest.approx([1 / 3, 2 / 3], abs=1e-6)
+    else:
+        assert pooled.tolist() == expected
+        if pool != "first":
+            assert pool_logits(windows[::-1], pool).tolist() == expected
+    assert pool_logits(windows[:1], pool).tolist() == windows[0].tolist()
+
+
+def test_pairs_have_no_windows_and_a_pool_needs_them(tiny_checkpoint):
+    kind = make_kind(
+        tiny_checkpoint,
+        get_task("mrpc"),
+        {"not_equivalent": 0, "equivalent": 1},
+        max_seq_length=10,
+        long_documents="tail",
+    )
+    with pytest.raises(InputError, match="long_documents is tail; task mrpc has pairs"):
+        kind.encode(split(TextExample(idx=0, text="a" * 30, text_pair="b", label=1)))
+    with pytest.raises(InputError, match="pool is max; it joins windows"):
+        TaskArguments(task="mrpc", pool="max")

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class RecordingTrainer(BertTrainer):
         for row in range(len(inputs["input_ids"])):
             length = int(inputs["attention_mask"][row].sum())
             ids, labels = inputs["input_ids"][row, :length].tolist(), inputs["labels"][row, :length].tolist()
-            label = int(inputs["next_sentence_label"][row])
+            label = int(inputs["next_sentence_label"][row]) if "next_sentence_label" in inputs else -100
             self.rows.append((self.state.global_step, tuple(ids), tuple(labels), label))
         return super().training_step(model, inputs, *args, **kwargs)
 
@@ -55,6 +56,8 @@ def small_run(
     output_dir: str,
     resume_from: str | None = None,
     dropout: float = 0.0,
+    objective: str = "bert",
+    inputs: dict[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Train the tiny size for a few steps.
@@ -63,13 +66,18 @@ def small_run(
         rows of all steps of this process, gradients a step, logged history, final weights, held-out metrics, what DDP was given and
         the seed of this process' generator, the Trainer.
     """
-    data_args = DataArguments(store=store, max_seq_length=48, max_eval_pairs=27)
+    given = ModelArguments.settle({"objective": objective, **(inputs or {})}, ())
+    own = {field.name for field in fields(DataArguments)}
+    data_args = DataArguments(
+        store=store, max_seq_length=48, max_eval_pairs=27, **{name: given[name] for name in given if name in own}
+    )
     defaults = {"max_steps": 3, "logging_steps": 1, "warmup_steps": 2, "max_grad_norm": 0.0, "precision": "fp32"}
     defaults |= {"save_strategy": "no", "disable_tqdm": True, "learning_rate": 1e-3, "use_cpu": True}
     args = PreTrainingArguments(output_dir=output_dir, **(defaults | settings))
     check_launch(args)
     data = load_data(data_args, args.seed)
-    model_args = ModelArguments(size="tiny", dropout=dropout)
+    of_model = {name: value for name, value in given.items() if name not in own}
+    model_args = ModelArguments(**of_model | {"size": "tiny", "dropout": dropout})
     model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
     recorder = Recorder(model)
     trainer = RecordingTrainer(

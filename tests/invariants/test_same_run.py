@@ -192,7 +192,9 @@ def test_a_run_by_the_clock_ends_with_its_minutes_and_a_resumed_one_has_those_th
 
 @pytest.mark.slow
 def test_two_processes_by_the_clock_end_with_the_same_step(small_store, tmp_path):
-    folder = run_two(small_store, tmp_path, max_minutes=0.1, max_steps=-1, warmup_steps=0.1, save_strategy="steps", save_steps=1000)
+    folder = run_two(
+        small_store, tmp_path, max_minutes=0.1, max_steps=-1, warmup_steps=0.1, save_strategy="steps", save_steps=1000
+    )
     (checkpoint,) = folder.glob("checkpoint-*")
     state = json.loads((checkpoint / "trainer_state.json").read_text())
     assert state["global_step"] == state["max_steps"] == int(checkpoint.name.removeprefix("checkpoint-"))

@@ -7,8 +7,8 @@ from transformers import (
     BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
-    DistilBertConfig,
-    DistilBertForSequenceClassification,
+    MPNetConfig,
+    MPNetForSequenceClassification,
 )
 
 from bert_recipes.models.bert_model import BertModel, enable_packed_layers
@@ -108,11 +108,9 @@ def test_attention_stays_what_the_user_asked_for(attention, fast_layers):
 
 
 def test_other_architectures_keep_what_they_have():
-    other = DistilBertForSequenceClassification(
-        DistilBertConfig(vocab_size=99, dim=32, n_layers=1, n_heads=2, hidden_dim=64)
-    )
+    other = MPNetForSequenceClassification(MPNetConfig(**SIZES))
     enable_packed_layers(other, "plain")
-    assert type(other.distilbert).__module__.startswith("transformers.")
+    assert type(other.mpnet).__module__.startswith("transformers.")
 
 
 def test_a_model_put_under_our_class_still_tells_of_its_attention():

@@ -22,11 +22,24 @@ def test_dropout_is_what_the_modules_say(kernels, monkeypatch):
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     assert torch.equal(model(**inputs).last_hidden_state, model.eval()(**inputs).last_hidden_state)
-    model.encoder.layer[0].output.dropout.p = 0.5
-    model.encoder.layer[0].train()
     assert len(calls) == 4
-    model(**inputs)
-    assert len(calls) == 4  # two rates in one layer: stock
+
+
+@pytest.mark.parametrize(("silent", "other"), [("output", "attention.output"), ("attention.output", "output")])
+def test_each_half_of_a_layer_has_its_own_dropout(kernels, silent, other):
+    """What is 0 anyway may be dropped."""
+    model, batch = make_model(BertModel, num_hidden_layers=1), make_batch(LENGTHS["ragged"])
+    inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    model.use_fast_layers(kernels)
+    silent, other = (model.encoder.layer[0].get_submodule(name) for name in (silent, other))
+    with torch.no_grad():
+        silent.dense.weight.zero_()
+        silent.dense.bias.zero_()
+    silent.dropout.p = 0.5
+    expected = model(**inputs).last_hidden_state
+    assert torch.equal(model(**inputs).last_hidden_state, expected)
+    other.dropout.p = 0.5
+    assert not torch.equal(model(**inputs).last_hidden_state, expected)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +89,25 @@ def test_modules_that_are_not_what_they_were_are_called_as_they_are(kernels, mon
     model.use_fast_layers(kernels)
     assert torch.equal(model(**inputs).last_hidden_state, expected)
     assert not calls
+
+
+@pytest.mark.parametrize("change", ["activation", "type_padding"])
+def test_what_the_packed_rows_can_follow_is_computed_as_stock_does(kernels, monkeypatch, change):
+    calls = count_packed_calls(monkeypatch)
+    model, batch = make_model(BertModel), make_batch(LENGTHS["ragged"])
+    if change == "activation":
+        model.encoder.layer[1].intermediate.intermediate_act_fn = torch.nn.GELU()
+    else:
+        model.embeddings.token_type_embeddings.padding_idx = 0
+    found = []
+    for fast_layers in ("off", kernels):
+        model.zero_grad()
+        model.use_fast_layers(fast_layers)
+        hidden = model(batch["input_ids"], batch["attention_mask"], batch["token_type_ids"]).last_hidden_state
+        (hidden * batch["attention_mask"][..., None]).square().sum().backward()
+        found.append(model.embeddings.token_type_embeddings.weight.grad)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-3)
+    assert len(calls) == 1
 
 
 def test_counts_of_the_stock_trainer_do_not_turn_the_layers_off(kernels, monkeypatch):
@@ -236,7 +268,7 @@ def test_one_call_for_hidden_states_does_not_turn_the_layers_off_for_good(kernel
 
 @pytest.mark.parametrize(
     "change",
-    ["linear_bias", "norm_affine", "max_norm", "scale_grad", "activation", "position_padding"],
+    ["linear_bias", "norm_affine", "max_norm", "scale_grad"],
 )
 def test_modules_with_other_parameters_or_abilities_are_called_as_they_are(kernels, monkeypatch, change):
     calls = count_packed_calls(monkeypatch)
@@ -248,12 +280,8 @@ def test_modules_with_other_parameters_or_abilities_are_called_as_they_are(kerne
         layer.output.LayerNorm = torch.nn.LayerNorm(48, eps=1e-12, elementwise_affine=False)
     elif change == "max_norm":
         embeddings.word_embeddings.max_norm = 0.5
-    elif change == "scale_grad":
-        embeddings.position_embeddings.scale_grad_by_freq = True
-    elif change == "position_padding":
-        embeddings.token_type_embeddings.padding_idx = 0
     else:
-        layer.intermediate.intermediate_act_fn = torch.nn.GELU()
+        embeddings.position_embeddings.scale_grad_by_freq = True
     inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
     expected = model(**inputs).last_hidden_state
     model.use_fast_layers(kernels)
@@ -280,7 +308,7 @@ def test_a_call_that_falls_back_says_why_and_says_it_once(kernels, caplog):
         "stock layers for calls like this one, which is slower: a row does not begin with a token",
         "stock layers for calls like this one, which is slower: encoder.layer.2.output.dense is not as stock BERT has it "
         "(hooks, another type or forward)",
-        "padded hidden states and the stock head for calls like this one, which is slower: bert or cls has hooks, another "
+        "padded hidden states and the stock head for calls like this one, which is slower: encoder or heads have hooks, another "
         "type or a forward",
     ]
     model.bert.use_fast_layers("off")

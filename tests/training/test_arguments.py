@@ -154,6 +154,8 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
             (name, ([(0, MOST_STEPS, 6 * MOST_STEPS // 100)], [0]), ([(0, 300, 18)], [0]))
             for name in ("books_30_minutes", "bert_budget")
         ),
+        ("roberta_base", ([(0, 125_000, 10_000)], [0]), ([(0, 300, 24)], [0])),
+        ("albert_base", ([(0, 125_000, 3125)], [0]), ([(0, 300, 8)], [0])),
         ("domain", ([(0, 10_000, 1000)], [0]), ([(0, 300, 30)], [0])),
         # google-research/bert README: --num_train_steps=20 --num_warmup_steps=10.
         ("instances", ([(0, 20, 10)], [0]), ([(0, 300, 150)], [0])),
@@ -177,7 +179,16 @@ def test_steps_or_minutes_that_are_typed_replace_those_of_the_file(parse):
 
 def test_every_configuration_is_among_those_whose_schedules_are_tested(repository):
     names = {path.stem for path in (repository / "recipes/configs/pretrain").glob("*.yaml")}
-    others = {"bert_large_lamb", "quickstart", "books_30_minutes", "bert_budget", "domain", "instances"}
+    others = {
+        "bert_large_lamb",
+        "roberta_base",
+        "albert_base",
+        "quickstart",
+        "books_30_minutes",
+        "bert_budget",
+        "domain",
+        "instances",
+    }
     assert names == {f"bert_{size}" for size in SIZES} | others
 
 

@@ -1,4 +1,4 @@
-"""Pairs -> a padded, masked batch for `BertForPreTraining` and the Trainer."""
+"""Pairs or blocks -> a padded, masked batch for a model of `models.bert` and the Trainer."""
 
 from __future__ import annotations
 
@@ -18,6 +18,22 @@ from bert_recipes.errors import InputError
 logger = logging.getLogger(__name__)
 
 
+def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
+    """Bool (size,): pieces that go on with a word: with "##", or without the mark of a word's beginning that the others have."""
+    marked = next(
+        (
+            mark
+            for mark in ("##", "\u2581", "\u0120")
+            if any(map(str.startswith, vocabulary, [mark] * len(vocabulary)))
+        ),
+        "##",
+    )
+    found = np.zeros(size, dtype=bool)
+    for piece, number in vocabulary.items():
+        found[number] = piece.startswith(marked) == (marked == "##")
+    return found
+
+
 @dataclass
 class DataCollatorForPreTraining:
     """Pad, mask and label pairs; masks are a pure function of (seed, the pair's key).
@@ -26,7 +42,7 @@ class DataCollatorForPreTraining:
 
     Input: a list of features, each with
         input_ids: int (L,), with [CLS] and [SEP]; token_type_ids: int (L,);
-        next_sentence_label: 0 = next, 1 = random (optional);
+        next_sentence_label: 0 = next, 1 = random, or 0 = in order, 1 = swapped, -100 = none (optional);
         key: (epoch, index), the pair's number (optional: without it the mask follows from the tokens themselves, so
             every epoch sees the same one, and a warning says so);
         labels: int (L,) when the feature is masked already (`InstanceDataset`): taken as they are.
@@ -61,9 +77,10 @@ class DataCollatorForPreTraining:
             if getattr(self.tokenizer, f"{name}_token_id") is None:
                 raise InputError(f"the tokenizer has no [{name.upper()}] token; masked-LM training needs it")
         self._vocab_size = len(self.tokenizer)
-        self._is_continuation = np.zeros(self._vocab_size, dtype=bool)
-        for piece, number in self.tokenizer.get_vocab().items():
-            self._is_continuation[number] = piece.startswith("##")
+        self._is_continuation = find_continuations(self.tokenizer.get_vocab(), self._vocab_size)
+        names = ("pad", "cls", "sep", "unk")
+        special = [getattr(self.tokenizer, f"{name}_token_id", None) for name in names]
+        self._not_drawn = [number for number in special if number is not None]
         self._warned = False
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
@@ -96,6 +113,7 @@ class DataCollatorForPreTraining:
                 mask_token_id=self.tokenizer.mask_token_id,
                 vocab_size=self._vocab_size,
                 is_continuation=self._is_continuation,
+                not_drawn=self._not_drawn,
             )
         if "next_sentence_label" in features[0]:
             batch["next_sentence_label"] = np.array([f["next_sentence_label"] for f in features], dtype=np.int64)

@@ -29,6 +29,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+import numpy as np
+
 from bert_recipes.errors import InputError
 
 
@@ -37,7 +39,8 @@ logger = logging.getLogger(__name__)
 TEXT_SUFFIXES = (".txt", ".txt.gz")
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 PARQUET_SUFFIXES = (".parquet",)
-SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
+ARRAY_SUFFIXES = (".npy",)
+SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES, *ARRAY_SUFFIXES)
 
 EncodingErrors = Literal["strict", "replace"]
 DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
@@ -247,7 +250,9 @@ class _Reader:
     def file_texts(self, path: Path) -> Iterator[str]:
         """Yield the text of every row of a JSON Lines or Parquet file; rows whose text is null are dropped and counted."""
         before = self.counts.source_bytes
-        rows = self._parquet_rows(path) if path.suffix.lower() == ".parquet" else self._json_rows(path)
+        suffix = path.suffix.lower()
+        rows = self._parquet_rows(path) if suffix == ".parquet" else self._json_rows(path)
+        rows = self._array_rows(path) if suffix == ".npy" else rows
         for where, row in rows:
             text = self._text_of(row, where)
             if text is not None:
@@ -283,6 +288,20 @@ class _Reader:
             raise InputError(
                 f"{path}: damaged or not a Parquet file (after row {number}: {_first_line(error)})"
             ) from error
+
+    def _array_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
+        """Each row of an array of ids is a document; numbers below 0 fill rows up."""
+        try:
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (ValueError, OSError) as error:
+            raise InputError(f"{path}: no array of numbers ({_first_line(error)})") from error
+        if array.ndim != 2 or array.dtype.kind not in "iu":
+            raise InputError(
+                f"{path}: {array.ndim} dimensions of {array.dtype}; whole numbers in 2 are read: documents, ids"
+            )
+        for number, row in enumerate(array, start=1):
+            self.counts.text_bytes += row.nbytes
+            yield f"{path}, row {number}", {self.text_column: row[row >= 0].tolist() or None}
 
     def _check_schema(self, schema: Any, path: Path) -> None:
         """Refuse a Parquet file that has no column of text under this name, or more than one."""
@@ -351,6 +370,9 @@ class _Reader:
             return None
         if text is _REPEATED:
             raise InputError(f"{where}: column {column!r} is there more than once; keep one")
+        if isinstance(text, list) and text:  # ids that are no text: a list of numbers, or of sentences of them
+            rows = text if isinstance(text[0], list) else [text]
+            return "\n".join(" ".join(map(str, row)) for row in rows)
         if not isinstance(text, str):
             raise InputError(f"{where}: column {column!r} holds {type(text).__name__}, text expected")
         # A JSON escape can spell half of a surrogate pair: no encoder accepts it further on.

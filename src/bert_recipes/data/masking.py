@@ -8,10 +8,14 @@ before a checkpoint; a counter-based one gives number i of key k without any his
 from __future__ import annotations
 
 import math
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from bert_recipes.data.other_masks import choose_ngrams, mask_fairseq, mask_spans
 from bert_recipes.errors import InputError
 
 
@@ -51,7 +55,9 @@ def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.n
 
 
 IGNORE_INDEX = -100
-SELECTIONS = ("count", "bernoulli")
+SELECTIONS = ("count", "bernoulli", "fairseq", "ngrams", "spans", "causal")
+# ALBERT's runs have at most so many words (--ngram); SpanBERT's spans as many, with this geometric distribution (Joshi et al. 2020, section 3.1).
+MOST_NGRAM_WORDS, SPAN_WORDS, SPAN_GEOMETRIC_P = 3, (1, 10), 0.2
 _STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD = 0, 1, 2
 
 
@@ -66,7 +72,9 @@ class MaskingRates:
     random_rate: float = 0.1
     whole_word: bool = False  # all pieces of a word or none (the original's --do_whole_word_mask)
     # "count": exactly min(max_predictions_per_seq, max(1, round(mlm_probability * length))) tokens, as the original;
-    # "bernoulli": each word independently with probability mlm_probability, at least none.
+    # "bernoulli": each word independently with probability mlm_probability, at least none;
+    # "fairseq": RoBERTa's, special tokens too, no limit; "ngrams": ALBERT's; "spans": SpanBERT's (`other_masks`);
+    # "causal": nothing is masked, each token predicts the next one.
     selection: str = "count"
 
     def __post_init__(self) -> None:
@@ -105,6 +113,7 @@ def mask_tokens(
     mask_token_id: int,
     vocab_size: int,
     is_continuation: np.ndarray | None = None,
+    not_drawn: Sequence[int] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mask a batch; a pure function of its arguments.
 
@@ -115,12 +124,23 @@ def mask_tokens(
         keys: uint64 (B,), the row's source of randomness (`hash_keys`).
         vocab_size: Random words are drawn uniformly from [0, vocab_size), special and unused ones included, as in the
             original.
-        is_continuation: bool (vocab_size,), True for pieces that start with "##"; needed for whole_word.
+        is_continuation: bool (vocab_size,), True for pieces that go on with a word; needed for whole_word, "ngrams" and "spans".
+        not_drawn: Ids that "fairseq" and "spans" do not draw: fairseq's first four, [CLS], padding, [SEP], [UNK].
 
     Returns:
         masked: int64 (B, S), a new array.
         labels: int64 (B, S), the original id where the model predicts, -100 elsewhere.
     """
+    if rates.selection == "causal":
+        labels = np.full_like(input_ids, IGNORE_INDEX)
+        has_next = np.arange(1, input_ids.shape[1]) < lengths[:, None]
+        labels[:, :-1] = np.where(has_next, input_ids[:, 1:], IGNORE_INDEX)
+        return input_ids, labels
+    if rates.selection in ("fairseq", "ngrams", "spans"):
+        vocabulary = np.setdiff1d(np.arange(vocab_size), np.array(not_drawn, dtype=np.int64))
+        rows = _mask_rows(input_ids, candidates, lengths, keys, rates, mask_token_id, vocabulary, is_continuation)
+        masked, chosen = (np.stack(parts) for parts in zip(*rows, strict=True))
+        return masked, np.where(chosen, input_ids, IGNORE_INDEX)
     if rates.whole_word:
         if is_continuation is None:
             raise ValueError("whole_word needs is_continuation")
@@ -209,3 +229,56 @@ def _replace(
         draws < rates.mask_rate, mask_token_id, np.where(draws >= rates.mask_rate + rates.keep_rate, words, kept)
     )
     return masked
+
+
+def _mask_rows(
+    input_ids: np.ndarray,
+    candidates: np.ndarray,
+    lengths: np.ndarray,
+    keys: np.ndarray,
+    rates: MaskingRates,
+    mask_token_id: int,
+    vocabulary: np.ndarray,
+    is_continuation: np.ndarray | None,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield what the model sees and what it predicts, int64 and bool (S,), row by row, by the rules of `other_masks`."""
+    words_are_whole = rates.whole_word or rates.selection != "fairseq"
+    if words_are_whole and is_continuation is None:
+        raise ValueError(f"whole_word and the selection {rates.selection} need is_continuation")
+    shared: Any = {"probability": rates.mlm_probability, "mask_id": mask_token_id, "vocabulary": vocabulary}
+    for ids, may, length, key in zip(input_ids, candidates, lengths.tolist(), keys.tolist(), strict=True):
+        own, may = ids[:length], may[:length]
+        # Special tokens are words of their own, and what follows one begins a word.
+        starts = ~may | np.append(True, ~may[:-1])
+        starts |= True if is_continuation is None else ~is_continuation[own]
+        chosen, masked = np.zeros(len(ids), dtype=bool), ids.copy()
+        if rates.selection == "fairseq":
+            masked[:length], chosen[:length] = mask_fairseq(
+                own,
+                starts if rates.whole_word else None,
+                shares=(rates.keep_rate, rates.random_rate),
+                rng=np.random.Generator(np.random.Philox(key)),
+                **shared,
+            )
+        elif rates.selection == "spans":
+            places = np.flatnonzero(may)
+            masked[places], chosen[places] = mask_spans(
+                own[places],
+                starts[places],
+                shares=(rates.mask_rate, rates.random_rate),
+                words=SPAN_WORDS,
+                geometric_p=SPAN_GEOMETRIC_P,
+                rng=np.random.RandomState(np.random.MT19937(key)),
+                **shared,
+            )
+        else:
+            rng = random.Random(key)
+            limit = min(rates.max_predictions_per_seq or length, max(1, round(length * rates.mlm_probability)))
+            words = [part.tolist() for part in np.split(np.arange(length), np.flatnonzero(starts)[1:])]
+            words = [word for word in words if may[word[0]]]
+            runs = choose_ngrams(words, limit, MOST_NGRAM_WORDS, rng, rng.random)
+            chosen[[position for run in runs for position in run]] = True
+            masked = _replace(
+                ids[None], chosen[None], np.array([key], np.uint64), rates, mask_token_id, len(vocabulary)
+            )[0]
+        yield masked, chosen

@@ -15,7 +15,8 @@ from tqdm import tqdm
 
 from bert_recipes.data.corpus import MAX_LINE_BYTES
 from bert_recipes.data.instances import Instance
-from bert_recipes.data.pairs import NUM_SPECIAL_TOKENS, build_sentence_pairs, truncate_pair
+from bert_recipes.data.other_masks import choose_ngrams
+from bert_recipes.data.pairs import NUM_SPECIAL_TOKENS, build_sentence_pairs, shuffle, truncate_pair
 from bert_recipes.errors import InputError
 
 
@@ -29,6 +30,9 @@ class OriginalMasking:
     mask_id: int
     random_word_ids: Sequence[int]  # the vocabulary in file order, special and unused entries too
     is_continuation: Sequence[bool]  # for each id, whether its piece starts with ##
+    # ALBERT's runs: words of the longest one, and the draws of their lengths, of a generator of their own; None: words or tokens.
+    ngram: int | None = None
+    uniform: Callable[[], float] = random.random
 
 
 def mask_in_original_order(
@@ -44,8 +48,14 @@ def mask_in_original_order(
     """
     positions = [*range(1, boundary - 1), *range(boundary, len(input_ids) - 1)]
     limit = min(masking.max_predictions_per_seq, max(1, round(len(input_ids) * masking.masked_lm_prob)))
-    if masking.whole_word:
-        chosen = _choose_whole_words(positions, input_ids, masking.is_continuation, limit, rng)
+    words: list[list[int]] = []
+    if masking.whole_word or masking.ngram is not None:
+        words = _words(positions, input_ids, masking.is_continuation if masking.whole_word else None)
+    if masking.ngram is not None:
+        runs = choose_ngrams(words, limit, masking.ngram, rng, masking.uniform)
+        chosen = [position for run in runs for position in run]
+    elif masking.whole_word:
+        chosen = _choose_whole_words(words, limit, rng)
     else:
         shuffle(positions, rng)
         chosen = positions[:limit]
@@ -55,25 +65,27 @@ def mask_in_original_order(
         if rng.random() < 0.8:
             input_ids[position] = masking.mask_id
         elif rng.random() >= 0.5:
-            words = masking.random_word_ids
-            input_ids[position] = words[rng.randint(0, len(words) - 1)]
+            vocabulary = masking.random_word_ids
+            input_ids[position] = vocabulary[rng.randint(0, len(vocabulary) - 1)]
+    if masking.ngram is not None:
+        shuffle(words, rng)  # the original shuffles its candidates once more
     ordered = sorted(labels)
     return ordered, [labels[position] for position in ordered]
 
 
-def _choose_whole_words(
-    positions: list[int], input_ids: Sequence[int], is_continuation: Sequence[bool], limit: int, rng: random.Random
-) -> list[int]:
-    """Return the positions of whole words in drawn order; a word that would exceed the limit is passed over.
-
-    As in the original, a continuation at the start of B (its word was cut by truncation) joins the last word of A.
-    """
+def _words(positions: list[int], input_ids: Sequence[int], is_continuation: Sequence[bool] | None) -> list[list[int]]:
+    """The positions of each word. As in the original, a continuation at the start of B (its word was cut) joins the last word of A."""
     words: list[list[int]] = []
     for position in positions:
-        if words and is_continuation[input_ids[position]]:
+        if words and is_continuation is not None and is_continuation[input_ids[position]]:
             words[-1].append(position)
         else:
             words.append([position])
+    return words
+
+
+def _choose_whole_words(words: list[list[int]], limit: int, rng: random.Random) -> list[int]:
+    """Return the positions of whole words in drawn order; a word that would exceed the limit is passed over."""
     shuffle(words, rng)
     chosen: list[int] = []
     for word in words:
@@ -82,25 +94,6 @@ def _choose_whole_words(
         if len(chosen) + len(word) <= limit:
             chosen += word
     return chosen
-
-
-def shuffle(items: list, rng: random.Random) -> None:
-    """Do what ``rng.shuffle(items)`` does, with the same draws, in half the time: the shuffles are most of the work.
-
-    The algorithm is spelt out, so the instances would not change if a later Python shuffled in another way.
-    """
-    draw = rng.getrandbits
-    num_left = len(items)
-    while num_left > 1:
-        # The same number of bits for every position down to the next power of two.
-        bits = num_left.bit_length()
-        fewest = max(2, 1 << (bits - 1))
-        for last in range(num_left - 1, fewest - 2, -1):
-            other = draw(bits)
-            while other > last:
-                other = draw(bits)
-            items[last], items[other] = items[other], items[last]
-        num_left = fewest - 1
 
 
 @dataclass
@@ -175,6 +168,9 @@ def create_training_instances(
     max_predictions_per_seq: int,
     whole_word: bool,
     rng: random.Random,
+    is_ordered: bool = False,
+    ngram: int | None = None,
+    uniform: Callable[[], float] = random.random,
 ) -> list[Instance]:
     """Return the original's instances for these documents, in its order.
 
@@ -197,6 +193,8 @@ def create_training_instances(
         mask_id=tokenizer.mask_token_id,
         random_word_ids=[number for _, number in pieces],
         is_continuation=[piece.startswith("##") for piece, _ in pieces],
+        ngram=ngram,
+        uniform=uniform,
     )
     order = list(range(len(documents.lengths)))
     shuffle(order, rng)
@@ -214,6 +212,7 @@ def create_training_instances(
             max_seq_length=max_seq_length,
             short_seq_prob=short_seq_prob,
             rng=rng,
+            is_ordered=is_ordered,
         ):
             keep_a, keep_b = truncate_pair(pair.length_a, pair.length_b, max_seq_length - NUM_SPECIAL_TOKENS, rng)
             a, b = offsets[document][pair.a_begin], offsets[pair.b_document][pair.b_begin]
@@ -221,6 +220,10 @@ def create_training_instances(
             input_ids = cls + tokens_a + sep + tokens_b + sep
             boundary = len(tokens_a) + 2
             positions, ids = mask_in_original_order(input_ids, boundary, masking, rng)
-            instances.append(Instance(input_ids, boundary, array("i", positions), array("i", ids), pair.is_random))
+            instances.append(
+                Instance(
+                    input_ids, boundary, array("i", positions), array("i", ids), pair.is_random or pair.is_swapped
+                )
+            )
     shuffle(instances, rng)
     return instances

@@ -1,4 +1,4 @@
-"""Which sentences make a pair, by the rules of the original BERT: one pure function over sentence lengths.
+"""Which sentences make an input, by the rules of the originals: pure functions over sentence lengths.
 
 Two drivers share it. The sequential one hands in a single generator and truncates and masks with that same generator
 between two pairs, which reproduces google-research/bert's ``create_pretraining_data.py`` token for token
@@ -8,6 +8,8 @@ between two pairs, which reproduces google-research/bert's ``create_pretraining_
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 
 # [CLS] A [SEP] B [SEP]
@@ -25,10 +27,11 @@ class SentencePair(NamedTuple):
     b_document: int
     b_begin: int
     b_end: int
-    # B was drawn at random (label 1) instead of following A (label 0). True also where all draws of another document failed.
+    # B was drawn at random instead of following A. True also where all draws of another document failed.
     is_random: bool
     length_a: int  # tokens
     length_b: int
+    is_swapped: bool = False  # B comes before A
 
 
 def build_sentence_pairs(
@@ -39,6 +42,7 @@ def build_sentence_pairs(
     max_seq_length: int,
     short_seq_prob: float,
     rng: random.Random,
+    is_ordered: bool = False,
 ) -> Iterator[SentencePair]:
     """Yield the pairs of one document, drawing from ``rng`` in exactly the original's order.
 
@@ -52,6 +56,8 @@ def build_sentence_pairs(
         num_documents: Documents to draw a random next from.
         max_seq_length: Most tokens of an input, the three special ones included; at least 5.
         short_seq_prob: Probability that all pairs of this document aim at a shorter length.
+        is_ordered: B always follows A, and both are swapped with probability 1/2; only a chunk of one sentence has a random B. As in
+            google-research/albert create_pretraining_data.py.
 
     Example:
         >>> lengths = [[5, 5, 5], [7, 7]]
@@ -79,14 +85,99 @@ def build_sentence_pairs(
         a_end = begin + (rng.randint(1, count - 1) if count >= 2 else 1)
         length_a = sum(lengths[begin:a_end])
         # A chunk of one sentence has no next: it is always paired at random, without a draw.
-        if count == 1 or rng.random() < 0.5:
+        if count == 1 or (not is_ordered and rng.random() < 0.5):
             b = _draw_random_next(document, lengths_of, num_documents, target - length_a, rng)
             yield SentencePair(begin, a_end, *b[:3], True, length_a, b[3])
             # The sentences after A were not used: put them back.
             end = a_end
+        elif is_ordered and rng.random() < 0.5:
+            yield SentencePair(a_end, end, document, begin, a_end, False, chunk_length - length_a, length_a, True)
         else:
             yield SentencePair(begin, a_end, document, a_end, end, False, length_a, chunk_length - length_a)
         begin, chunk_length = end, 0
+
+
+def build_single_sentence_pairs(
+    document: int, lengths_of: Callable[[int], Sequence[int]], num_documents: int, rng: random.Random
+) -> Iterator[SentencePair]:
+    """Yield pairs of one sentence each: B is the next one, or with probability 1/2, and after the last, one of another document.
+
+    RoBERTa's SENTENCE-PAIR (Liu et al. 2019, section 4.2), of which no code was published: the draws are ours. Every sentence is in one pair of its
+    own document.
+    """
+    lengths = lengths_of(document)
+    begin = 0
+    while begin < len(lengths):
+        if begin + 1 == len(lengths) or rng.random() < 0.5:
+            other, b_begin, _, length_b = _draw_random_next(document, lengths_of, num_documents, 1, rng)
+            yield SentencePair(begin, begin + 1, other, b_begin, b_begin + 1, True, lengths[begin], length_b)
+            begin += 1
+        else:
+            own = lengths[begin], lengths[begin + 1]
+            yield SentencePair(begin, begin + 1, document, begin + 1, begin + 2, False, *own)
+            begin += 2
+
+
+def pack_items(sizes: np.ndarray, room: int) -> list[int]:
+    """Pack items in order as long as they fit: the number of the first item of each block, and at last the number of items.
+
+    An item that is larger than the room has a block of its own. Source: fairseq data/token_block_utils_fast.pyx, `complete`.
+    """
+    ends = np.cumsum(sizes)
+    starts, begin, used = [0], 0, 0
+    while begin < len(ends):
+        begin = max(int(np.searchsorted(ends, used + room, side="right")), begin + 1)
+        used = int(ends[begin - 1])
+        starts.append(begin)
+    return starts
+
+
+def split_segments(lengths: Sequence[int], target: int, rng: random.Random) -> list[bool]:
+    """Which of an example's sentences go to the first segment; the others make the second. Source: as `build_segments`."""
+    # A small chance to have one segment, as classification has; -3 for [CLS] and [SEP].
+    wanted = 100_000 if rng.random() < 0.1 else (target - NUM_SPECIAL_TOKENS) // 2
+    first = second = 0
+    chosen = []
+    for length in lengths:
+        fits = first == 0 or first + length < wanted
+        is_first = fits or (second == 0 and first < wanted and rng.random() < 0.5)
+        chosen.append(is_first)
+        first, second = first + length * is_first, second + length * (not is_first)
+    return chosen
+
+
+class Segments(NamedTuple):
+    """Sentences `begin` to `end` (excluded) of a document, and which of them make the first segment."""
+
+    begin: int
+    end: int
+    is_first: list[bool]
+    target: int  # tokens that were aimed at
+    next_target: int
+
+
+def build_segments(
+    lengths: Sequence[int], max_seq_length: int, target: int, rng_of: Callable[[int], random.Random]
+) -> Iterator[Segments]:
+    """Yield ELECTRA's examples of one document: sentences until the target is reached, in one or two segments.
+
+    Args:
+        lengths: Tokens of each sentence.
+        target: Of the first example.
+        rng_of: Gives the generator of the example that begins with a sentence.
+
+    Source: google-research/electra build_pretraining_dataset.py, `ExampleBuilder`.
+    """
+    begin = total = 0
+    for end, length in enumerate(lengths, start=1):
+        total += length
+        if total >= target or end == len(lengths):
+            rng = rng_of(begin)
+            is_first = split_segments(lengths[begin:end], target, rng)
+            # A small chance of a random length.
+            following = rng.randint(5, max_seq_length) if rng.random() < 0.05 else max_seq_length
+            yield Segments(begin, end, is_first, target, following)
+            target, begin, total = following, end, 0
 
 
 def _draw_random_next(
@@ -130,3 +221,22 @@ def truncate_pair(length_a: int, length_b: int, max_num_tokens: int, rng: random
             length_b -= 1
             begin_b += from_front
     return slice(begin_a, begin_a + length_a), slice(begin_b, begin_b + length_b)
+
+
+def shuffle(items: list, rng: random.Random) -> None:
+    """Do what ``rng.shuffle(items)`` does, with the same draws, in half the time: the shuffles are most of the work.
+
+    The algorithm is spelt out, so the instances would not change if a later Python shuffled in another way.
+    """
+    draw = rng.getrandbits
+    num_left = len(items)
+    while num_left > 1:
+        # The same number of bits for every position down to the next power of two.
+        bits = num_left.bit_length()
+        fewest = max(2, 1 << (bits - 1))
+        for last in range(num_left - 1, fewest - 2, -1):
+            other = draw(bits)
+            while other > last:
+                other = draw(bits)
+            items[last], items[other] = items[other], items[last]
+        num_left = fewest - 1

@@ -71,7 +71,7 @@ BATCH_CHARACTERS = 1_000_000
 MIN_DOCUMENTS = 2
 PLAN_FILE = "plan.json"
 # What changes neither documents nor token ids stays out of the store, so that the same text gives the same bytes.
-_NOT_IN_STORE = ("files", "validation_files", "tokenizer", "output_dir", "overwrite", "num_processes")
+_NOT_IN_STORE = ("files", "validation_files", "tokenizer", "names", "output_dir", "overwrite", "num_processes")
 
 
 class TextBatch(NamedTuple):
@@ -209,8 +209,12 @@ class CorpusArguments:
     names its corpora, not how they were cut.
     """
 
-    tokenizer: str = required("tokenizer folder or vocab.txt")
     output_dir: str = required("folder of the store to write")
+    tokenizer: str | None = option(None, "tokenizer folder or vocab.txt")
+    names: str | None = option(
+        None,
+        "for ids that are no text: file with the name of id n in line n; --files hold numbers, a sentence a line, or lists",
+    )
     files: list[str] | None = option(
         None, "text to train on: files, folders, globs; .txt, .jsonl, .json (each also .gz), .parquet"
     )
@@ -241,6 +245,10 @@ class CorpusArguments:
 
     def __post_init__(self) -> None:
         check(self)
+        if (self.tokenizer is None) == (self.names is None):
+            raise InputError("give --tokenizer for text, or --names for ids that are no text, and not both")
+        if self.names is not None:
+            self.sentences = "lines"
         if bool(self.files) == bool(self.dataset_name):
             given = "both are" if self.files else "neither is"
             raise InputError(f"give the text as files or as dataset_name: {given} given")
@@ -468,7 +476,7 @@ class Preparation:
         alone: Counter[str] = Counter()
         encoder = DocumentEncoder(tokenizer.text_encoder, arguments.sentences, arguments.keep)
         batches = batch_documents(self._documents(number, counts))
-        special_ids = {name: tokenizer.convert_tokens_to_ids(f"[{name.upper()}]") for name in SPECIAL_ID_NAMES}
+        special_ids = {name: getattr(tokenizer, f"{name}_token_id") for name in SPECIAL_ID_NAMES}
         # A data set of the Hub does not tell its size.
         size = None if arguments.dataset_name else sum(path.stat().st_size for _, path in self.shards[number])
         with (

@@ -25,7 +25,7 @@ from bert_recipes.finetuning.arguments import (
 )
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.prediction import kind_of_head, make_predictor, task_of_checkpoint
-from bert_recipes.models.bert import open_checkpoint
+from bert_recipes.models.bert import MASKED_LM_HEADS, open_checkpoint
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
@@ -67,9 +67,10 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
         network.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
         # Only heads whose weights are in the file: a new one can say nothing.
         lacks = {}
-        if any(key.startswith("cls.predictions.") for key in new):
+        if any(key.startswith(MASKED_LM_HEADS) for key in new):
             lacks[FILL_MASK] = "it has no masked-LM head"
-        if any(key.startswith(("cls.seq_relationship.", "bert.pooler.")) for key in new):
+        has_pooler = not any(key.startswith(("cls.seq_relationship.", "bert.pooler.")) for key in new)
+        if config.model_type != "bert" or not has_pooler:  # ALBERT's head is about the order of sentences
             lacks[NEXT_SENTENCE] = "it has no next-sentence head"
         elif config.type_vocab_size < 2:
             lacks[NEXT_SENTENCE] = "it knows no second segment (type_vocab_size 1), so there is no next sentence"

@@ -35,6 +35,7 @@ from bert_recipes.files import atomic_write, lock_run, read_text_lines, write_js
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts, pad_batch, truncate_pair
 from bert_recipes.models.bert_model import BertModel
+from bert_recipes.models.sizes import num_positions
 from bert_recipes.tasks.sources import read_table
 from bert_recipes.tasks.task import TABLE_SUFFIXES, column_text
 from bert_recipes.tokenization.loading import check_vocabulary
@@ -116,7 +117,7 @@ def open_encoder(name: str, max_seq_length: int = 0) -> tuple[PreTrainedModel, O
     # The pooler comes after the hidden states; checkpoints of masked-LM models have none.
     encoder = open_complete(name, AutoModel, may_lack=("pooler.",))
     check_vocabulary(name, encoder.config.vocab_size, tokenizer)
-    positions = getattr(encoder.config, "max_position_embeddings", max_seq_length)
+    positions = num_positions(encoder.config, max_seq_length)
     if max_seq_length > positions:
         raise InputError(f"max_seq_length is {max_seq_length}, the model has {positions} positions; lower it")
     return encoder, tokenizer

@@ -18,6 +18,7 @@ from bert_recipes.config import field_types, read_text, read_tree
 from bert_recipes.data.order import STRATEGIES
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write
+from bert_recipes.models.sizes import num_positions
 from bert_recipes.settings import check, free, option, required
 from bert_recipes.tasks.rows import get_task
 from bert_recipes.tasks.sources import check_source, labels_in_data
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 DECODERS = ("original", "offsets")
 CONTEXTS = ("sentence", "document")
+# What is read of a text that is too long, and how the logits of several windows become one.
+LONG_DOCUMENTS, POOLS = ("head", "tail", "head_tail", "windows"), ("mean", "max", "first", "vote")
 TASK_FILE = "task.yaml"
 
 
@@ -52,7 +55,7 @@ class TaskArguments:
     pad_to_max_length: bool = option(False, "pad to max_seq_length, not to the batch")
     freeze_encoder: bool = option(False, "train the head only")
     dropout: float | None = option(None, "dropout of encoder and head; default: the model's", least=0, below=1)
-    doc_stride: int = option(128, "question answering: step between windows of a paragraph", least=1)
+    doc_stride: int = option(128, "question answering, long_documents: step between windows of a text", least=1)
     max_query_length: int = option(64, "question answering: pieces of the question, at most", least=1)
     n_best_size: int = option(20, "question answering: answers that are kept", least=1)
     max_answer_length: int = option(30, "question answering: pieces of an answer, at most", least=1)
@@ -62,6 +65,12 @@ class TaskArguments:
     decoder: str = option("original", "question answering", choices=DECODERS)
     label_all_pieces: bool = option(False, "tagging: label every piece of a word")
     context: str = option("sentence", "tagging: what an input shows", choices=CONTEXTS)
+    long_documents: str | None = option(
+        None,
+        "texts that are too long: their head, their tail, both, or windows doc_stride apart",
+        choices=LONG_DOCUMENTS,
+    )
+    pool: str | None = option(None, "windows of a text: how their logits become one", choices=POOLS)
     class_weights: dict | str | None = option(
         None, 'the classes in the training loss: auto (rare ones count more), or {"NAME": 3} (others: 1)'
     )
@@ -71,6 +80,8 @@ class TaskArguments:
             both = ", not both" if self.task is not None else ""
             raise InputError(f"give either --task NAME or --task_file FILE.yaml{both}")
         check(self)
+        if self.pool is not None and self.long_documents != "windows":
+            raise InputError(f"pool is {self.pool}; it joins windows: give --long_documents windows, or leave it out")
         if isinstance(self.class_weights, str) and self.class_weights != "auto":
             raise InputError(
                 f"class_weights is '{self.class_weights}'; allowed: auto, or a mapping of labels to numbers"
@@ -143,6 +154,8 @@ class InputArguments:
     label_all_pieces: bool | None = _as_trained("label_all_pieces")
     context: str | None = _as_trained("context")
     doc_stride: int | None = _as_trained("doc_stride")
+    long_documents: str | None = _as_trained("long_documents")
+    pool: str | None = _as_trained("pool")
     max_query_length: int | None = _as_trained("max_query_length")
     n_best_size: int | None = _as_trained("n_best_size")
     max_answer_length: int | None = _as_trained("max_answer_length")
@@ -162,7 +175,7 @@ class InputArguments:
             # 384: google-research/bert run_squad.py; windows take what does not fit. Elsewhere batches are padded to their
             # longest input, so that short ones cost nothing.
             most = 384 if architecture(config).endswith("ForQuestionAnswering") else 512
-            values["max_seq_length"] = min(most, getattr(config, "max_position_embeddings", most))
+            values["max_seq_length"] = min(most, num_positions(config, most))
             logger.info("%s does not say how long its inputs were: max_seq_length %d", name, values["max_seq_length"])
         return values
 

@@ -12,7 +12,7 @@ from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments, read_model_config
 from bert_recipes.finetuning.kind import TaskKind
-from bert_recipes.models.sizes import check_layers
+from bert_recipes.models.sizes import check_layers, num_positions
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.loading import check_vocabulary, load_tokenizer
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
@@ -54,7 +54,7 @@ def open_model(
     """
     config = read_model_config(name)
     check_vocabulary(name, getattr(config, "vocab_size", 0), tokenizer)
-    length, positions = settings.max_seq_length, getattr(config, "max_position_embeddings", settings.max_seq_length)
+    length, positions = settings.max_seq_length, num_positions(config, settings.max_seq_length)
     if length > positions:
         raise InputError(f"max_seq_length is {length}, the model has {positions} positions; lower --max_seq_length")
     why_new = _why_new_head(config, task, kind)

@@ -180,17 +180,18 @@ def truncate_pair(tokens_a: list[int], tokens_b: list[int], max_tokens: int) -> 
     del tokens_a[len(tokens_a) - cut_a :], tokens_b[len(tokens_b) - (excess - cut_a) :]
 
 
-def join_texts(
-    tokenizer: OriginalBertTokenizer, first: list[int], second: list[int] | None, max_seq_length: int
-) -> dict[str, Any]:
-    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] (also of an empty second), cut to max_seq_length positions."""
-    cls_id, sep_id = tokenizer.cls_token_id, tokenizer.sep_token_id
+def join_texts(tokenizer: Any, first: list[int], second: list[int] | None, max_seq_length: int) -> dict[str, Any]:
+    """[CLS] first [SEP], or [CLS] first [SEP] second [SEP] (also of an empty second), cut to max_seq_length positions; RoBERTa has two [SEP] between."""
+    layout = tokenizer.layout
+    ends = len(layout.prefix) + len(layout.suffix)
     if second is None:
-        first = first[: max_seq_length - 2]
-        return {"input_ids": [cls_id, *first, sep_id], "token_type_ids": [0] * (len(first) + 2)}
-    truncate_pair(first, second, max_seq_length - 3)
-    types = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    return {"input_ids": [cls_id, *first, sep_id, *second, sep_id], "token_type_ids": types}
+        input_ids = [*layout.prefix, *first[: max_seq_length - ends], *layout.suffix]
+        return {"input_ids": input_ids, "token_type_ids": [0] * len(input_ids)}
+    truncate_pair(first, second, max_seq_length - ends - len(layout.middle))
+    start = [*layout.prefix, *first, *layout.middle]
+    rest = [*second, *layout.suffix]
+    types = [0] * len(start) + [layout.second_segment] * len(rest)
+    return {"input_ids": start + rest, "token_type_ids": types}
 
 
 def pad_batch(

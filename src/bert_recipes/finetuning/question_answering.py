@@ -54,6 +54,10 @@ class QuestionAnswering(TaskKind):
         self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
     ) -> None:
         super().__init__(task, tokenizer, settings, label2id)
+        if not isinstance(tokenizer, OriginalBertTokenizer):
+            raise InputError(
+                "question answering follows BERT's rules, which need WordPiece; this tokenizer is another"
+            )
         for token in tokenizer.extra_tokens.values():
             if not token.special and split_words(token.content) != [token.content]:
                 raise InputError(

@@ -7,8 +7,10 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Batch, EncodedSplit, Prediction, TaskKind, join_texts, softmax
+from bert_recipes.finetuning.squad import cut_windows
 from bert_recipes.metrics.classification import compute
 from bert_recipes.tasks.rows import Split, TextExample
 from bert_recipes.tasks.task import Task
@@ -20,6 +22,10 @@ class SequenceClassification(TaskKind):
 
     [CLS] A [SEP], also where B is empty, or [CLS] A [SEP] B [SEP]; a pair that is too long loses tokens at the end of its
     longer text. The task's `problem_type` decides the loss.
+
+    `long_documents` says what is read of a single text that is too long: its head, its tail, a quarter of head and the rest of tail (Sun et al. 2019,
+    section 5.3.1), or windows. A window is trained on as an example with its document's label (Pappagari et al. 2019); a document's prediction joins
+    the logits of its windows.
     """
 
     auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
@@ -31,21 +37,46 @@ class SequenceClassification(TaskKind):
         self._class_of_label = [label2id[name] for name in task.labels]
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """One feature per example, with `labels` where the split has them."""
+        """One feature per example, or per window of one, with `labels` where the split has them; details: the features of each example."""
         features: list[dict[str, Any]] = []
+        counts = []
         for example in cast(Sequence[TextExample], split.examples):
             # run_classifier.py `convert_single_example`: a pair only where its second text has tokens
             pair = self.tokenizer.encode_ids(example.text_pair or "") or None
-            text, label = self.tokenizer.encode_ids(example.text), example.label
-            features.append(join_texts(self.tokenizer, text, pair, self.settings.max_seq_length))
-            if isinstance(label, tuple):
-                wanted = {self._class_of_label[number] for number in label}
-                features[-1]["labels"] = [float(number in wanted) for number in range(len(self._class_of_label))]
-            elif label is not None:
-                is_number = self.task.problem_type == "regression"
-                features[-1]["labels"] = float(label) if is_number else self._class_of_label[int(label)]
+            texts = self._parts(self.tokenizer.encode_ids(example.text), is_pair=pair is not None)
+            own = [join_texts(self.tokenizer, text, pair, self.settings.max_seq_length) for text in texts]
+            if (label := self._label_of(example)) is not None:
+                own = [feature | {"labels": label} for feature in own]
+            features += own
+            counts.append(len(own))
         lengths = np.array([len(feature["input_ids"]) for feature in features], dtype=np.int64)
-        return EncodedSplit(split=split, features=features, lengths=lengths)
+        return EncodedSplit(split=split, features=features, lengths=lengths, details=counts)
+
+    def _label_of(self, example: TextExample) -> Any:
+        label = example.label
+        if isinstance(label, tuple):
+            wanted = {self._class_of_label[number] for number in label}
+            return [float(number in wanted) for number in range(len(self._class_of_label))]
+        if label is None:
+            return None
+        return float(label) if self.task.problem_type == "regression" else self._class_of_label[int(label)]
+
+    def _parts(self, text: list[int], *, is_pair: bool) -> list[list[int]]:
+        """What is read of a text, in one input or several."""
+        layout, way = self.tokenizer.layout, self.settings.long_documents
+        room = self.settings.max_seq_length - len(layout.prefix) - len(layout.suffix)
+        if way in (None, "head") or len(text) <= room:
+            return [text]
+        if is_pair:
+            raise InputError(
+                f"long_documents is {way}; task {self.task.name} has pairs, which lose tokens at their ends: leave it out"
+            )
+        if way == "tail":
+            return [text[-room:]]
+        if way == "head_tail":
+            head = room // 4
+            return [text[:head] + text[head - room :]]
+        return [text[start:end] for start, end in cut_windows(len(text), room, self.settings.doc_stride)]
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
         """Cross-entropy, squared error, or the binary cross-entropy averaged over the labels; summed over examples."""
@@ -59,7 +90,10 @@ class SequenceClassification(TaskKind):
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
         """The largest logit, the number itself, or every label of probability 0.5 and more."""
         predictions = []
-        for example, output in zip(encoded.split.examples, outputs, strict=True):
+        ends = np.cumsum(encoded.details)
+        windows = np.split(np.stack(outputs), ends[:-1]) if len(outputs) else []
+        for example, own in zip(encoded.split.examples, windows, strict=True):
+            output = pool_logits(own, self.settings.pool or "mean")
             if self.task.problem_type == "regression":
                 predictions.append(Prediction(example.idx, float(output[0])))
                 continue
@@ -85,3 +119,14 @@ class SequenceClassification(TaskKind):
             values = np.array([[name in value for name in labels] for value in values])
             references = np.array([[number in label for number in range(len(labels))] for label in references])
         return compute(self.task.metrics, values, references)
+
+
+def pool_logits(windows: np.ndarray, pool: str) -> np.ndarray:
+    """Float (W, C) logits of a document's windows -> (C,): their mean, their largest, the first's, or as the windows' answers are spread."""
+    if len(windows) == 1 or pool == "first":
+        return windows[0]
+    if pool == "vote":
+        votes = np.bincount(windows.argmax(-1), minlength=windows.shape[-1])
+        # Equal votes: the mean decides. The log of a share is a logit of that probability.
+        return np.log(np.maximum(votes / len(windows), 1e-6)) + 1e-9 * windows.mean(0)
+    return windows.max(0) if pool == "max" else windows.mean(0)

@@ -123,7 +123,7 @@ def _cut_words(
 ) -> dict[str, list[int]]:
     """Word -> ids of its pieces, one at least and max_pieces at most."""
     words = dict.fromkeys(chain.from_iterable(example.tokens for example in examples))
-    pieces = {word: tokenizer.encode_ids(word) for word in words}
+    pieces = {word: tokenizer.encode_word(word) for word in words}
     if num_empty := sum(not ids for ids in pieces.values()):
         logger.info("%d distinct words have no pieces (control characters only): read as [UNK]", num_empty)
     if num_cut := sum(len(ids) > max_pieces for ids in pieces.values()):

@@ -157,7 +157,9 @@ class FineTuningTrainer(RecipeTrainer):
         model: Any = self.model
         if model.config.model_type != "bert" or not all(weight.requires_grad for weight in model.parameters()):
             return None
-        return training_flops(model.config, work, nsp=False, pooler=model.base_model.pooler is not None)
+        return training_flops(
+            model.config, work, nsp=False, pooler=getattr(model.base_model, "pooler", None) is not None
+        )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the rate of real tokens (no padding, all processes), for trackers MFU too; epochs are passes over the examples."""

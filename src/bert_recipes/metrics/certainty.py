@@ -10,7 +10,7 @@ import numpy as np
 
 
 # Pre-training: share -> what it is a share of.
-_SHARE_OF = {"nsp_accuracy": "eval_pairs", "mlm_accuracy": "eval_masked_tokens"}
+_SHARE_OF = {"nsp_accuracy": "eval_pairs", "sop_accuracy": "eval_pairs", "mlm_accuracy": "eval_masked_tokens"}
 
 
 # Of the normal distribution.

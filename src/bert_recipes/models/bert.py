@@ -1,28 +1,39 @@
-"""BERT with both pre-training heads: stock names, stock weights, an exact and sparse loss.
+"""BERT and its family with their pre-training heads: stock names, stock weights, an exact and sparse loss.
 
 Legend: B batch, S positions, H hidden size, V vocabulary, M masked tokens of the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import transformers
 from torch import nn
 from torch.nn import functional as F
-from transformers import BertConfig
-from transformers.activations import NewGELUActivation
-from transformers.models.bert.modeling_bert import BertPreTrainedModel, BertPreTrainingHeads
+from transformers import AlbertConfig, BertConfig, DistilBertConfig, PreTrainedModel, RobertaConfig
+from transformers.activations import ACT2FN, NewGELUActivation
+from transformers.models.albert.modeling_albert import AlbertMLMHead, AlbertSOPHead
+from transformers.models.bert.modeling_bert import BertOnlyMLMHead, BertPreTrainingHeads
+from transformers.models.roberta.modeling_roberta import RobertaLMHead
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert_model import BertModel, OriginalInitialization, say_once
+from bert_recipes.models.bert_model import (
+    AlbertModel,
+    BertModel,
+    DistilBertModel,
+    OriginalInitialization,
+    RobertaModel,
+    own_type,
+    say_once,
+)
 from bert_recipes.models.packed_encoder import Encoded, is_plain
-from bert_recipes.models.padding_free import make_layout
+from bert_recipes.models.padding_free import PackedLayout, make_layout
 from bert_recipes.models.sizes import check_layers
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
@@ -31,7 +42,8 @@ IGNORE_INDEX = -100
 PREDICTED_STEP = 32
 INITIALIZERS = ("truncated_normal", "normal", "sinusoidal_positions")
 # The Trainer takes what is not named here for predictions. On the class, as in transformers: an instance would write it to config.json.
-BertConfig.keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
+for _config in (BertConfig, RobertaConfig, AlbertConfig, DistilBertConfig):
+    _config.keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
 
 
 @dataclass
@@ -47,32 +59,67 @@ class BertForPreTrainingOutput(ModelOutput):
     seq_relationship_logits: torch.Tensor | None = None  # float (B, 2), class 0 = next, 1 = random
     hidden_states: tuple[torch.Tensor, ...] | None = None
     attentions: tuple[torch.Tensor, ...] | None = None
+    distillation_loss: torch.Tensor | None = None  # float (), what `distiller` said; not in loss
 
 
-class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining):
-    """BERT with the masked-LM and the next-sentence head; loads and saves stock checkpoints.
+class PreTrainingModel(OriginalInitialization):
+    """What the members of the family add to a stock class with a masked-LM head, and maybe one for pairs; loads and saves stock checkpoints.
 
-    It differs from `transformers.BertForPreTraining` in three ways. In training only masked positions meet the vocabulary, as
-    in the original (`gather_indexes`). Both losses are means over the *global* batch: given the counts of all
+    They differ from stock in three ways. In training only masked positions meet the vocabulary, as in the original
+    (`gather_indexes`). Both losses are means over the *global* batch: given the counts of all
     micro-batches of all processes, the losses of the parts add up to the loss of the whole. Either label may be
     missing.
 
     Source: google-research/bert run_pretraining.py, `get_masked_lm_output`, `get_next_sentence_output`.
-
-    Example:
-        >>> model = BertForPreTraining(pretraining_config("tiny", vocab_size=8000))
-        >>> output = model(**batch)
-        >>> output.loss, output.mlm_loss, output.nsp_loss
     """
 
-    def __init__(self, config: BertConfig) -> None:
-        BertPreTrainedModel.__init__(self, config)
+    def _build(self, config: Any, **modules: Callable[[Any], nn.Module]) -> None:
+        """What stock's `__init__` does, with our encoder."""
         if getattr(config, "weight_init", "truncated_normal") not in INITIALIZERS:
             raise InputError(f"weight_init is '{config.weight_init}'; allowed: {', '.join(INITIALIZERS)}")
-        self.bert = BertModel(config)
-        self.cls = BertPreTrainingHeads(config)
+        PreTrainedModel.__init__(self, config)
+        for name, make in modules.items():
+            setattr(self, name, make(config))
         _fuse_tanh_gelu(self)
         self.post_init()
+        self.hide_positions()
+
+    def hide_positions(self) -> None:
+        """For sets (`config.positions` "none"): position embeddings are zeros, which stock reads, and never learn."""
+        if getattr(self.config, "positions", None) == "none":
+            places: Any = self.base_model.embeddings.position_embeddings.weight
+            places.requires_grad_(False)
+            nn.init.zeros_(places)
+
+    # What members have in different places
+
+    @property
+    def _passed_by(self) -> tuple[nn.Module, ...]:
+        """Modules whose own forward the fast way does not call; it is taken where they are plain."""
+        raise NotImplementedError
+
+    @property
+    def transform_modules(self) -> tuple[nn.Module, ...]:
+        """The linear layer and the LayerNorm of `_transform`."""
+        raise NotImplementedError
+
+    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
+        """Hidden states (N, H) -> what meets the vocabulary, (N, E)."""
+        raise NotImplementedError
+
+    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The whole masked-LM head: (..., H) -> (..., V)."""
+        raise NotImplementedError
+
+    def _pair_logits(self, pooled: torch.Tensor | None) -> torch.Tensor | None:
+        """The head for pairs: (B, H) -> (B, 2); None without one."""
+        return None
+
+    def _all_logits(
+        self, hidden: torch.Tensor, pooled: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Both heads as stock calls them."""
+        return self._vocabulary_logits(hidden), self._pair_logits(pooled)
 
     @can_return_tuple
     def forward(
@@ -88,6 +135,7 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         num_pairs_in_batch: torch.Tensor | int | None = None,
         packing: Mapping[str, torch.Tensor] | None = None,
         return_full_logits: bool | None = None,
+        distiller: Callable[[Any, torch.Tensor], torch.Tensor] | None = None,
         **kwargs: Any,
     ) -> BertForPreTrainingOutput:
         """Encode, predict, and compute the losses for which there are labels.
@@ -104,32 +152,35 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             num_pairs_in_batch: Pairs of the global batch; None = of this batch. With num_items_in_batch alone (stock
                 Trainer) this batch's mean is weighted by its share of the predicted tokens.
             packing: What `plan_rows` says of this batch; without it a GPU waits once for the plan.
+            distiller: Called with the model and the last hidden states of the real tokens, (N, H); gives `distillation_loss`.
             return_full_logits: Whether prediction_logits are (B, S, V) though labels are given; None: in evaluation, as in stock.
         """
-        is_asked = inputs_embeds is not None or not is_plain(self.bert, BertModel)
+        base: Any = self.base_model
+        token_type_ids = self._segments(token_type_ids)
+        is_asked = inputs_embeds is not None or not is_plain(base, own_type(base))
         is_asked |= any(value is not None and value is not False for value in kwargs.values())
-        plan = packing if self.bert.packs_rows and self.training and not is_asked else None
+        plan = packing if base.packs_rows and self.training and not is_asked else None
         if plan is not None and input_ids is not None:
             outputs: Any = None
-            encoded: Encoded | None = self.bert.encode_flat(input_ids, token_type_ids, position_ids, plan)
+            encoded: Encoded | None = base.encode_flat(input_ids, token_type_ids, position_ids, plan)
         else:
             inputs = (input_ids, attention_mask, token_type_ids, position_ids)
             encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs})
         if encoded is not None:
             rows, layout = encoded.rows, encoded.layout
-            pooled_output = self.bert.pool_rows(rows, layout)
+            pooled_output = base.pool_rows(rows, layout)
         else:
-            hidden, pooled_output = outputs.last_hidden_state, outputs.pooler_output
+            hidden, pooled_output = outputs.last_hidden_state, outputs.get("pooler_output")
             layout = make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
             rows = hidden.flatten(0, 1)
         wants_full = labels is None or (not self.training if return_full_logits is None else return_full_logits)
         full_logits = None
-        if is_plain(self.cls):
-            seq_relationship_logits = self.cls.seq_relationship(pooled_output)
-            if wants_full:
-                full_logits = self.cls.predictions(layout.unpack(rows))
+        if not all(map(is_plain, self._passed_by[:1])):
+            full_logits, pair_logits = self._all_logits(layout.unpack(rows), pooled_output)
         else:
-            full_logits, seq_relationship_logits = self.cls(layout.unpack(rows), pooled_output)
+            pair_logits = self._pair_logits(pooled_output)
+            if wants_full:
+                full_logits = self._vocabulary_logits(layout.unpack(rows))
 
         mlm_loss = nsp_loss = prediction_logits = None
         if plan is not None and full_logits is None and labels is not None:
@@ -146,9 +197,9 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
                 mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, encoded)
         if wants_full:
             prediction_logits = full_logits
-        if next_sentence_label is not None:
+        if next_sentence_label is not None and pair_logits is not None:
             nsp_targets = next_sentence_label.view(-1)
-            nsp_loss = _mean_cross_entropy(seq_relationship_logits, nsp_targets, num_pairs_in_batch)
+            nsp_loss = _mean_cross_entropy(pair_logits, nsp_targets, num_pairs_in_batch)
             if num_pairs_in_batch is None and num_items_in_batch is not None and labels is not None:
                 nsp_loss = nsp_loss * ((targets >= 0).sum() / num_items_in_batch)
 
@@ -158,26 +209,51 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
             mlm_loss=mlm_loss,
             nsp_loss=nsp_loss,
             prediction_logits=prediction_logits,
-            seq_relationship_logits=seq_relationship_logits,
-            hidden_states=None if outputs is None else outputs.hidden_states,
-            attentions=None if outputs is None else outputs.attentions,
+            seq_relationship_logits=pair_logits,
+            distillation_loss=None if distiller is None else distiller(self, _of_tokens(rows, layout, attention_mask)),
+            hidden_states=None if outputs is None else outputs.get("hidden_states"),
+            attentions=None if outputs is None else outputs.get("attentions"),
         )
 
     def _encode(self, inputs: tuple[torch.Tensor | None, ...], kwargs: dict[str, Any]) -> tuple[Encoded | None, Any]:
-        """The encoder's packed rows, or the output of `self.bert` called as a module, and None for the other.
+        """The encoder's packed rows, or the output of the encoder called as a module, and None for the other.
 
         What somebody has hung on the encoder or the heads sees what it sees in stock: only plain ones are passed by.
         """
-        is_direct = is_plain(self.bert, BertModel) and is_plain(self.cls) and is_plain(self.cls.predictions)
-        if is_direct:
+        base: Any = self.base_model
+        if is_plain(base, own_type(base)) and all(map(is_plain, self._passed_by)):
             input_ids, attention_mask, token_type_ids, position_ids = inputs
-            encoded = self.bert.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, kwargs)
+            encoded = base.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, kwargs)
             if encoded is not None:
                 return encoded, None
-        elif getattr(self.bert, "fast_kernels", None) is not None:
-            say_once("padded hidden states and the stock head", "bert or cls has hooks, another type or a forward")
+        elif getattr(base, "fast_kernels", None) is not None:
+            say_once(
+                "padded hidden states and the stock head", "encoder or heads have hooks, another type or a forward"
+            )
         names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-        return None, self.bert(**dict(zip(names, inputs, strict=True)), return_dict=True, **kwargs)
+        return None, base(**dict(zip(names, inputs, strict=True)), return_dict=True, **kwargs)
+
+    def encode_tokens(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The last hidden states of the real tokens, (N, H), row after row."""
+        encoded, outputs = self._encode((input_ids, attention_mask, self._segments(token_type_ids), None), {})
+        if encoded is not None:
+            return _of_tokens(encoded.rows, encoded.layout, attention_mask)
+        hidden = outputs.last_hidden_state
+        layout = make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
+        return _of_tokens(hidden.flatten(0, 1), layout, attention_mask)
+
+    def _segments(self, token_type_ids: torch.Tensor | None) -> torch.Tensor | None:
+        """A model of one segment, as RoBERTa, reads both texts of a pair as that one."""
+        return None if getattr(self.config, "type_vocab_size", 1) < 2 else token_type_ids
+
+    def token_logits(self, rows: torch.Tensor) -> torch.Tensor:
+        """The masked-LM head on hidden states (N, H) -> (N, V)."""
+        return self._vocabulary_logits(rows)
 
     def _masked_lm(
         self,
@@ -188,41 +264,231 @@ class BertForPreTraining(OriginalInitialization, transformers.BertForPreTraining
         encoded: Encoded | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The masked-LM loss of rows (T, H) at `predicted` int64 (M,), and their logits (M, V) where they are held."""
-        decoder = self.cls.predictions.decoder
+        decoder: Any = self.get_output_embeddings()
         learns = self.training and torch.is_grad_enabled()
-        kernels = None if encoded is None else self.bert.fast_kernels
+        kernels = None if encoded is None else self.base_model.fast_kernels
         if kernels is not None and learns and not is_plain(decoder):
-            say_once("logits held as a whole", "cls.predictions.decoder has hooks, another type or a forward")
+            say_once("logits held as a whole", "the output layer has hooks, another type or a forward")
         if kernels is None or not learns or not is_plain(decoder):
-            logits = self.cls.predictions(rows[predicted])
+            logits = self._vocabulary_logits(rows[predicted])
             return _mean_cross_entropy(logits, targets, count), logits
         divisor = float(max(targets.numel(), 1) if count is None else count)
         # A number of rows that comes again and again (see padding_free.ROW_STEP): any row, with a target that counts for nothing.
         filling = -len(predicted) % PREDICTED_STEP
         predicted, targets = F.pad(predicted, (0, filling)), F.pad(targets, (0, filling), value=IGNORE_INDEX)
-        hidden = self.cls.predictions.transform(rows.index_select(0, predicted))
+        hidden = self._transform(rows.index_select(0, predicted))
         if torch.is_autocast_enabled(hidden.device.type):
             hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
-        is_tied = decoder.weight is self.bert.embeddings.word_embeddings.weight
+        is_tied = decoder.weight is self.base_model.embeddings.word_embeddings.weight
         shared = encoded.shared if is_tied and encoded is not None else None
         return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels, shared), None
 
 
-def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining, list[str]]:
+def _of_tokens(rows: torch.Tensor, layout: PackedLayout, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """The rows of the real tokens, in the order of the padded batch."""
+    if attention_mask is None:
+        return rows[: layout.num_tokens]
+    return rows[layout.rows_of(attention_mask.flatten().nonzero()[:, 0])]
+
+
+class BertForPreTraining(PreTrainingModel, transformers.BertForPreTraining):
+    """BERT with the masked-LM and the next-sentence head.
+
+    Example:
+        >>> model = BertForPreTraining(pretraining_config("tiny", vocab_size=8000))
+        >>> output = model(**batch)
+        >>> output.loss, output.mlm_loss, output.nsp_loss
+    """
+
+    def __init__(self, config: Any) -> None:
+        self._build(config, bert=BertModel, cls=BertPreTrainingHeads)
+
+    @property
+    def _passed_by(self) -> tuple[nn.Module, ...]:
+        return self.cls, self.cls.predictions
+
+    @property
+    def transform_modules(self) -> tuple[nn.Module, ...]:
+        """As `PreTrainingModel` says."""
+        return self.cls.predictions.transform.dense, self.cls.predictions.transform.LayerNorm
+
+    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.cls.predictions.transform(rows)
+
+    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.cls.predictions(hidden)
+
+    def _pair_logits(self, pooled: torch.Tensor | None) -> torch.Tensor | None:
+        return self.cls.seq_relationship(pooled)
+
+    def _all_logits(
+        self, hidden: torch.Tensor, pooled: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.cls(hidden, pooled)
+
+
+class _BertWithOneHead(PreTrainingModel):
+    """BERT with a language-model head alone, without a pooler."""
+
+    cls: Any
+
+    def __init__(self, config: Any) -> None:
+        self._build(config, bert=partial(BertModel, add_pooling_layer=False), cls=BertOnlyMLMHead)
+
+    @property
+    def _passed_by(self) -> tuple[nn.Module, ...]:
+        return self.cls, self.cls.predictions
+
+    @property
+    def transform_modules(self) -> tuple[nn.Module, ...]:
+        """As `PreTrainingModel` says."""
+        return self.cls.predictions.transform.dense, self.cls.predictions.transform.LayerNorm
+
+    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.cls.predictions.transform(rows)
+
+    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.cls.predictions(hidden)
+
+    def _all_logits(self, hidden: torch.Tensor, pooled: torch.Tensor | None) -> tuple[torch.Tensor, None]:
+        return self.cls(hidden), None
+
+
+class BertForMaskedLM(_BertWithOneHead, transformers.BertForMaskedLM):
+    """BERT with the masked-LM head alone, without a pooler."""
+
+
+class BertLMHeadModel(_BertWithOneHead, transformers.BertLMHeadModel):
+    """BERT that reads from left to right: `labels` are the ids that follow each position. Its layers are stock's.
+
+    Source: Devlin et al. 2019, section 5.1, LTR & No NSP.
+    """
+
+
+class RobertaForMaskedLM(PreTrainingModel, transformers.RobertaForMaskedLM):
+    """RoBERTa: no head for pairs, no pooler. Source: fairseq models/roberta/model.py."""
+
+    def __init__(self, config: Any) -> None:
+        self._build(config, roberta=partial(RobertaModel, add_pooling_layer=False), lm_head=RobertaLMHead)
+
+    @property
+    def _passed_by(self) -> tuple[nn.Module, ...]:
+        return (self.lm_head,)
+
+    @property
+    def transform_modules(self) -> tuple[nn.Module, ...]:
+        """As `PreTrainingModel` says."""
+        return self.lm_head.dense, self.lm_head.layer_norm
+
+    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.lm_head.layer_norm(F.gelu(self.lm_head.dense(rows)))
+
+    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.lm_head(hidden)
+
+
+class AlbertForPreTraining(PreTrainingModel, transformers.AlbertForPreTraining):
+    """ALBERT with the masked-LM and the sentence-order head. Source: google-research/albert run_pretraining.py.
+
+    `config.share_layers`, "attention" or "ffn": layers share that part and have the other of their own (Lan et al. 2020, Table 4). Stock cannot say
+    that: a checkpoint has all layers in full, and loads in the stock class as one that shares nothing.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self._build(config, albert=AlbertModel, predictions=AlbertMLMHead, sop_classifier=AlbertSOPHead)
+        self._share()
+
+    def _share(self) -> None:
+        names = {"attention": ("attention",), "ffn": ("ffn", "ffn_output")}.get(
+            str(getattr(self.config, "share_layers", None)), ()
+        )
+        first, *others = [group.albert_layers[0] for group in self.albert.encoder.albert_layer_groups]
+        for layer in others:
+            for name in names:
+                setattr(layer, name, getattr(first, name))
+
+    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> Any:
+        """As stock; each layer's weights are in the file."""
+        if getattr(self.config, "share_layers", None) is not None and kwargs.get("state_dict") is None:
+            tied = set(self._tied_weights_keys)
+            weights = {name: value for name, value in self.state_dict().items() if name not in tied}
+            kwargs["state_dict"] = {name: value.detach().clone() for name, value in weights.items()}
+        return super().save_pretrained(save_directory, **kwargs)
+
+    @property
+    def _passed_by(self) -> tuple[nn.Module, ...]:
+        return (self.predictions,)
+
+    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.predictions.LayerNorm(self.predictions.activation(self.predictions.dense(rows)))
+
+    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.predictions(hidden)
+
+    def _pair_logits(self, pooled: torch.Tensor | None) -> torch.Tensor | None:
+        return self.sop_classifier(pooled)
+
+
+class DistilBertForMaskedLM(PreTrainingModel, transformers.DistilBertForMaskedLM):
+    """DistilBERT: no segments, no pooler, no head for pairs."""
+
+    def __init__(self, config: Any) -> None:
+        layers = {
+            "vocab_transform": lambda own: nn.Linear(own.dim, own.dim),
+            "vocab_layer_norm": lambda own: nn.LayerNorm(own.dim, eps=1e-12),
+            "vocab_projector": lambda own: nn.Linear(own.dim, own.vocab_size),
+        }
+        self._build(config, activation=lambda own: ACT2FN[own.activation], distilbert=DistilBertModel, **layers)
+
+    @property
+    def _passed_by(self) -> tuple[nn.Module, ...]:
+        return ()
+
+    @property
+    def transform_modules(self) -> tuple[nn.Module, ...]:
+        """As `PreTrainingModel` says."""
+        return self.vocab_transform, self.vocab_layer_norm
+
+    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.vocab_layer_norm(self.activation(self.vocab_transform(rows)))
+
+    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.vocab_projector(self._transform(hidden))
+
+
+# Member -> the class that is pre-trained; its `config_class.model_type` is what config.json says.
+MEMBERS: dict[str, type[PreTrainingModel]] = {
+    "bert": BertForPreTraining,
+    "bert_mlm": BertForMaskedLM,
+    "bert_ltr": BertLMHeadModel,
+    "roberta": RobertaForMaskedLM,
+    "albert": AlbertForPreTraining,
+    "distilbert": DistilBertForMaskedLM,
+}
+
+
+# Prefixes of the masked-LM heads' weights.
+MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_")
+
+
+def open_checkpoint(name: str, *, cached_only: bool, member: str | None = None) -> tuple[Any, list[str]]:
     """Open a checkpoint with a complete encoder, ours or stock; also return the weights of the heads that it lacks: they are new.
 
     Args:
         name: Folder or Hub name; only safetensors weights are read.
         cached_only: Ask the local Hub cache only.
+        member: Of `MEMBERS`; None: what its config.json says.
     """
     try:
         config, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
-        kind = config.get("model_type", "bert")  # the oldest checkpoints do not name their kind
+        found = config.get("model_type", "bert")  # the oldest checkpoints do not name their kind
     except (AttributeError, TypeError) as error:
         raise InputError(f"{name}: config.json holds no mapping") from error
-    if kind != "bert":
-        raise InputError(f"{name} is no BERT: the model_type in its config.json is {kind!r}")
-    network, info = BertForPreTraining.from_pretrained(
+    kind = MEMBERS.get(member or found)
+    if kind is None or kind.config_class.model_type != found:
+        wanted = member.partition("_")[0].upper() if member else "BERT"
+        raise InputError(f"{name} is no {wanted}: the model_type in its config.json is {found!r}")
+    network, info = kind.from_pretrained(
         name,
         use_safetensors=True,
         output_loading_info=True,
@@ -232,9 +498,13 @@ def open_checkpoint(name: str, *, cached_only: bool) -> tuple[BertForPreTraining
     )
     if wrong := [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]:
         raise InputError(f"{name}: {_first_of(wrong)} not of the size that config.json says")
+    network.hide_positions()
     check_layers(name, network.config, info["unexpected_keys"])
-    # A masked-LM checkpoint has neither the next-sentence head nor the pooler below it.
-    if lost := [key for key in info["missing_keys"] if not key.startswith(("cls.", "bert.pooler."))]:
+    # A masked-LM checkpoint has neither the head for pairs nor the pooler below it.
+    prefix = f"{network.base_model_prefix}."
+    if lost := [
+        key for key in info["missing_keys"] if key.startswith(prefix) and not key.startswith(f"{prefix}pooler")
+    ]:
         raise InputError(f"{name}: no weights for {_first_of(lost)}; only the heads and the pooler may be missing")
     return network, sorted(info["missing_keys"])
 
@@ -246,7 +516,7 @@ def _first_of(names: list[str]) -> str:
 def _fuse_tanh_gelu(model: nn.Module) -> None:
     """Compute "gelu_new" in one pass instead of the eight in which transformers spells it out."""
     for module in model.modules():
-        for name in ("intermediate_act_fn", "transform_act_fn"):
+        for name in ("intermediate_act_fn", "transform_act_fn", "activation"):
             if isinstance(getattr(module, name, None), NewGELUActivation):
                 setattr(module, name, nn.GELU(approximate="tanh"))
 

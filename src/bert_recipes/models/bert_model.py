@@ -1,4 +1,4 @@
-"""Stock `BertModel` with the original's initialisation and, on request, layers on packed rows.
+"""Stock BERT, RoBERTa, ALBERT, DistilBERT and ELECTRA with the original's initialisation and, on request, layers on packed rows.
 
 Legend: B batch, S positions, T real tokens of the batch, H hidden size.
 """
@@ -9,7 +9,7 @@ import functools
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
@@ -17,13 +17,18 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
-from transformers.models.bert.modeling_bert import BertEmbeddings, BertPreTrainedModel
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.models.kernels.loading import Kernels, load_kernels
 from bert_recipes.models.packed_attention import MIN_CAPABILITY, PACKED_SDPA
-from bert_recipes.models.packed_encoder import Encoded, encode_packed, why_not_batch, why_not_packed
+from bert_recipes.models.packed_encoder import Encoded, encode_packed, positions_of, why_not_batch, why_not_packed
 from bert_recipes.models.padding_free import PackedLayout, plan_rows
+
+
+if TYPE_CHECKING:  # mixed in before a stock class
+    from transformers import PreTrainedModel as _Mixin
+else:
+    _Mixin = object
 
 
 logger = logging.getLogger(__name__)
@@ -39,11 +44,11 @@ def say_once(what: str, reason: str) -> None:
     logger.warning("%s for calls like this one, which is slower: %s", what, reason)
 
 
-class OriginalInitialization(BertPreTrainedModel):
+class OriginalInitialization(_Mixin):
     """New weights as in google-research/bert modeling.py `create_initializer`: a normal cut off at two deviations.
 
-    `config.weight_init`: "truncated_normal" (the default), "normal" (stock transformers) or "sinusoidal_positions": the first, but
-    position embeddings begin as `sinusoids`, and learn from there.
+    `config.weight_init`: "truncated_normal", "normal" (stock transformers; RoBERTa's and DistilBERT's default) or "sinusoidal_positions": the first,
+    but position embeddings begin as `sinusoids`, and learn from there.
     """
 
     @torch.no_grad()
@@ -55,8 +60,8 @@ class OriginalInitialization(BertPreTrainedModel):
         if isinstance(module, nn.Linear | nn.Embedding):
             init.trunc_normal_(module.weight, mean=0.0, std=std, a=-2 * std, b=2 * std)
         # Embeddings as a whole come after their parts.
-        if isinstance(module, BertEmbeddings) and weight_init == "sinusoidal_positions":
-            weight = module.position_embeddings.weight
+        if weight_init == "sinusoidal_positions" and hasattr(module, "position_embeddings"):
+            weight: Any = module.position_embeddings.weight  # type: ignore[union-attr]
             init.copy_(weight, sinusoids(*weight.shape).to(weight.device) * SINUSOID_SCALE * std)
 
 
@@ -71,22 +76,24 @@ def sinusoids(length: int, size: int) -> torch.Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=1) * math.sqrt(2)
 
 
-class BertModel(OriginalInitialization, transformers.BertModel):
-    """Stock `BertModel`, initialised as the original, and with a faster encoder on request (`use_fast_layers`)."""
+class PackedModel(OriginalInitialization):
+    """What the members of the family add to a stock encoder: the original's initialisation, and faster layers on request (`use_fast_layers`)."""
 
     _fast_layers = "off"
     # Whether the fast layers compute pads too, for a head that counts them in its loss; otherwise their hidden states are 0.
     computes_pads = False
     # Whether stock layers run on packed rows (`use_packed_attention`).
     packs_rows = False
+    # From embeddings of another size to the layers'; ALBERT's and ELECTRA's.
+    projection: Any = None
 
     @classmethod
-    def from_stock(cls, model: transformers.BertModel) -> BertModel:
-        """Put a stock model under this class: the same object, with all that it has. Its head may count pads in its loss."""
+    def from_stock(cls, model: Any) -> Any:
+        """Put a stock encoder under this class: the same object, with all that it has. Its head may count pads in its loss."""
         _make_known(cls)  # type: ignore[arg-type]  # a class is hashable; its stock base has no types that say so
         model.__class__ = cls
         model.computes_pads = True
-        return cast(BertModel, model)
+        return model
 
     def use_fast_layers(self, name: str) -> bool:
         """Compute layers on packed rows with fused kernels (`load_kernels`), where model and machine allow it; return whether they do."""
@@ -143,17 +150,23 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         (batch, size), offsets = input_ids.shape, plan["offsets"]
         places = plan["places"]
         layout = PackedLayout((batch, size), places, len(places), offsets[:batch].long(), ())
-        positions = torch.arange(size, device=input_ids.device)[None] if position_ids is None else position_ids
+        positions = positions_of(self.embeddings, input_ids) if position_ids is None else position_ids
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         ids = (layout.pack(each.expand(batch, size))[None] for each in (input_ids, types, positions))
         # The names of transformers' flash-attention.
-        lengths = {"cu_seq_lens_q": offsets, "max_length_q": size}
-        rows = self.encoder(self.embeddings(*ids), attention_mask=None, **lengths).last_hidden_state[0]
-        return Encoded(rows, layout, None)
+        lengths: dict[str, Any] = {"cu_seq_lens_q": offsets, "max_length_q": size}
+        return Encoded(self._run_stock(*ids, **lengths)[0], layout, None)
+
+    def _run_stock(
+        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, position_ids: torch.Tensor, **lengths: Any
+    ) -> torch.Tensor:
+        hidden = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
+        return self.encoder(hidden, attention_mask=None, **lengths).last_hidden_state
 
     def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
-        """Float (B, H): the pooler on each sequence's first token."""
-        return None if self.pooler is None else self.pooler(rows[layout.first_rows][:, None])
+        """Float (B, H): the pooler on each sequence's first token; None without one."""
+        pooler = getattr(self, "pooler", None)
+        return None if pooler is None else pooler(rows[layout.first_rows][:, None])
 
     @can_return_tuple
     def forward(
@@ -164,32 +177,97 @@ class BertModel(OriginalInitialization, transformers.BertModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
-    ) -> BaseModelOutputWithPoolingAndCrossAttentions:
+    ) -> Any:
         """As stock; on packed rows the hidden states of pads have no meaning, unless `computes_pads`."""
         encoded = self.encode_rows(
             input_ids, attention_mask, token_type_ids, position_ids, {"inputs_embeds": inputs_embeds, **kwargs}
         )
         if encoded is None:
+            if token_type_ids is not None and self.config.model_type != "distilbert":
+                kwargs["token_type_ids"] = token_type_ids
             return super().forward(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
-                token_type_ids=token_type_ids,
                 position_ids=position_ids,
                 inputs_embeds=inputs_embeds,
                 return_dict=True,
                 **kwargs,
             )
         rows, layout = encoded.rows, encoded.layout
+        pooled = self.pool_rows(rows, layout)
         return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=layout.unpack(rows), pooler_output=self.pool_rows(rows, layout)
+            last_hidden_state=layout.unpack(rows), pooler_output=pooled
         )
 
 
+class BertModel(PackedModel, transformers.BertModel):
+    """Stock `BertModel` on packed rows."""
+
+
+class RobertaModel(PackedModel, transformers.RobertaModel):
+    """Stock `RobertaModel` on packed rows."""
+
+
+class AlbertModel(PackedModel, transformers.AlbertModel):
+    """Stock `AlbertModel` on packed rows."""
+
+    @property
+    def projection(self) -> nn.Module:
+        """Stock has it in any case."""
+        return self.encoder.embedding_hidden_mapping_in
+
+    def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
+        """As `PackedModel`'s; ALBERT's pooler is a linear layer."""
+        return None if self.pooler is None else self.pooler_activation(self.pooler(rows[layout.first_rows]))
+
+
+class DistilBertModel(PackedModel, transformers.DistilBertModel):
+    """Stock `DistilBertModel` on packed rows."""
+
+    def _run_stock(
+        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, position_ids: torch.Tensor, **lengths: Any
+    ) -> torch.Tensor:
+        hidden = self.embeddings(input_ids, position_ids=position_ids)
+        return self.transformer(hidden, attention_mask=None, **lengths).last_hidden_state
+
+
+class ElectraModel(PackedModel, transformers.ElectraModel):
+    """Stock `ElectraModel` on packed rows."""
+
+    @property
+    def projection(self) -> nn.Module | None:
+        """Where embeddings have another size."""
+        return getattr(self, "embeddings_project", None)
+
+    def _run_stock(
+        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, position_ids: torch.Tensor, **lengths: Any
+    ) -> torch.Tensor:
+        hidden = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
+        hidden = hidden if self.projection is None else self.projection(hidden)
+        return self.encoder(hidden, attention_mask=None, **lengths).last_hidden_state
+
+
+# Stock's class -> ours.
+ENCODERS: dict[type, type[PackedModel]] = {
+    transformers.BertModel: BertModel,
+    transformers.RobertaModel: RobertaModel,
+    transformers.AlbertModel: AlbertModel,
+    transformers.DistilBertModel: DistilBertModel,
+    transformers.ElectraModel: ElectraModel,
+}
+
+
+def own_type(encoder: nn.Module) -> type[nn.Module] | None:
+    """Its class where it is one of ours, and not somebody's own."""
+    return type(encoder) if type(encoder) in ENCODERS.values() else None
+
+
 @functools.cache
-def _make_known(kind: type[BertModel]) -> None:
+def _make_known(kind: Any) -> None:
     """Let transformers note which outputs a class can record (attentions, hidden states): it does so when one is built."""
-    sizes = {"vocab_size": 1, "hidden_size": 1, "intermediate_size": 1, "max_position_embeddings": 1}
-    config = transformers.BertConfig(num_attention_heads=1, num_hidden_layers=1, **sizes)
+    names = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings", "embedding_size")
+    sizes = dict.fromkeys(names, 8)
+    config = kind.config_class(num_attention_heads=1, num_hidden_layers=1, **sizes)
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         kind(config)
 
@@ -200,17 +278,17 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
     Stock layers keep the attention that the model has: nothing says whether the user asked for it or transformers chose it.
 
     Args:
-        model: With any head; a stock `BertModel` inside is put under our class.
+        model: With any head; a stock encoder of `ENCODERS` inside is put under our class.
         fast_layers: "auto", "plain" or "off" (`load_kernels`).
         args: `TrainingArguments`, which know device and precision of a run; None: the model is on a CPU.
     """
     base: Any = model.base_model
-    if type(base) is transformers.BertModel and base is not model:
-        base = BertModel.from_stock(base)
-    if not isinstance(base, BertModel):
+    if type(base) in ENCODERS and base is not model:
+        base = ENCODERS[type(base)].from_stock(base)
+    if not isinstance(base, PackedModel):
         return
     # Its softmax is over all positions, as in the original: pads get the hidden states that stock layers give them.
-    base.computes_pads, base.packs_rows = isinstance(model, transformers.BertForQuestionAnswering), False
+    base.computes_pads, base.packs_rows = "ForQuestionAnswering" in type(model).__name__, False
     if args is None or args.device.type == "cpu":
         if base.use_fast_layers(fast_layers):
             logger.info("layers: on packed rows, with fused kernels")
@@ -222,7 +300,7 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
         logger.info("layers: stock's on packed rows, with %s%s", base.config._attn_implementation, advice)
 
 
-def _why_no_packed_attention(base: BertModel, fast_layers: str, args: Any) -> str | None:
+def _why_no_packed_attention(base: Any, fast_layers: str, args: Any) -> str | None:
     """Why a GPU computes padded rows; None where it need not."""
     if fast_layers != "auto":
         return f"fast_layers is {fast_layers}"

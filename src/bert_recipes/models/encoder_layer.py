@@ -33,17 +33,11 @@ class LayerSettings:
     heads: int
     epsilon: float  # of the LayerNorms
     exact_gelu: bool  # by the error function; otherwise by the tanh formula
-    hidden_dropout: float  # 0 in evaluation, like the next
+    hidden_dropouts: tuple[
+        float, float
+    ]  # after attention, after the feed-forward part; 0 in evaluation, like the next
     attention_dropout: float
     dtype: torch.dtype  # of products and of what lies between them: float32 or bfloat16
-
-
-def layer_parameters(layer: Any) -> tuple[torch.Tensor, ...]:
-    """The sixteen parameters of a stock `BertLayer`, in the order in which `encode_layer` takes them."""
-    own, out = layer.attention.self, layer.attention.output
-    modules: tuple[Any, ...] = (own.query, own.key, own.value, out.dense, out.LayerNorm)
-    modules += (layer.intermediate.dense, layer.output.dense, layer.output.LayerNorm)
-    return tuple(parameter for module in modules for parameter in (module.weight, module.bias))
 
 
 def encode_layer(
@@ -54,7 +48,11 @@ def encode_layer(
     kernels: Kernels,
     parameters: tuple[torch.Tensor, ...],
 ) -> torch.Tensor:
-    """One layer: rows (T, H) in `settings.dtype` -> the same; the 64 bits of `seed` decide the dropout masks."""
+    """One layer: rows (T, H) in `settings.dtype` -> the same; the 64 bits of `seed` decide the dropout masks.
+
+    The sixteen parameters are weight and bias of query, key, value, the attention's output, its LayerNorm, both feed-forward layers, the last
+    LayerNorm.
+    """
     return _Layer.apply(rows, layout, settings, seed, kernels, *parameters)
 
 
@@ -70,7 +68,7 @@ class _Layer(torch.autograd.Function):
         *parameters: torch.Tensor,
     ) -> torch.Tensor:
         wq, bq, wk, bk, wv, bv, wo, bo, g1, c1, wi, bi, wf, bf, g2, c2 = parameters
-        dtype, p = settings.dtype, settings.hidden_dropout
+        dtype, (p, q) = settings.dtype, settings.hidden_dropouts
         weights = _converted((wq, wk, wv, wo, wi, wf), dtype)
         w_in, wo_, wi_, wf_ = weights
         b_in = torch.cat([bq, bk, bv]).float()
@@ -81,7 +79,7 @@ class _Layer(torch.autograd.Function):
         inner = mixed @ wi_.t()
         out, normal_2, inverse_2 = kernels.dropout_add_norm(
             kernels.bias_gelu(inner, bi.float(), settings.exact_gelu) @ wf_.t(),
-            bf.float(), mixed, g2.float(), c2.float(), settings.epsilon, seed, _AFTER_FEED_FORWARD, p,
+            bf.float(), mixed, g2.float(), c2.float(), settings.epsilon, seed, _AFTER_FEED_FORWARD, q,
         )  # fmt: skip
         ctx.layout, ctx.settings, ctx.seed, ctx.kernels, ctx.num_groups = layout, settings, seed, kernels, len(heads)
         ctx.keeps_weights = len(rows) < KEEPING_ROWS
@@ -100,11 +98,11 @@ class _Layer(torch.autograd.Function):
         count = ctx.num_groups
         heads, probabilities, weights = kept[:count], kept[count : 2 * count], kept[2 * count :]
         w_in, wo, wi, wf = weights if ctx.keeps_weights else _converted(weights, ctx.settings.dtype)
-        settings, seed, kernels, p = ctx.settings, ctx.seed, ctx.kernels, ctx.settings.hidden_dropout
+        settings, seed, kernels, (p, q) = ctx.settings, ctx.seed, ctx.kernels, ctx.settings.hidden_dropouts
         learns = any(ctx.needs_input_grad[5:])
 
         of_mixed, of_out, dg2, dc2, dbf = kernels.dropout_add_norm_backward(
-            grad.contiguous(), normal_2, inverse_2, g2.float(), seed, _AFTER_FEED_FORWARD, p
+            grad.contiguous(), normal_2, inverse_2, g2.float(), seed, _AFTER_FEED_FORWARD, q
         )
         of_inner = of_out @ wf
         active, dbi = kernels.bias_gelu_backward_(of_inner, inner, bi.float(), settings.exact_gelu)

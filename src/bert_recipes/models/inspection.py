@@ -31,7 +31,13 @@ def knows_words(tokenizer: PreTrainedTokenizerBase, text: str, max_broken: float
         max_broken: Fraction of pieces that are [UNK] or continue a word that is too much, 0 to 1.
     """
     pieces = tokenizer.tokenize(text.replace("[MASK]", " "))
-    broken = sum(piece == tokenizer.unk_token or piece.startswith("##") for piece in pieces)
+    marked = any(
+        piece[:1] in ("\u2581", "\u0120") for piece in pieces
+    )  # no WordPiece: words have a mark, and not what goes on with them
+    broken = sum(
+        piece == tokenizer.unk_token or (piece[:1] not in ("\u2581", "\u0120") if marked else piece.startswith("##"))
+        for piece in pieces
+    )
     return bool(pieces) and broken / len(pieces) < max_broken
 
 

@@ -1,22 +1,22 @@
-"""The encoder of a stock `BertModel` on packed rows: which models and calls it serves, and how.
+"""The encoder of a stock BERT or a member of its family on packed rows: which models and calls it serves, and how.
 
 Legend: B sequences, S positions, T rows (real tokens, and a few more: `PackedLayout.places`), H hidden size.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import torch
-import transformers
 from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
-from transformers.models.bert import modeling_bert as stock
 
-from bert_recipes.models.encoder_layer import LayerSettings, encode_layer, layer_parameters
+from bert_recipes.models.encoder_layer import LayerSettings, encode_layer
 from bert_recipes.models.kernels.loading import Kernels
 from bert_recipes.models.padding_free import PackedLayout, make_layout
 from bert_recipes.models.vocabulary_loss import SharedGradient, look_up
@@ -26,16 +26,33 @@ from bert_recipes.models.vocabulary_loss import SharedGradient, look_up
 GELU_IS_EXACT = {"gelu": True, "gelu_new": False, "gelu_pytorch_tanh": False}
 # Keywords that change no hidden states.
 _HARMLESS = ("num_items_in_batch", "return_dict")
-# What an encoder consists of; anything else in it (adapters, another attention) is somebody's own.
-_KNOWN_TYPES = {
-    *(stock.BertEmbeddings, stock.BertEncoder, stock.BertLayer, stock.BertAttention, stock.BertSelfAttention),
-    *(stock.BertSelfOutput, stock.BertIntermediate, stock.BertOutput, stock.BertPooler),
-    *(stock.BertPreTrainingHeads, stock.BertLMPredictionHead),
-    *(nn.ModuleList, nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.GELU),
-    *(type(ACT2FN[name]) for name in GELU_IS_EXACT),
-}
-# The same of the activations that a layer may hold, by their type.
+# Activation type -> the same.
 _EXACT_TYPES = {type(ACT2FN[name]): is_exact for name, is_exact in GELU_IS_EXACT.items()}
+# What an encoder consists of besides stock's own classes; anything else in it (adapters, another attention) is somebody's own.
+_KNOWN_TYPES = {nn.ModuleList, nn.Linear, nn.LayerNorm, nn.Embedding, nn.Dropout, nn.Tanh, nn.GELU, *_EXACT_TYPES}
+_STOCK_MODULES = {
+    f"transformers.models.{name}.modeling_{name}" for name in ("bert", "roberta", "albert", "distilbert", "electra")
+}
+# Model type -> where a layer keeps its eight modules with weights (query, key, value, the attention's output, its LayerNorm, both feed-forward
+# layers, the last LayerNorm), its dropouts (of the attention's probabilities, after attention, after the feed-forward part) and its activation.
+_BERT_LAYER = (
+    *("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"),
+    *("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm"),
+    *("attention.self.dropout", "attention.output.dropout", "output.dropout", "intermediate.intermediate_act_fn"),
+)
+_LAYERS = {
+    **dict.fromkeys(("bert", "roberta", "electra"), _BERT_LAYER),
+    # Stock has no dropout after ALBERT's feed-forward part, nor after DistilBERT's attention.
+    "albert": (
+        *("attention.query", "attention.key", "attention.value", "attention.dense", "attention.LayerNorm"),
+        *("ffn", "ffn_output", "full_layer_layer_norm"),
+        *("attention.attention_dropout", "attention.output_dropout", None, "activation"),
+    ),
+    "distilbert": (
+        *("attention.q_lin", "attention.k_lin", "attention.v_lin", "attention.out_lin", "sa_layer_norm"),
+        *("ffn.lin1", "ffn.lin2", "output_layer_norm", "attention.dropout", None, "ffn.dropout", "ffn.activation"),
+    ),
+}
 # Hooks of transformers that change no numbers: gradient checkpointing's on the embeddings, and those that collect hidden states,
 # which stay on the layers after one call has asked for them and do nothing in the others.
 _IDLE_HOOKS = ("make_inputs_require_grads", "output_capturing_hook")
@@ -52,12 +69,51 @@ class Encoded:
     shared: SharedGradient | None
 
 
-def why_not_packed(model: transformers.BertModel) -> str | None:
+class LayerParts(NamedTuple):
+    """What a layer computes with, whatever stock calls it."""
+
+    modules: tuple[Any, ...]  # the eight with weights
+    dropouts: tuple[
+        float, float, float
+    ]  # of probabilities, after attention, after the feed-forward part; 0 in evaluation
+    activation: nn.Module
+
+    @property
+    def parameters(self) -> tuple[Any, ...]:
+        """The sixteen of `encode_layer`."""
+        return tuple(parameter for module in self.modules for parameter in (module.weight, module.bias))
+
+
+def layers_of(model: Any) -> Iterator[tuple[Any, LayerParts]]:
+    """The layers of an encoder in the order in which they are computed, shared ones more than once."""
+    config = model.config
+    *modules, attention, first, second, activation = _LAYERS[config.model_type]
+    if config.model_type == "albert":
+        groups, depth = model.encoder.albert_layer_groups, config.num_hidden_layers
+        chosen = [groups[int(number / (depth / len(groups)))] for number in range(depth)]  # as stock rounds
+        layers = [layer for group in chosen for layer in group.albert_layers]
+    else:
+        layers = (model.transformer if config.model_type == "distilbert" else model.encoder).layer
+    take = attrgetter(*modules)
+    for layer in layers:
+        rates: Any = tuple(
+            0.0 if name is None else _rate(attrgetter(name)(layer)) for name in (attention, first, second)
+        )
+        yield layer, LayerParts(take(layer), rates, attrgetter(activation)(layer))
+
+
+def _is_exact(activation: nn.Module) -> bool | None:
+    """Whether an activation is the GELU by the error function; None where it is no GELU of ours."""
+    return activation.approximate == "none" if type(activation) is nn.GELU else _EXACT_TYPES.get(type(activation))
+
+
+def why_not_packed(model: Any) -> str | None:
     """Why neither the packed encoder nor stock layers on packed rows serve a model; None if they do."""
     config = model.config
-    if config.hidden_act not in GELU_IS_EXACT:
-        return f"hidden_act is {config.hidden_act}"
-    if config.is_decoder or getattr(config, "add_cross_attention", False):
+    activation = getattr(config, "hidden_act", None) or config.activation
+    if activation not in GELU_IS_EXACT:
+        return f"hidden_act is {activation}"
+    if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
         return "it is a decoder"
     if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
         return "its weights are spread over processes"
@@ -84,19 +140,15 @@ def why_not_batch(model: Any, attention_mask: torch.Tensor | None, kwargs: dict[
 
 
 def why_not_modules(model: Any) -> str | None:
-    """Which module of the embeddings, the encoder or the pooler is not stock BERT's, or None."""
-    for part in ("embeddings", "encoder", "pooler"):
-        top = getattr(model, part)
+    """Which module of the encoder or its embeddings or pooler is not stock's, or None."""
+    for name, module in model.named_modules():
         # The pooler is called as it is; only what it is given has to be known.
-        modules = top.named_modules() if part != "pooler" else [] if top is None else [("", top)]
-        for name, module in modules:
-            if not is_plain(module):
-                return f"{f'{part}.{name}'.rstrip('.')} is not as stock BERT has it (hooks, another type or forward)"
-    others = model.embeddings.position_embeddings, model.embeddings.token_type_embeddings
-    if any(each.padding_idx is not None for each in others):
-        return "an embedding of positions or segments has a padding_idx"
-    uneven = [number for number, layer in enumerate(model.encoder.layer) if not _is_even(layer, config=model.config)]
-    return f"layer {uneven[0]} has two dropout rates, two epsilons or another activation" if uneven else None
+        if name and not name.startswith("pooler.") and not is_plain(module):
+            return f"{name} is not as stock BERT has it (hooks, another type or forward)"
+    for number, (_, parts) in enumerate(layers_of(model)):
+        if parts.modules[4].eps != parts.modules[7].eps or _is_exact(parts.activation) is None:
+            return f"layer {number} has two epsilons or another activation"
+    return None
 
 
 def _why_not_mask(model: Any, attention_mask: torch.Tensor | None) -> str | None:
@@ -123,7 +175,8 @@ def is_plain(module: nn.Module, own_type: type[nn.Module] | None = None) -> bool
     """Whether a module, without its parts, is as stock BERT has it: of a known type or `own_type`, without hooks or its own forward."""
     after = [hook for hook in module._forward_hooks.values() if getattr(hook, "__name__", "") not in _IDLE_HOOKS]
     hooks = (after, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    is_known = type(module) in _KNOWN_TYPES or type(module) is own_type
+    kind = type(module)
+    is_known = kind in _KNOWN_TYPES or kind.__module__ in _STOCK_MODULES or kind is own_type
     return is_known and not any(hooks) and "forward" not in module.__dict__ and _is_complete(module)
 
 
@@ -134,14 +187,6 @@ def _is_complete(module: nn.Module) -> bool:
     if isinstance(module, nn.Embedding):
         return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
     return True
-
-
-def _is_even(layer: Any, config: Any) -> bool:
-    """Whether both halves of a layer have the same dropout and the same epsilon, and its activation is the configuration's."""
-    first, second, act = layer.attention.output, layer.output, layer.intermediate.intermediate_act_fn
-    is_exact = act.approximate == "none" if type(act) is nn.GELU else _EXACT_TYPES.get(type(act))
-    same = _rate(first.dropout) == _rate(second.dropout) and first.LayerNorm.eps == second.LayerNorm.eps
-    return same and is_exact == GELU_IS_EXACT[config.hidden_act]
 
 
 def encode_packed(
@@ -156,7 +201,7 @@ def encode_packed(
     """Run embeddings and layers on the real tokens of a batch.
 
     Args:
-        model: A `bert_recipes.models.bert_model.BertModel`; its weights are used, its modules' own forwards are not.
+        model: A `bert_recipes.models.bert_model.PackedModel`; its weights are used, its modules' own forwards are not.
         input_ids: int64 (B, S).
         attention_mask: (B, S) of any type, 0 = pad, or None.
         token_type_ids: int64 (B, S), (1, S) or None.
@@ -164,21 +209,24 @@ def encode_packed(
         keep: Its keys say which hidden states are wanted beside the last, 0 for the embeddings; they become the values, (T, H).
     """
     config, dtype = model.config, products_type(model)
-    layers: Any = model.encoder.layer
-    settings = [
-        LayerSettings(
-            heads=config.num_attention_heads,
-            epsilon=layer.output.LayerNorm.eps,
-            exact_gelu=GELU_IS_EXACT[config.hidden_act],
-            hidden_dropout=_rate(layer.output.dropout),
-            attention_dropout=_rate(layer.attention.self.dropout),
-            dtype=dtype,
+    layers = [
+        (
+            layer,
+            parts.parameters,
+            LayerSettings(
+                heads=config.num_attention_heads,
+                epsilon=parts.modules[7].eps,
+                exact_gelu=bool(_is_exact(parts.activation)),
+                hidden_dropouts=parts.dropouts[1:],
+                attention_dropout=parts.dropouts[0],
+                dtype=dtype,
+            ),
         )
-        for layer in layers
+        for layer, parts in layers_of(model)
     ]
     embeddings_dropout = _rate(model.embeddings.dropout)
     seeds = [0] * (len(layers) + 1)
-    if embeddings_dropout or any(each.hidden_dropout or each.attention_dropout for each in settings):
+    if embeddings_dropout or any(any(own.hidden_dropouts) or own.attention_dropout for _, _, own in layers):
         # One draw from torch's generator decides all masks of a pass: its state is all that a resume needs.
         seeds = torch.randint(-(2**63), 2**63 - 1, (len(seeds),)).tolist()
 
@@ -190,12 +238,14 @@ def encode_packed(
     rows = _embed(model.embeddings, layout, input_ids, token_type_ids, position_ids, shared).to(dtype)
     if embeddings_dropout > 0:
         rows = _Dropout.apply(rows, seeds[-1], embeddings_dropout, kernels)
+    if (project := model.projection) is not None:
+        rows = project(rows).to(dtype)
     wanted = {} if keep is None else keep
     if 0 in wanted:
         wanted[0] = rows
-    for number, (layer, own, seed) in enumerate(zip(layers, settings, seeds, strict=False), start=1):
-        arguments = (rows, layout, own, seed, kernels, layer_parameters(layer))
-        if layer.training and layer.gradient_checkpointing:
+    for number, ((layer, parameters, own), seed) in enumerate(zip(layers, seeds, strict=False), start=1):
+        arguments = (rows, layout, own, seed, kernels, parameters)
+        if layer.training and getattr(layer, "gradient_checkpointing", False):
             if _is_cut_off(layer, rows):
                 rows.requires_grad_()
             rows = layer._gradient_checkpointing_func(encode_layer, *arguments)
@@ -218,6 +268,15 @@ def _rate(dropout: nn.Dropout) -> float:
     return dropout.p if dropout.training else 0.0
 
 
+def positions_of(embeddings: Any, input_ids: torch.Tensor) -> torch.Tensor:
+    """int64 (B, S) or (1, S): the positions that stock gives to tokens, RoBERTa's counted from the one after that of pads."""
+    pad = embeddings.position_embeddings.padding_idx
+    if pad is None:
+        return torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+    is_token = input_ids.ne(pad).long()
+    return is_token.cumsum(1) * is_token + pad
+
+
 def _embed(
     embeddings: Any,
     layout: PackedLayout,
@@ -226,19 +285,18 @@ def _embed(
     position_ids: torch.Tensor | None,
     shared: SharedGradient,
 ) -> torch.Tensor:
-    """The normalised sum of the three embeddings, (T, H) in the type of the weights."""
-    batch, size = layout.shape
-    if position_ids is None:
-        position_ids = torch.arange(size, device=input_ids.device)[None]
-    positions = layout.pack(position_ids.expand(batch, size))
-    word = embeddings.word_embeddings
+    """The normalised sum of the embeddings, (T, E) in the type of the weights."""
+    positions = layout.pack(
+        (positions_of(embeddings, input_ids) if position_ids is None else position_ids).expand(layout.shape)
+    )
+    word, place = embeddings.word_embeddings, embeddings.position_embeddings
     total = look_up(word.weight, layout.pack(input_ids), word.padding_idx, shared)
-    total = total + F.embedding(positions, embeddings.position_embeddings.weight)
-    types = embeddings.token_type_embeddings.weight
-    if token_type_ids is None:
-        total = total + types[0]
-    else:
-        total = total + F.embedding(layout.pack(token_type_ids.expand(batch, size)), types)
+    total = total + F.embedding(positions, place.weight, place.padding_idx)
+    types = getattr(embeddings, "token_type_embeddings", None)  # DistilBERT has none
+    if types is not None and token_type_ids is None:
+        total = total + types.weight[0]
+    elif types is not None and token_type_ids is not None:
+        total = total + F.embedding(layout.pack(token_type_ids.expand(layout.shape)), types.weight, types.padding_idx)
     norm = embeddings.LayerNorm
     with torch.autocast(total.device.type, enabled=False):
         return F.layer_norm(total, norm.normalized_shape, norm.weight, norm.bias, norm.eps)

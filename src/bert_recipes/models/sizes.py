@@ -1,17 +1,17 @@
-"""The six published sizes of BERT, where a model's parameters are, and whether a checkpoint has more of them."""
+"""The published sizes of BERT and its family, where a model's parameters are, and whether a checkpoint has more of them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert_recipes.errors import InputError
 
 
 if TYPE_CHECKING:
     from torch import nn
-    from transformers import BertConfig, PretrainedConfig
+    from transformers import PretrainedConfig
 
 
 # name -> (layers, hidden size). Heads are hidden / 64 and the feed-forward size is 4 x hidden in all of them.
@@ -25,6 +25,9 @@ SIZES = {
     "large": (24, 1024),
 }
 HEAD_SIZE = 64
+# google-research/albert README: larger ones of ALBERT, and the size of its embeddings.
+ALBERT_SIZES = {"xlarge": (24, 2048), "xxlarge": (12, 4096)}
+ALBERT_EMBEDDING_SIZE, ALBERT_HEADS = 128, {"xlarge": 16}
 # The shortest input of the data: [CLS] A [SEP] B [SEP] with room to draw a shorter length.
 MIN_POSITIONS = 8
 
@@ -33,59 +36,87 @@ def pretraining_config(
     size: str,
     *,
     vocab_size: int,
+    model_type: str = "bert",
     max_position_embeddings: int = 512,
     dropout: float = 0.1,
     hidden_act: str = "gelu_new",
     weight_init: str = "truncated_normal",
     initializer_range: float = 0.02,
     pad_token_id: int = 0,
-) -> BertConfig:
-    """A stock `BertConfig` with the original's hyperparameters.
+    **others: Any,
+) -> Any:
+    """A stock configuration with the original's hyperparameters: `BertConfig`, `RobertaConfig` or `AlbertConfig`.
 
     Args:
-        max_position_embeddings: Longest input in tokens (paper: 512).
+        max_position_embeddings: Longest input in tokens (paper: 512). RoBERTa's configuration says more: its positions begin behind that of pads.
         dropout: On hidden states and attention probabilities (paper, appendix A.2: 0.1).
         hidden_act: "gelu_new" is the tanh approximation of google-research/bert modeling.py `gelu`; "gelu" is exact.
         weight_init: "truncated_normal" (original), "normal" (stock transformers) or "sinusoidal_positions" (`OriginalInitialization`).
         initializer_range: Deviation of that normal (original: 0.02).
+        others: Of the member: ALBERT's `embedding_size` and `share_layers`; RoBERTa's `bos_token_id` and `eos_token_id`.
     """
-    if size not in SIZES:
-        raise InputError(f"size is '{size}'; allowed: {', '.join(SIZES)}")
-    from transformers import BertConfig  # takes seconds, and the sizes are wanted without it
+    sizes = SIZES | (ALBERT_SIZES if model_type == "albert" else {})
+    if size not in sizes:
+        raise InputError(f"size is '{size}'; allowed: {', '.join(sizes)}")
+    import transformers  # takes seconds, and the sizes are wanted without it
     from transformers.activations import ACT2FN
 
     if hidden_act not in ACT2FN:
         raise InputError(f"hidden_act is '{hidden_act}'; transformers knows {', '.join(ACT2FN)}")
-    layers, hidden = SIZES[size]
-    return BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=hidden // HEAD_SIZE,
-        intermediate_size=4 * hidden,
-        max_position_embeddings=max_position_embeddings,
-        hidden_dropout_prob=dropout,
-        attention_probs_dropout_prob=dropout,
-        hidden_act=hidden_act,
-        weight_init=weight_init,
-        initializer_range=initializer_range,
-        pad_token_id=pad_token_id,
-    )
+    layers, hidden = sizes[size]
+    settings: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // HEAD_SIZE,
+        "intermediate_size": 4 * hidden,
+        "max_position_embeddings": max_position_embeddings,
+        "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+        "hidden_act": hidden_act,
+        "weight_init": weight_init,
+        "initializer_range": initializer_range,
+        "pad_token_id": pad_token_id,
+    }
+    if model_type == "roberta":  # fairseq models/roberta/model.py; HF's defaults are not those of the released models
+        settings |= {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
+        settings["max_position_embeddings"] += pad_token_id + 1
+    if model_type == "albert":  # no dropout before the head for pairs: google-research/albert run_pretraining.py
+        settings |= {"embedding_size": ALBERT_EMBEDDING_SIZE, "classifier_dropout_prob": 0.0}
+        settings["num_attention_heads"] = ALBERT_HEADS.get(size, hidden // HEAD_SIZE)
+        share = others.pop("share_layers", None) or "all"
+        # Stock shares all of a layer or nothing: what shares a part has groups of its own (`AlbertForPreTraining`).
+        settings |= {"num_hidden_groups": 1 if share == "all" else layers}
+        if share in ("attention", "ffn"):
+            settings |= {"share_layers": share}
+    settings |= {name: value for name, value in others.items() if value is not None}
+    kinds = {"bert": "BertConfig", "roberta": "RobertaConfig", "albert": "AlbertConfig"}
+    return getattr(transformers, kinds[model_type])(**settings)
+
+
+def num_positions(config: Any, default: int = 0) -> int:
+    """Tokens of the longest input that a model takes; the default where its configuration does not say it."""
+    positions = getattr(config, "max_position_embeddings", default)
+    # RoBERTa and what was made of it count positions from the one behind that of pads.
+    counts_from_pad = config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer")
+    return positions - (config.pad_token_id + 1 if counts_from_pad else 0)
 
 
 # component -> does this parameter name belong to it; the first that matches counts.
+_HEADS = ("cls.", "lm_head.", "predictions.", "sop_classifier.", "vocab_")
 _COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    ("pre-training heads: biases", lambda name: name.startswith("cls.") and name.endswith("bias")),
-    ("pre-training heads: weights", lambda name: name.startswith("cls.")),
+    ("pre-training heads: biases", lambda name: name.startswith(_HEADS) and name.endswith("bias")),
+    ("pre-training heads: weights", lambda name: name.startswith(_HEADS)),
     ("token embeddings", lambda name: "word_embeddings" in name),
     ("segment embeddings", lambda name: "token_type_embeddings" in name),
     ("position embeddings", lambda name: "position_embeddings" in name),
-    ("LayerNorms", lambda name: "LayerNorm" in name),
+    ("embeddings to hidden size", lambda name: "embedding_hidden_mapping_in" in name or "embeddings_project" in name),
+    ("LayerNorms", lambda name: "LayerNorm" in name or "layer_norm" in name),
     ("pooler", lambda name: "pooler" in name),
     ("attention biases", lambda name: ".attention." in name and name.endswith("bias")),
     ("attention weights", lambda name: ".attention." in name),
     ("feed-forward biases", lambda name: name.endswith("bias")),
-    ("feed-forward weights", lambda name: "dense" in name),
+    ("feed-forward weights", lambda name: True),
 )
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import hash_of, write_json
-from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
+from bert_recipes.models.bert import MASKED_LM_HEADS, BertForPreTraining, open_checkpoint
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.run import WEIGHTS_FILE
 
@@ -44,7 +43,7 @@ class NoProbe(InputError):
 
 
 @torch.no_grad()
-def probe_pronouns(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+def probe_pronouns(model: BertForPreTraining, tokenizer: Any) -> dict[str, Any]:
     """Measure P(she) for every occupation whose words the tokenizer knows.
 
     What `bias_probe.json` holds: `mass` is the mean of p_he + p_she, `pieces` into how many a word is cut; the baseline first.
@@ -53,8 +52,10 @@ def probe_pronouns(model: BertForPreTraining, tokenizer: PreTrainedTokenizerBase
     def encode(text: str) -> Any:
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    vocabulary = tokenizer.get_vocab()
-    he_forms, she_forms = ([vocabulary[form] for form in forms if form in vocabulary] for forms in PRONOUNS.values())
+    he_forms, she_forms = (
+        sorted({ids[0] for form in forms if len(ids := tokenizer.encode_word(form)) == 1} - {tokenizer.unk_token_id})
+        for forms in PRONOUNS.values()
+    )
     # "[MASK]" in a text is ordinary text to this project's tokenizer, so it is put in as an id.
     first, mask, last = tokenizer.cls_token_id, tokenizer.mask_token_id, tokenizer.sep_token_id
     sentences = {}
@@ -93,7 +94,7 @@ def probe_checkpoint(name: str) -> dict[str, Any]:
     cached_only = check_checkpoint(name)
     with opening(name):
         model, new = open_checkpoint(name, cached_only=cached_only)
-    lost = [key for key in new if key.startswith("cls.predictions.")]
+    lost = [key for key in new if key.startswith(MASKED_LM_HEADS)]
     if lost:
         raise NoProbe(f"{name} has no masked-LM head (no weights for {min(lost)}): there is nothing to probe")
     try:

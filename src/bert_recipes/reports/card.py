@@ -330,7 +330,7 @@ def _example(card: RunCard, kind: str) -> str:
     tokenizer = load_tokenizer(card.folder)
     for text in _SENTENCES[kind] if card.is_english else ():
         if knows_words(tokenizer, text):
-            return json.dumps(text)
+            return json.dumps(text.replace("[MASK]", str(tokenizer.mask_token)))
     verdicts = (card.facts.get("held_out") or {}).get("verdicts") or [{}]
     for name in ("second", "first") if kind == "masked" else ():
         words = str(verdicts[0].get(name) or "").split()[:12]
@@ -474,6 +474,9 @@ def _pretraining_results(card: RunCard) -> Iterator[EvalResult]:
     yield from _result(card, "eval_mlm_accuracy", "accuracy", "masked-LM accuracy", masked)
     yield from _result(card, "eval_nsp_loss", "loss", "next-sentence loss, nats", pairs)
     yield from _result(card, "eval_nsp_accuracy", "accuracy", "next-sentence accuracy", pairs)
+    order = {**pairs, "task_name": "Sentence order prediction"}
+    yield from _result(card, "eval_sop_loss", "loss", "sentence-order loss, nats", order)
+    yield from _result(card, "eval_sop_accuracy", "accuracy", "sentence-order accuracy", order)
 
 
 def _task_results(card: RunCard, task: Task) -> Iterator[EvalResult]:

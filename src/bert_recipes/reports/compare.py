@@ -41,6 +41,8 @@ _PRETRAINING_CURVES = [
     ("mlm_loss", "Masked-LM loss, training", "nats per token"),
     ("eval_nsp_accuracy", "Next sentence, held out", "fraction right"),
     ("nsp_loss", "Next-sentence loss, training", "nats per pair"),
+    ("eval_sop_accuracy", "Sentence order, held out", "fraction right"),
+    ("sop_loss", "Sentence-order loss, training", "nats per pair"),
 ]
 Runs = Mapping[str, RunFiles]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from transformers import PreTrainedTokenizerBase
+from transformers import BertTokenizer, PreTrainedTokenizerBase
 
 from bert_recipes.checkpointing import STATE_FILE, TASK_FILE
 from bert_recipes.config import read_tree
@@ -353,14 +353,14 @@ def look_at_pairs(
             masks.append(_mask(tokenizer, pieces, kept.index(position), truth, logits[number].softmax(-1)))
     if output.seq_relationship_logits is not None and "next_sentence_label" in batch:
         probabilities = output.seq_relationship_logits.float().softmax(-1)[:, 0].tolist()
-        truths = [label == 0 for label in batch["next_sentence_label"].tolist()]
-        of_label = [[row for row, truth in enumerate(truths) if truth == wanted] for wanted in (True, False)]
+        pair_labels = batch["next_sentence_label"].tolist()
+        of_label = [[row for row, label in enumerate(pair_labels) if label == wanted] for wanted in (0, 1)]
         ids = torch.where(labels == IGNORE_INDEX, masked, labels)  # before masking
         for row in sorted(row for chosen in of_label for row in chosen[:NUM_VERDICTS_PER_LABEL]):
-            first, second = (pieces_as_words(segment(ids, row, number)[1]) for number in (0, 1))
+            first, second = (pieces_as_words(segment(ids, row, number)[1], tokenizer) for number in (0, 1))
             # Of a long first text the end is kept, which the second continues.
             texts = {"first": clip(first[::-1], LONGEST_TEXT)[::-1], "second": clip(second, LONGEST_TEXT)}
-            verdicts.append({**texts, "is_next": probabilities[row], "truth": truths[row]})
+            verdicts.append({**texts, "is_next": probabilities[row], "truth": pair_labels[row] == 0})
     return {"pairs": len(masked), "masks": masks, "verdicts": verdicts}
 
 
@@ -373,8 +373,8 @@ def _mask(
         first += 1
     values, ids = probabilities.topk(min(TOP_K, len(probabilities)))
     return {
-        "before": ("... " if first else "") + pieces_as_words(pieces[first:middle]),
-        "after": pieces_as_words(pieces[middle + 1 : last]) + (" ..." if last < len(pieces) else ""),
+        "before": ("... " if first else "") + pieces_as_words(pieces[first:middle], tokenizer),
+        "after": pieces_as_words(pieces[middle + 1 : last], tokenizer) + (" ..." if last < len(pieces) else ""),
         "truth": tokenizer.convert_ids_to_tokens(truth),
         "probability": float(probabilities[truth]),
         "rank": 1 + int((probabilities > probabilities[truth]).sum()),
@@ -382,9 +382,11 @@ def _mask(
     }
 
 
-def pieces_as_words(pieces: Sequence[str]) -> str:
-    """Join pieces: "play ##ing" is "playing"."""
-    return " ".join(pieces).replace(" ##", "")
+def pieces_as_words(pieces: Sequence[str], tokenizer: PreTrainedTokenizerBase | None = None) -> str:
+    """Join pieces: "play ##ing" is "playing"; those of other tokenizers than WordPiece as they do it."""
+    if tokenizer is None or isinstance(tokenizer, BertTokenizer):
+        return " ".join(pieces).replace(" ##", "")
+    return tokenizer.convert_tokens_to_string(list(pieces)).strip()
 
 
 # Pre-training: the run and its data
@@ -473,7 +475,7 @@ def count_pairs(batches: Iterable[dict[str, torch.Tensor]], longest: int, mask_i
         is_random = batch.get("next_sentence_label", torch.zeros(0, dtype=torch.int64))
         sums.update(pairs=len(tokens), positions=batch["input_ids"].numel(), tokens=int(tokens.sum()))
         sums.update(predicted=len(right), masked=int((seen == mask_id).sum()), kept=int((seen == right).sum()))
-        sums.update(next=int((is_random == 0).sum()), random_next=int(is_random.sum()))
+        sums.update(next=int((is_random == 0).sum()), random_next=int((is_random > 0).sum()))
     return {**sums, "length_edges": edges, "length_counts": lengths.tolist()}
 
 

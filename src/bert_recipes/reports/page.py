@@ -28,7 +28,7 @@ SWEEP_PLOT = "sweep.png"
 # Letters beside a sweep's plot, which they would push away.
 LONGEST_NAME = 40
 # The plots of a pre-training run that the picture shows.
-_PICTURED = ("Masked-LM loss", "Next-sentence loss", "Held-out accuracy")
+_PICTURED = ("Masked-LM loss", "Next-sentence loss", "Sentence-order loss", "Held-out accuracy")
 
 
 def write_report(folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from tokenizers import AddedToken
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_dir, read_json_object, read_text_lines
 from bert_recipes.hub_access import is_hub_name, why_unreachable
+from bert_recipes.tokenization.others import open_stock_tokenizer
 from bert_recipes.tokenization.tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIAL_TOKENS, OriginalBertTokenizer
 
 
@@ -23,8 +24,10 @@ logger = logging.getLogger(__name__)
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # of an added token: where in a text it is recognised
 
 
-def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> OriginalBertTokenizer:
-    """Open a tokenizer that cuts text as google-research/bert does; ``model_max_length`` is 512 where it does not say otherwise.
+def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Any:
+    """Open a tokenizer; WordPiece cuts text as google-research/bert does, and its ``model_max_length`` is 512 where it does not say otherwise.
+
+    BPE and Unigram are stock's own (`open_stock_tokenizer`).
 
     Args:
         path: A folder with tokenizer.json or vocab.txt (and, if there is one, tokenizer_config.json); or a vocab.txt;
@@ -102,7 +105,7 @@ def _check_special_tokens(vocabulary: Mapping[str, int], path: Path) -> None:
         )
 
 
-def _load_folder(folder: Path, do_lower_case: bool | None) -> OriginalBertTokenizer:
+def _load_folder(folder: Path, do_lower_case: bool | None) -> Any:
     tokenizer_file, config_file, vocabulary_file = (folder / name for name in _FILES[:3])
     vocabulary = read_vocabulary(vocabulary_file) if vocabulary_file.exists() else None
     settings = read_json_object(config_file) if config_file.exists() else {}
@@ -114,9 +117,11 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> OriginalBertTokeni
     serialized = read_json_object(tokenizer_file)
     model = serialized.get("model") or {}
     # Files of old versions of the library do not name the model's type, but only WordPiece has this prefix.
+    if model.get("type", "WordPiece") in ("BPE", "Unigram"):
+        return open_stock_tokenizer(folder)
     if model.get("type", "WordPiece") != "WordPiece" or model.get("continuing_subword_prefix") != "##":
         raise InputError(
-            f"{tokenizer_file}: holds no WordPiece model with the prefix ## but {model.get('type', 'no model')}; BERT needs WordPiece"
+            f"{tokenizer_file}: holds no BPE, Unigram, or WordPiece model with the prefix ##, but {model.get('type', 'no model')}"
         )
     own_vocabulary = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
     _check_special_tokens(own_vocabulary, tokenizer_file)

@@ -20,7 +20,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import BatchEncoding, BertTokenizer
 
 from bert_recipes.tokenization.normalization import align_normalized_text, normalize_text
-from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS, TextEncoder
+from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS, PairLayout, TextEncoder
 
 
 class AddedTokens:
@@ -228,6 +228,16 @@ class OriginalBertTokenizer(BertTokenizer):
             vocabulary, added = self.backend_tokenizer.get_vocab(with_added_tokens=False), self._added_tokens()
             self._text_encoder = TextEncoder(vocabulary, str(self.unk_token), **settings, added=added)
         return self._text_encoder
+
+    @property
+    def layout(self) -> PairLayout:
+        """[CLS] A [SEP] B [SEP]."""
+        cls, sep = (int(self.cls_token_id),), (int(self.sep_token_id),)
+        return PairLayout(cls, sep, sep, 1)
+
+    def encode_word(self, word: str) -> list[int]:
+        """The ids of a word that stands alone in a list of words."""
+        return self.text_encoder(word)
 
     @property
     def extra_tokens(self) -> dict[int, AddedToken]:

@@ -31,6 +31,7 @@ from bert_recipes.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTER
 
 
 ALGORITHMS = ("frequency", *SCORES)
+BYTE_BPE = "byte_bpe"
 
 
 @dataclass
@@ -53,8 +54,8 @@ class TokenizerArguments:
     num_unused: int = option(99, "[unusedN] slots")
     algorithm: str = option(
         "frequency",
-        "which pair of pieces is joined next: the most frequent, or by likelihood or gain",
-        choices=ALGORITHMS,
+        "WordPiece that joins the most frequent pair of pieces, or the best by likelihood or gain; or RoBERTa's byte-level BPE",
+        choices=(*ALGORITHMS, BYTE_BPE),
     )
     overwrite: bool = option(False, "replace a tokenizer that is in output_dir already")
 

@@ -59,6 +59,16 @@ class WordCache(dict[str, tuple[int, ...]]):
 
 
 @dataclass(frozen=True)
+class PairLayout:
+    """Special ids around one text (prefix, suffix) and between two (middle), and the segment of the second."""
+
+    prefix: tuple[int, ...]
+    middle: tuple[int, ...]
+    suffix: tuple[int, ...]
+    second_segment: int
+
+
+@dataclass(frozen=True)
 class TextEncoder:
     """What decides about the ids of a text, and nothing else; can be sent to another process."""
 

@@ -10,11 +10,13 @@ import torch
 from transformers import TrainingArguments
 
 from bert_recipes.config import PARTS, TOTAL, settle, warn_early
+from bert_recipes.data.dataset import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
-from bert_recipes.models.sizes import MIN_POSITIONS, SIZES
+from bert_recipes.models.sizes import ALBERT_SIZES, MIN_POSITIONS, SIZES
 from bert_recipes.settings import check, free, option
 from bert_recipes.training.emissions import EnergySettings
+from bert_recipes.training.objectives import OBJECTIVES
 from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES
 
 
@@ -255,9 +257,9 @@ class RunArguments(TrainingArguments):
 class ModelArguments:
     """Which model to train."""
 
-    MOST_USED: ClassVar[Collection[str]] = ("size", "model_name_or_path")
+    MOST_USED: ClassVar[Collection[str]] = ("size", "model_name_or_path", "objective")
 
-    size: str = option("tiny", "size of a new model", choices=SIZES)
+    size: str = option("tiny", f"size of a new model: {', '.join(SIZES)}; of ALBERT also {', '.join(ALBERT_SIZES)}")
     model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
     hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
     weight_init: str = option(
@@ -267,6 +269,34 @@ class ModelArguments:
     initializer_range: float = option(0.02, "standard deviation of new weights (original: 0.02)", above=0, below=1)
     dropout: float = option(0.1, "dropout of a new model (paper: 0.1)", least=0, below=1)
     max_position_embeddings: int = option(512, "positions of a new model (paper: 512)", least=MIN_POSITIONS)
+    objective: str = option("bert", "what is learned, and by which model", choices=OBJECTIVES)
+    positions: str | None = option(
+        None, "none: a new model does not see the order, as for sets of ids", choices=("none",)
+    )
+    embedding_size: int | None = option(None, "ALBERT: size of a new model's embeddings (paper: 128)", above=0)
+    share_layers: str | None = option(
+        None, "ALBERT: what the layers of a new model share", choices=("all", "attention", "ffn", "none")
+    )
+
+    @classmethod
+    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
+        """What nobody gave is as the objective has it."""
+        objective = OBJECTIVES.get(values.get("objective", "bert"))
+        defaults = {} if objective is None else dict(objective.settings)
+        if values.get("model_name_or_path") is not None:  # a checkpoint has its own
+            defaults = {name: value for name, value in defaults.items() if not hasattr(cls, name)}
+        return {**defaults, **values}
+
+    def __post_init__(self) -> None:
+        check(self)
+        sizes = SIZES if self.objective != "albert" else SIZES | ALBERT_SIZES
+        if self.size not in sizes:
+            raise InputError(f"size is '{self.size}'; allowed: {', '.join(sizes)}")
+        for name in ("embedding_size", "share_layers"):
+            if getattr(self, name) is not None and self.objective != "albert":
+                raise InputError(
+                    f"{name} is ALBERT's; it has no meaning with --objective {self.objective}: leave it out"
+                )
 
 
 @dataclass
@@ -287,7 +317,17 @@ class DataArguments:
     keep_rate: float = option(0.1, "fraction of predicted tokens left as they are")
     random_rate: float = option(0.1, "fraction of predicted tokens replaced by a random word")
     whole_word: bool = option(False, "mask whole words")
-    selection: str = option("count", "count (the original's fixed number) or bernoulli")
+    selection: str = option(
+        "count",
+        "count (the original's fixed number), bernoulli, fairseq (RoBERTa), ngrams (ALBERT), spans (SpanBERT), or causal",
+    )
+    input_format: str = option("segment_pair", "how sentences become an input", choices=INPUT_FORMATS)
+    pair_label: str = option("next", "what is learned of a pair", choices=PAIR_LABELS)
+    dupe_factor: int | None = option(
+        None,
+        "pairs and masks are drawn so many times and come again (static masks); default: anew every epoch",
+        least=1,
+    )
     max_eval_pairs: int = free(2000, "held-out pairs of an evaluation", least=1)
     data_cache_dir: str | None = free(None, "folder for the index of each epoch")
     data_num_processes: int = free(1, "processes that build an epoch's index")
@@ -298,6 +338,28 @@ class DataArguments:
         if self.store is not None and self.train_file is not None:
             raise InputError("both --store and --train_file are given; give one of them")
         check(self)
+
+
+@dataclass
+class DistillationArguments:
+    """Who teaches, what the student is, and how the three losses are weighed: `--objective distilbert`."""
+
+    teacher: str | None = option(None, "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind")
+    student_layers: int | None = option(None, "layers of the student; default: half of the teacher's", least=1)
+    copy_head: bool | None = option(None, "the student begins with the teacher's masked-LM transform too")
+    fold_segments: bool | None = option(None, "add the teacher's first segment to the positions: a student has none")
+    temperature: float | None = option(None, "of both softmaxes in the loss between teacher and student", above=0)
+    alpha_ce: float | None = option(None, "weight of the loss between teacher and student", least=0)
+    alpha_mlm: float | None = option(None, "weight of the masked-LM loss beside a teacher", least=0)
+    alpha_cos: float | None = option(None, "weight of the cosine between the last hidden states", least=0)
+
+    def __post_init__(self) -> None:
+        check(self)
+        # Only the objective gives the weights.
+        if self.teacher is None and self.temperature is not None:
+            raise InputError("--objective distilbert needs a teacher: give --teacher CHECKPOINT")
+        if self.teacher is not None and self.temperature is None:
+            raise InputError("a teacher belongs to --objective distilbert: give both, or neither")
 
 
 @dataclass

@@ -18,7 +18,7 @@ from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTraining, BertForPreTrainingOutput
+from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTrainingOutput, PreTrainingModel
 from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.training.arguments import Phase
 from bert_recipes.training.optimization import Schedule
@@ -31,7 +31,7 @@ EVALUATION_SEED = 12345
 # Settings of the data that decide what the held-out pairs and their masks are.
 MEASURED_WITH = (
     *("max_seq_length", "short_seq_prob", "mlm_probability", "max_predictions_per_seq", "max_eval_pairs"),
-    *("mask_rate", "keep_rate", "random_rate", "whole_word", "selection"),
+    *("mask_rate", "keep_rate", "random_rate", "whole_word", "selection", "input_format", "pair_label"),
 )
 
 
@@ -122,14 +122,15 @@ class PreTrainingSums:
             assert output.nsp_loss is not None
             assert output.seq_relationship_logits is not None
             labels = batch["next_sentence_label"]
-            sums["nsp_loss"] = output.nsp_loss.double() * len(labels)
+            sums["pairs"] = (labels >= 0).sum()
+            sums["nsp_loss"] = output.nsp_loss.double() * sums["pairs"]
             sums["nsp_correct"] = (output.seq_relationship_logits.argmax(-1) == labels).sum()
-            sums["pairs"], sums["random"] = len(labels), labels.sum()
+            sums["random"] = (labels > 0).sum()
         for position, name in enumerate(self.NAMES):
             self.values[position] += sums.get(name, 0)
 
-    def metrics(self, prefix: str = "eval") -> dict[str, float]:
-        """`mlm_loss`, `nsp_loss` (nats), accuracies (0 to 1) and their baselines under a prefix; what has no data is left out.
+    def metrics(self, prefix: str = "eval", pairs_task: str = "nsp") -> dict[str, float]:
+        """`mlm_loss`, `nsp_loss` or another `pairs_task`'s (nats), accuracies (0 to 1) and their baselines under a prefix; what has no data is left out.
 
         `unigram_accuracy` is that of always saying the most frequent piece, `majority_accuracy` that of the more frequent label.
         """
@@ -144,10 +145,10 @@ class PreTrainingSums:
                 result["unigram_loss"] = sums["unigram_loss"] / masked
                 result["unigram_accuracy"] = sums["unigram_correct"] / masked
         if pairs:
-            result["nsp_loss"] = sums["nsp_loss"] / pairs
-            result["nsp_accuracy"] = sums["nsp_correct"] / pairs
+            result[f"{pairs_task}_loss"] = sums["nsp_loss"] / pairs
+            result[f"{pairs_task}_accuracy"] = sums["nsp_correct"] / pairs
             result["majority_accuracy"] = max(sums["random"], pairs - sums["random"]) / pairs
-        result["loss"] = result.get("mlm_loss", 0.0) + result.get("nsp_loss", 0.0)
+        result["loss"] = result.get("mlm_loss", 0.0) + result.get(f"{pairs_task}_loss", 0.0)
         result["masked_tokens"], result["pairs"] = masked, pairs
         return {f"{prefix}_{name}": value for name, value in result.items()}
 
@@ -179,7 +180,7 @@ class BertTrainer(RecipeTrainer):
 
     def __init__(
         self,
-        model: BertForPreTraining,
+        model: PreTrainingModel,
         args: TrainingArguments,
         data_collator: Callable[[list[Any]], dict[str, torch.Tensor]] | None = None,
         *,
@@ -226,7 +227,7 @@ class BertTrainer(RecipeTrainer):
         self.data_collator = self.eval_collator = part.data_collator
         if isinstance(part.data_collator, DataCollatorForPreTraining):
             self.eval_collator = replace(part.data_collator, seed=EVALUATION_SEED)
-            if isinstance(self.model, BertForPreTraining) and self.model.bert.packs_rows:
+            if isinstance(self.model, PreTrainingModel) and self.model.base_model.packs_rows:
                 self.data_collator = replace(part.data_collator, plan_rows=plan_rows)
         else:  # a collator of somebody else's may not know what to do with further columns
             self.data_collator = self._get_collator_with_removed_columns(part.data_collator, "training")
@@ -316,9 +317,10 @@ class BertTrainer(RecipeTrainer):
     # Loss
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """int64 (2,): predicted tokens and pairs."""
-        masked = (batch["labels"] != IGNORE_INDEX).sum()
-        return torch.stack([masked, masked.new_tensor(len(batch["input_ids"]))])
+        """int64 (2,): predicted tokens, and pairs with a label."""
+        masked, labels = (batch["labels"] != IGNORE_INDEX).sum(), batch.get("next_sentence_label")
+        pairs = masked.new_tensor(len(batch["input_ids"])) if labels is None else (labels != IGNORE_INDEX).sum()
+        return torch.stack([masked, pairs])
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
         """With the predicted tokens."""
@@ -339,7 +341,7 @@ class BertTrainer(RecipeTrainer):
         if num_items_in_batch is None:
             output = model(**inputs)
             return (output.loss, output) if return_outputs else output.loss
-        masked, pairs = num_items_in_batch.float()
+        masked, pairs = num_items_in_batch.float().clamp(min=1)
         output = model(**inputs, num_items_in_batch=masked, num_pairs_in_batch=pairs)
         # Processes average their gradients, our parts are to be added up.
         scale = self.args.world_size
@@ -349,10 +351,16 @@ class BertTrainer(RecipeTrainer):
 
     # Logging
 
+    @property
+    def pairs_task(self) -> str:
+        """What the label of a pair is called in logs and metrics: nsp, or sop where the data asks for the order."""
+        return getattr(self.train_dataset, "pairs_task", "nsp")
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add both losses, the rate of real tokens (no padding, all processes), MFU and the hours left to the training log."""
         if "loss" in logs:
-            logs.update(self.meter.read(self.accelerator))
+            own = self.meter.read(self.accelerator)
+            logs.update({name.replace("nsp", self.pairs_task): value for name, value in own.items()})
             logs.update(self.throughput())
         if hasattr(self, "_order"):
             # One pass of the loader is a complete phase; what a reader wants to know is how often the run has seen the data.
@@ -362,8 +370,9 @@ class BertTrainer(RecipeTrainer):
         super().log(logs, start_time)
 
     def flops_of(self, work: BatchStats) -> int:
-        """With both heads."""
-        return training_flops(self.model.config, work)
+        """With the heads that the model has."""
+        has_pooler = getattr(self.model.base_model, "pooler", None) is not None
+        return training_flops(self.model.config, work, nsp=has_pooler, pooler=has_pooler)
 
     # Evaluation
 
@@ -398,5 +407,5 @@ class BertTrainer(RecipeTrainer):
         model.train(was_training)
         if self.args.world_size > 1:
             sums.values = self.accelerator.reduce(sums.values, reduction="sum")
-        metrics = sums.metrics(metric_key_prefix)
+        metrics = sums.metrics(metric_key_prefix, self.pairs_task)
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs)

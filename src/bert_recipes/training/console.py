@@ -14,6 +14,7 @@ _TRAINING = {
     "loss": ("loss", "{:.3f}"),
     "mlm_loss": ("masked-LM", "{:.3f}"),
     "nsp_loss": ("next-sentence", "{:.3f}"),
+    "sop_loss": ("sentence-order", "{:.3f}"),
     "grad_norm": ("gradient", "{:.2f}"),
     "learning_rate": ("rate", "{:.1e}"),
     "tokens_per_second": ("tokens/s", "{:,.0f}"),
@@ -67,9 +68,8 @@ def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
             or re.match(r"eval_[A-Z]", name)  # of one type of entities or questions: the table at the end has them
         ):
             continue
-        label = (
-            name.removeprefix("eval_").replace("_", " ").replace("mlm", "masked-LM").replace("nsp", "next-sentence")
-        )
+        label = name.removeprefix("eval_").replace("_", " ").replace("mlm", "masked-LM")
+        label = label.replace("nsp", "next-sentence").replace("sop", "sentence-order")
         is_fraction = name.endswith(_FRACTIONS) and 0 <= value <= 1
         parts.append(f"{label} {value:.1%}" if is_fraction else f"{label} {value:.3f}")
     return _at(step, max_steps) + "held out: " + "  ".join(parts)

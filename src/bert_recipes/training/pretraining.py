@@ -21,20 +21,29 @@ from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
 from bert_recipes.data.store import Split, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
-from bert_recipes.models.bert import BertForPreTraining, open_checkpoint
-from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.models.bert import MASKED_LM_HEADS, MEMBERS, PreTrainingModel, open_checkpoint
+from bert_recipes.models.sizes import num_positions, pretraining_config
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
-from bert_recipes.training.arguments import DataArguments, ModelArguments, Phase, PreTrainingArguments
+from bert_recipes.training.arguments import (
+    DataArguments,
+    DistillationArguments,
+    ModelArguments,
+    Phase,
+    PreTrainingArguments,
+)
 from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
 from bert_recipes.training.callbacks import LossWatch
+from bert_recipes.training.objectives import OBJECTIVES
 
 
 logger = logging.getLogger(__name__)
 
 # Settings that only a new model has, those that instance files were made with, and those of masks (of `make_collator`).
 NEW_MODEL_FIELDS = ("size", "hidden_act", "weight_init", "initializer_range", "dropout", "max_position_embeddings")
+ALBERT_FIELDS = ("embedding_size", "share_layers")
 MASK_FIELDS = ("mask_rate", "keep_rate", "random_rate", "whole_word", "selection")
+INPUT_FIELDS = ("short_seq_prob", "input_format", "pair_label", "dupe_factor")
 INSTANCE_FIELDS = ("max_seq_length", "short_seq_prob", "mlm_probability", "max_predictions_per_seq", *MASK_FIELDS)
 # Enough for token frequencies: more than six million tokens at 128 a pair.
 MAX_COUNTED_INSTANCES = 50_000
@@ -110,8 +119,8 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
             sep_id=store.metadata["special_ids"]["sep"],
             store_fingerprint=store.fingerprint,
             max_seq_length=data.max_seq_length,
-            short_seq_prob=data.short_seq_prob,
             seed=seed,
+            **{name: getattr(data, name) for name in INPUT_FIELDS},
             cache_dir=None if data.data_cache_dir is None else Path(data.data_cache_dir),
             num_workers=data.data_num_processes,
         )
@@ -180,33 +189,46 @@ def load_model(
     seed: int,
     *,
     needs_head: bool = False,
-) -> BertForPreTraining:
+) -> PreTrainingModel:
     """A new model of the named size, or a checkpoint, ours or stock; heads that it lacks start from scratch, with a warning.
 
     `max_seq_length` is the longest input of the run. `needs_head`: a checkpoint is measured, and refused without a masked-LM head.
     """
     set_seed(seed)
     if model.model_name_or_path is None:
+        objective = OBJECTIVES[model.objective]
         own = {name: getattr(model, name) for name in NEW_MODEL_FIELDS}
-        pieces = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-        network = BertForPreTraining(pretraining_config(own.pop("size"), **pieces, **own))
+        own |= {
+            "vocab_size": len(tokenizer),
+            "pad_token_id": tokenizer.pad_token_id,
+            "model_type": objective.model_type,
+        }
+        own |= dict(objective.config) | ({} if model.positions is None else {"positions": model.positions})
+        if objective.model_type == "albert":
+            own |= {name: getattr(model, name) for name in ALBERT_FIELDS}
+        if objective.model_type == "roberta":
+            own |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+        network = MEMBERS[objective.model](pretraining_config(own.pop("size"), **own))
     else:
-        network = _load_checkpoint(model.model_name_or_path, needs_head=needs_head)
+        network = _load_checkpoint(model, needs_head=needs_head)
         _warn_of_ignored(model, NEW_MODEL_FIELDS, f"{model.model_name_or_path} has its own")
         _check_tokenizer(model.model_name_or_path, network.config.vocab_size, tokenizer)
-    if network.config.max_position_embeddings < max_seq_length:
+    if num_positions(network.config) < max_seq_length:
         raise InputError(
-            f"max_seq_length is {max_seq_length}, the model has {network.config.max_position_embeddings} positions; "
+            f"max_seq_length is {max_seq_length}, the model has {num_positions(network.config)} positions; "
             "lower it, or train a new model with --max_position_embeddings"
         )
     return network
 
 
-def _load_checkpoint(name: str, *, needs_head: bool) -> BertForPreTraining:
+def _load_checkpoint(model: ModelArguments, *, needs_head: bool) -> PreTrainingModel:
+    name = str(model.model_name_or_path)
     cached_only = check_checkpoint(name)
     with opening(name):
-        network, new_heads = open_checkpoint(name, cached_only=cached_only)
-    if needs_head and any(key.startswith("cls.predictions.") for key in new_heads):
+        # What is measured is what the folder says it is.
+        member = None if needs_head else OBJECTIVES[model.objective].model
+        network, new_heads = open_checkpoint(name, cached_only=cached_only, member=member)
+    if needs_head and any(key.startswith(MASKED_LM_HEADS) for key in new_heads):
         raise InputError(
             f"{name} is {(network.config.architectures or ['an unnamed class'])[0]}, without a masked-LM head, so that of pre-training "
             "there is nothing to measure; a fine-tuned checkpoint is measured with --task NAME or --task_file CHECKPOINT/task.yaml"
@@ -228,17 +250,27 @@ def _check_tokenizer(name: str, vocab_size: int, tokenizer: OriginalBertTokenize
         warn_once(message, name, vocab_size, size)
 
 
+def load_teacher(distillation: DistillationArguments, tokenizer: Any) -> PreTrainingModel | None:
+    """The teacher of a distillation; None without one."""
+    if distillation.teacher is None:
+        return None
+    teacher = _load_checkpoint(ModelArguments(model_name_or_path=distillation.teacher), needs_head=True)
+    _check_tokenizer(distillation.teacher, teacher.config.vocab_size, tokenizer)
+    return teacher
+
+
 # Trainer
 
 
 def make_trainer(
-    model: BertForPreTraining,
+    model: PreTrainingModel,
     args: PreTrainingArguments,
     data: PreTrainingData | Sequence[PreTrainingData],
     max_eval_pairs: int,
     phases: Sequence[Phase] | None = None,
+    kind: Callable[..., BertTrainer] = BertTrainer,
 ) -> BertTrainer:
-    """Join the parts: the data of the run or of each phase, and the phases (None: one)."""
+    """Join the parts: the data of the run or of each phase, and the phases (None: one), in a Trainer of a kind."""
     parts = [data] if isinstance(data, PreTrainingData) else list(data)
     first = parts[0]
     if first.validation is None and args.eval_strategy != "no":
@@ -250,7 +282,7 @@ def make_trainer(
     if phases is not None:
         joined = zip(phases, parts, strict=True)
         planned = [TrainingPhase(phase, part.train, part.validation, part.collator) for phase, part in joined]
-    trainer = BertTrainer(
+    trainer = kind(
         model,
         args,
         first.collator,

@@ -44,19 +44,27 @@ class BatchStats:
     masked: int = 0
 
 
+def inner_size(config: Any) -> int:
+    """Size of the feed-forward part, which DistilBERT calls hidden_dim."""
+    return getattr(config, "intermediate_size", None) or config.hidden_dim
+
+
 def forward_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bool = True) -> int:
     """FLOPs of the matrix products of a forward pass; a product (a, b) x (b, c) has 2abc.
 
     Each layer has, for a token, the projections to query, key, value and output, 4 x 2 H^2, and two feed-forward
     products, 2 x 2 H I. A sequence of l tokens adds Q K^T and P V over all heads, 2 x 2 l^2 H. The masked-LM head is counted for the
     M predicted tokens alone: the transform 2 H^2 and the vocabulary 2 H V. The pooler has 2 H^2 a sequence (models of tokens have
-    none), the next-sentence head 4 H. A task's own head is less than a thousandth of the total and is not counted.
+    none), the next-sentence head 4 H. Embeddings of another size E add 2 E H a token, and the head is 2 H E + 2 E V then. A task's own head is less
+    than a thousandth of the total and is not counted.
     """
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner = config.hidden_size, inner_size(config)
+    size = getattr(config, "embedding_size", hidden)
     layer = work.tokens * (8 * hidden**2 + 4 * hidden * inner) + 4 * hidden * work.squares
-    head = work.masked * (2 * hidden**2 + 2 * hidden * config.vocab_size)
+    head = work.masked * (2 * hidden * size + 2 * size * config.vocab_size)
+    mapped = 2 * size * hidden * work.tokens if size != hidden or config.model_type == "albert" else 0
     pooled = work.sequences * (2 * hidden**2 + (4 * hidden if nsp else 0)) if pooler else 0
-    return config.num_hidden_layers * layer + head + pooled
+    return config.num_hidden_layers * layer + head + mapped + pooled
 
 
 def training_flops(config: Any, work: BatchStats, *, nsp: bool = True, pooler: bool = True) -> int:
@@ -110,7 +118,7 @@ REPETITIONS, SLOW_SECONDS, SLOW_REPETITIONS = 20, 0.5, 5
 
 def model_shapes(tokens: int, masked: int, config: Any) -> dict[str, tuple[int, int, int]]:
     """Name -> (a, b, c) of the products (a, b) x (b, c) of a step with that many tokens, `masked` of them predicted."""
-    hidden, inner = config.hidden_size, config.intermediate_size
+    hidden, inner = config.hidden_size, inner_size(config)
     shapes = {"square": (4096, 4096, 4096), "projection": (tokens, hidden, hidden)}
     shapes |= {"feed_forward_in": (tokens, hidden, inner), "feed_forward_out": (tokens, inner, hidden)}
     return shapes | ({"vocabulary": (masked, hidden, config.vocab_size)} if masked else {})

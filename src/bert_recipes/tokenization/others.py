@@ -1,0 +1,190 @@
+"""Tokenizers that are no WordPiece: byte-level BPE, trained as RoBERTa's, and whatever stock transformers opens."""
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+
+from bert_recipes.errors import InputError
+from bert_recipes.files import read_text_lines
+from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS, OriginalBertTokenizer
+from bert_recipes.tokenization.wordpiece import CONTINUATION, PairLayout
+
+
+logger = logging.getLogger(__name__)
+
+# The first ids of RoBERTa's dictionary, in their order; <mask> is the last one. Source: fairseq data/dictionary.py.
+FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
+MASK = "<mask>"
+# 256 bytes, four special tokens and <mask>.
+SMALLEST = 256 + len(FIRST_TOKENS) + 1
+
+
+@dataclass(frozen=True)
+class LibraryEncoder:
+    """Text to ids by a tokenizer.json, for bulk work; can be sent to another process."""
+
+    serialized: str
+    before: str = ""  # what stands before every text: a space before words that stand alone
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        tokenizer = Tokenizer.from_str(self.serialized)
+        tokenizer.encode_special_tokens = True
+        tokenizer.no_truncation()
+        return tokenizer
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.serialized, self.before)
+
+    def __call__(self, text: str) -> list[int]:
+        """Ids of any string, without special tokens, not truncated; nothing in it is taken for a special token."""
+        # Half a surrogate pair cannot be passed to the library.
+        text = self.before + text.encode(errors="replace").decode()
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def with_bulk_encoding(tokenizer: Any) -> Any:
+    """Give a stock tokenizer what `OriginalBertTokenizer` has: `text_encoder`, `encode_ids`, `encode_word`, `layout`, `fingerprint`, `extra_tokens`."""
+    serialized = tokenizer.backend_tokenizer.to_str()
+    tokenizer.text_encoder = tokenizer.encode_ids = LibraryEncoder(serialized)
+    tokenizer.fingerprint = hashlib.sha256(serialized.encode()).hexdigest()
+    tokenizer.extra_tokens = {}
+    # Byte-level pieces hold the space before a word, which a word of a list has lost.
+    has_spaces = any(piece.startswith("\u0120") for piece in tokenizer.get_vocab())
+    adds_space = getattr(tokenizer.backend_tokenizer.pre_tokenizer, "add_prefix_space", False)
+    tokenizer.encode_word = LibraryEncoder(serialized, " " if has_spaces and not adds_space else "")
+    # A stock tokenizer may keep the segments to itself (transformers#48128).
+    pair = tokenizer("a", "b", return_token_type_ids=True)
+    owners, ids = pair.sequence_ids(0), pair["input_ids"]
+    first, second = owners.index(0), owners.index(1)
+    last = len(owners) - owners[::-1].index(1)
+    middle = tuple(ids[first + owners.count(0) : second])
+    tokenizer.layout = PairLayout(tuple(ids[:first]), middle, tuple(ids[last:]), pair["token_type_ids"][second])
+    return tokenizer
+
+
+def open_stock_tokenizer(folder: Path) -> Any:
+    """Open a folder with a tokenizer.json of any kind, as stock transformers does, for masked-LM training."""
+    from transformers import AutoTokenizer  # takes a second, and WordPiece needs none
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{folder}: stock transformers opens no tokenizer there ({error})") from error
+    for name in ("cls", "sep", "pad", "mask", "unk"):
+        if getattr(tokenizer, f"{name}_token_id") is None:
+            raise InputError(f"{folder}: its tokenizer has no {name}_token, which an encoder needs")
+    return with_bulk_encoding(tokenizer)
+
+
+def train_byte_bpe(
+    texts: Iterable[str], *, vocab_size: int = 50265, min_frequency: int = 2, show_progress: bool = True
+) -> tuple[Any, dict[str, float]]:
+    """Train byte-level BPE with RoBERTa's ids: <s>, <pad>, </s>, <unk>, 256 bytes, merges, <mask>. The same texts give the same vocabulary.
+
+    Nothing is normalised, every text has its ids, and case is kept. Words that are given one by one get the space before them that they have in a text.
+
+    Returns:
+        A stock `RobertaTokenizer`, and measurements: texts, characters, words (what spaces part), pieces per word.
+
+    Source: Liu et al. 2019, section 4.4; fairseq data/dictionary.py; GPT-2's pre-tokenization.
+    """
+    if vocab_size < SMALLEST:
+        raise InputError(f"vocab_size: {vocab_size} was given, byte-level BPE needs {SMALLEST} at least")
+    counted: Counter[str] = Counter()
+    words: Counter[str] = Counter()
+
+    def counting() -> Iterator[str]:
+        for text in texts:
+            counted.update(texts=1, characters=len(text))
+            words.update(text.split())
+            yield text.encode(errors="replace").decode()
+
+    trainee = Tokenizer(BPE())
+    trainee.pre_tokenizer = ByteLevel(add_prefix_space=True)
+    trainer = BpeTrainer(
+        vocab_size=vocab_size - 1,
+        min_frequency=min_frequency,
+        initial_alphabet=ByteLevel.alphabet(),
+        special_tokens=list(FIRST_TOKENS),
+        show_progress=show_progress,
+    )
+    trainee.train_from_iterator(counting(), trainer=trainer)
+    if not words:
+        raise InputError(f"no word in the {counted['texts']} texts to train on; a vocabulary needs text")
+    learnt = json.loads(trainee.to_str())["model"]
+    vocabulary = {**learnt["vocab"], MASK: len(learnt["vocab"])}
+    if len(vocabulary) < vocab_size:
+        logger.warning(
+            "The vocabulary has %d entries, not %d: no more pairs of pieces occur %d times. Give more text or a smaller vocab_size.",
+            *(len(vocabulary), vocab_size, min_frequency),
+        )
+    from transformers import RobertaTokenizer
+
+    tokenizer = with_bulk_encoding(
+        RobertaTokenizer(
+            vocab=vocabulary,
+            merges=[tuple(merge) for merge in learnt["merges"]],
+            add_prefix_space=True,
+            trim_offsets=True,
+            mask_token=AddedToken(MASK, lstrip=True, special=True),
+            model_max_length=512,
+        )
+    )
+    pieces = sum(count * len(tokenizer.encode_ids(word)) for word, count in words.items())
+    return tokenizer, {**counted, "words": words.total(), "pieces_per_word": pieces / words.total()}
+
+
+@dataclass(frozen=True)
+class IdEncoder:
+    """Numbers in a text, parted by spaces, to ids: those of names, which begin behind the special tokens."""
+
+    num_names: int
+    first: int
+
+    def __call__(self, text: str) -> list[int]:
+        """Ids of any string of numbers; another word and a number without a name are an InputError."""
+        try:
+            numbers = [int(word) for word in text.split()]
+        except ValueError as error:
+            raise InputError(f"ids {text[:60]!r}: {error}; ids are whole numbers, parted by spaces") from None
+        if wrong := [number for number in numbers if not 0 <= number < self.num_names]:
+            raise InputError(f"ids {text[:60]!r}: {wrong[0]} has no name; allowed: 0 to {self.num_names - 1:,}")
+        return [number + self.first for number in numbers]
+
+
+class NamesTokenizer(OriginalBertTokenizer):
+    """A vocabulary of names whose texts are numbers; a saved folder shows the names, and cuts texts as any WordPiece."""
+
+    @property
+    def text_encoder(self) -> Any:
+        """For numbers."""
+        return IdEncoder(len(self) - len(SPECIAL_TOKENS), len(SPECIAL_TOKENS))
+
+
+def names_tokenizer(path: str | Path) -> OriginalBertTokenizer:
+    """A vocabulary of names, one a line, for ids that are no text: line n, from 0, names id n."""
+    names = [line.strip() for line in read_text_lines(Path(path))]
+    for number, name in enumerate(names):
+        if not name or len(name.split()) > 1 or name.startswith(CONTINUATION) or name in SPECIAL_TOKENS:
+            raise InputError(
+                f"{path}, line {number + 1}: {name!r} is no name; a name has no spaces, does not begin with {CONTINUATION}, and is none of "
+                f"{', '.join(SPECIAL_TOKENS)}"
+            )
+    pieces = [*SPECIAL_TOKENS, *names]
+    if len(set(pieces)) < len(pieces):
+        twice = next(name for name, count in Counter(pieces).items() if count > 1)
+        raise InputError(f"{path}: the name {twice!r} is there twice")
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    return NamesTokenizer(vocab=vocabulary, do_lower_case=False, tokenize_chinese_chars=False)

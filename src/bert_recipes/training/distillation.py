@@ -1,0 +1,146 @@
+"""DistilBERT: a student of half the layers, copied from its teacher, that learns its teacher's answers beside the masked LM."""
+
+import hashlib
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+from transformers import set_seed
+
+from bert_recipes.errors import InputError
+from bert_recipes.models.bert import IGNORE_INDEX, MEMBERS, PreTrainingModel
+from bert_recipes.models.packed_encoder import layers_of
+from bert_recipes.models.vocabulary_loss import ROWS_AT_ONCE
+from bert_recipes.training.arguments import DistillationArguments
+from bert_recipes.training.bert_trainer import BertTrainer
+
+
+def chosen_layers(num_teacher: int, num_student: int) -> list[int]:
+    """Which of the teacher's layers the student begins with: 0, 2, 4, 7, 9, 11 of 12, as in scripts/extract_distilbert.py."""
+    if num_student > num_teacher:
+        raise InputError(f"student_layers is {num_student}; the teacher has {num_teacher}")
+    return np.linspace(0, num_teacher - 1, num_student).round().astype(int).tolist()
+
+
+@torch.no_grad()
+def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTrainingModel:
+    """A model of fewer layers that begins with some of the teacher's: DistilBERT for BERT, RoBERTa for RoBERTa."""
+    set_seed(seed)
+    config, base = teacher.config, teacher.base_model
+    layers = chosen_layers(config.num_hidden_layers, args.student_layers or max(1, config.num_hidden_layers // 2))
+    if config.model_type == "bert":
+        student = MEMBERS["distilbert"](
+            transformers.DistilBertConfig(
+                vocab_size=config.vocab_size,
+                dim=config.hidden_size,
+                n_layers=len(layers),
+                n_heads=config.num_attention_heads,
+                hidden_dim=config.intermediate_size,
+                max_position_embeddings=config.max_position_embeddings,
+                dropout=config.hidden_dropout_prob,
+                attention_dropout=config.attention_probs_dropout_prob,
+                activation=config.hidden_act,
+                initializer_range=config.initializer_range,
+                pad_token_id=config.pad_token_id,
+                weight_init="normal",
+            )
+        )
+    elif config.model_type == "roberta":
+        student = MEMBERS["roberta"](
+            transformers.RobertaConfig(**config.to_dict() | {"num_hidden_layers": len(layers)})
+        )
+    else:
+        raise InputError(
+            f"{args.teacher}: model_type {config.model_type} does not teach here; give a BERT or a RoBERTa"
+        )
+    own = student.base_model
+    for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm"):
+        if not hasattr(own.embeddings, name):
+            continue  # DistilBERT has no segments
+        getattr(own.embeddings, name).load_state_dict(getattr(base.embeddings, name).state_dict())
+    if args.fold_segments and config.model_type == "bert":
+        own.embeddings.position_embeddings.weight += base.embeddings.token_type_embeddings.weight[0]
+    parts = [part for _, part in layers_of(base)]
+    for (_, mine), number in zip(layers_of(own), layers, strict=True):
+        for module, origin in zip(mine.modules, parts[number].modules, strict=True):
+            module.load_state_dict(origin.state_dict())
+    student.get_output_embeddings().bias.copy_(teacher.get_output_embeddings().bias)
+    if args.copy_head:
+        for module, origin in zip(student.transform_modules, teacher.transform_modules, strict=True):
+            module.load_state_dict(origin.state_dict())
+    return student
+
+
+class DistillationTrainer(BertTrainer):
+    """`BertTrainer` whose student also learns its teacher's probabilities of all tokens, and its last hidden states.
+
+    The losses between both are means over the real tokens of the *global* batch; the teacher reads the same masked input.
+    """
+
+    def __init__(
+        self, model: PreTrainingModel, args: Any, *others: Any, teacher: Any, settings: Any, **kwargs: Any
+    ) -> None:
+        super().__init__(model, args, *others, **kwargs)
+        if teacher.config.vocab_size != model.config.vocab_size:
+            raise InputError(
+                f"the teacher has {teacher.config.vocab_size:,} pieces, the student {model.config.vocab_size:,}; both need one vocabulary"
+            )
+        self.teacher = teacher.to(self.args.device).eval().requires_grad_(False)
+        self.teacher.base_model.use_fast_layers(self.args.fast_layers if self.args.device.type == "cpu" else "off")
+        self.settings = settings
+        digest = hashlib.sha256()
+        for weights in self.teacher.state_dict().values():
+            digest.update(weights.cpu().numpy().tobytes())
+        self.resume_fingerprint["teacher"] = digest.hexdigest()
+
+    def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """int64 (2,): predicted tokens, and real ones."""
+        return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
+    ) -> Any:
+        """Loss of one micro-batch; see `BertTrainer`. Source: distillation/distiller.py, `Distiller.step`."""
+        counts = self.num_items(inputs) if num_items_in_batch is None else num_items_in_batch
+        masked, tokens = counts.float().clamp(min=1)
+        texts = {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
+        with torch.no_grad():
+            taught = self.teacher.encode_tokens(**texts)
+        output = model(
+            **texts,
+            labels=inputs["labels"],
+            num_items_in_batch=masked,
+            distiller=partial(self._distil, taught, tokens),
+        )
+        scale = self.args.world_size
+        self.meter.add_losses(output.mlm_loss, None, scale)
+        loss = (self.settings.alpha_mlm * output.mlm_loss + output.distillation_loss) * scale
+        return (loss, output) if return_outputs else loss
+
+    def _distil(self, taught: torch.Tensor, tokens: torch.Tensor, student: Any, rows: torch.Tensor) -> torch.Tensor:
+        """Both losses against the teacher, weighed: hidden states (N, H) of the same N tokens."""
+        settings, total = self.settings, rows.new_zeros((), dtype=torch.float32)
+        if settings.alpha_ce:
+            for own, other in zip(rows.split(ROWS_AT_ONCE), taught.split(ROWS_AT_ONCE), strict=True):
+                # The logits of a part are computed again for its gradient: those of all would not fit.
+                divergence = checkpoint(self._divergence, student, own, other, use_reentrant=False)
+                total = total + settings.alpha_ce * settings.temperature**2 * divergence / tokens
+        if settings.alpha_cos:
+            cosine = F.cosine_similarity(rows.float(), taught.float(), dim=-1)
+            total = total + settings.alpha_cos * (1 - cosine).sum() / tokens
+        return total
+
+    def _divergence(self, student: Any, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Summed over the tokens. In float32: bfloat16 would lose the unlikely pieces."""
+        with torch.no_grad():
+            goal = (self.teacher.token_logits(other).float() / self.settings.temperature).log_softmax(-1)
+        said = (student.token_logits(own).float() / self.settings.temperature).log_softmax(-1)
+        return F.kl_div(said, goal, reduction="sum", log_target=True)

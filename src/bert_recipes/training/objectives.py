@@ -1,0 +1,49 @@
+"""What a run learns: an objective is a row, of how text becomes inputs, what is predicted, and which model does it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Defaults that an objective gives to settings that nobody gave; `model` is one of `models.bert.MEMBERS`."""
+
+    model: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)  # of a new model
+
+    @property
+    def model_type(self) -> str:
+        """As config.json has it."""
+        return self.model.partition("_")[0]
+
+
+OBJECTIVES = {
+    # Devlin et al. 2019, section 3.1: masked LM and next sentence.
+    "bert": Objective("bert"),
+    # The same inputs, or others of `input_format`, without a loss for pairs.
+    "mlm": Objective("bert_mlm", {"pair_label": "none"}),
+    # Devlin et al. 2019, section 5.1, "LTR & No NSP": every token is predicted from those before it.
+    "ltr": Objective(
+        "bert_ltr", {"pair_label": "none", "selection": "causal"}, {"is_decoder": True, "use_cache": False}
+    ),
+    # Liu et al. 2019, section 4; fairseq examples/roberta/config/pretraining/base.yaml and models/roberta/model.py.
+    "roberta": Objective(
+        "roberta",
+        {
+            "input_format": "full_sentences",
+            "pair_label": "none",
+            "selection": "fairseq",
+            "hidden_act": "gelu",
+            "weight_init": "normal",
+        },
+    ),
+    # Lan et al. 2020, sections 3.1 and 4.1: masked n-grams and sentence order; without dropout as version 2.
+    "albert": Objective("albert", {"pair_label": "order", "selection": "ngrams", "dropout": 0.0}),
+    # Sanh et al. 2019; huggingface/transformers-research-projects distillation/README.md.
+    "distilbert": Objective(
+        "distilbert",
+        {"pair_label": "none", "temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0},
+    ),
+}

@@ -1,0 +1,65 @@
+"""Every objective and every form of its inputs: one loss and one gradient however a batch is cut, and a resume is the same run."""
+
+import pytest
+import torch
+from small_run import small_run
+
+
+ROWS = {
+    "mlm": {},
+    "ltr": {},
+    "roberta": {},
+    "albert": {},
+    "albert in parts": {"objective": "albert", "share_layers": "attention"},
+    "sentence pairs": {"objective": "bert", "input_format": "sentence_pair"},
+    "documents, whole words": {"objective": "roberta", "input_format": "doc_sentences", "whole_word": True},
+    "electra's pairs, spans": {"objective": "mlm", "input_format": "electra", "selection": "spans"},
+    "static masks": {"objective": "bert", "dupe_factor": 1},
+}
+
+
+def run(row, store, folder, **settings):
+    inputs = dict(ROWS[row])
+    return small_run(
+        store=str(store), output_dir=str(folder), objective=inputs.pop("objective", row), inputs=inputs, **settings
+    )
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_one_loss_and_one_gradient_and_an_exact_resume(small_store, tmp_path, row):
+    whole = run(row, small_store, tmp_path / "a", per_device_train_batch_size=16, save_strategy="steps", save_steps=2)
+    parts = run(
+        row,
+        small_store,
+        tmp_path / "b",
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=4,
+        dataloader_num_workers=1,
+    )
+    assert sorted(map(repr, parts["rows"])) == sorted(map(repr, whole["rows"]))
+    for own, other in zip(parts["gradients"][:2], whole["gradients"][:2], strict=True):
+        norm = torch.stack([gradient.norm() for gradient in other.values()]).norm()
+        difference = torch.stack([(own[name] - other[name]).norm() for name in other]).norm()
+        assert difference / norm < 2e-6
+    assert parts["metrics"]["eval_mlm_loss"] == pytest.approx(whole["metrics"]["eval_mlm_loss"], rel=1e-4)
+    assert ("eval_sop_accuracy" in whole["metrics"]) == ("albert" in row)
+    assert ("eval_nsp_accuracy" in whole["metrics"]) == (row in ("sentence pairs", "static masks"))
+    checkpoint = str(tmp_path / "a" / "checkpoint-2")
+    resumed = run(row, small_store, tmp_path / "c", per_device_train_batch_size=16, resume_from=checkpoint)
+    assert all(torch.equal(resumed["weights"][name], weights) for name, weights in whole["weights"].items())
+
+
+def test_static_masks_come_again_and_dynamic_ones_do_not(small_store, tmp_path):
+    """Liu et al. 2019, section 4.1."""
+    rows = {}
+    for copies in (1, None):
+        found = small_run(
+            store=str(small_store),
+            output_dir=str(tmp_path / str(copies)),
+            inputs={"dupe_factor": copies},
+            per_device_train_batch_size=64,
+            max_steps=12,
+        )["rows"]
+        rows[copies] = [row[1:] for row in found]
+    assert len(set(rows[1])) < 0.6 * len(rows[1])
+    assert len(set(rows[None])) == len(rows[None])

@@ -1,0 +1,195 @@
+"""RoBERTa, ALBERT and DistilBERT against stock: losses, logits, gradients, and the files."""
+
+import pytest
+import torch
+import transformers
+
+from bert_recipes.models.bert import IGNORE_INDEX, MEMBERS
+from bert_recipes.models.sizes import count_parameters, pretraining_config
+
+from .packed_models import LENGTHS, VOCAB, assert_gradients_alike, count_packed_calls, make_batch
+
+
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 3,
+    "max_position_embeddings": 66,
+}
+INNER = {
+    "intermediate_size": 100,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "initializer_range": 0.2,
+}
+STOCK = {
+    "roberta": (
+        transformers.RobertaForMaskedLM,
+        transformers.RobertaConfig(**SIZES, **INNER, type_vocab_size=1, layer_norm_eps=1e-5, pad_token_id=0),
+    ),
+    "albert": (
+        transformers.AlbertForPreTraining,
+        transformers.AlbertConfig(
+            **SIZES,
+            **INNER,
+            embedding_size=24,
+            num_hidden_groups=2,
+            hidden_act="gelu_new",
+            classifier_dropout_prob=0.0,
+        ),
+    ),
+    "distilbert": (
+        transformers.DistilBertForMaskedLM,
+        transformers.DistilBertConfig(
+            vocab_size=VOCAB,
+            dim=48,
+            n_layers=3,
+            n_heads=3,
+            hidden_dim=100,
+            dropout=0.0,
+            attention_dropout=0.0,
+            initializer_range=0.2,
+            max_position_embeddings=66,
+        ),
+    ),
+}
+
+
+def make_batch_for(name, lengths):
+    batch = make_batch(lengths)
+    if name == "roberta":
+        batch["token_type_ids"] = torch.zeros_like(batch["token_type_ids"])
+    if name != "albert":
+        del batch["next_sentence_label"]
+    return batch
+
+
+def stock_losses(name, model, batch):
+    """Stock's loss and logits, (B, S, V)."""
+    batch = dict(batch)
+    if name == "albert":
+        batch["sentence_order_label"] = batch.pop("next_sentence_label")
+    if name == "distilbert":
+        del batch["token_type_ids"]
+    output = model(**batch)
+    return output.loss, output.prediction_logits if name == "albert" else output.logits
+
+
+@pytest.mark.parametrize("fast_layers", ["off", "plain", "auto"])
+@pytest.mark.parametrize("lengths", ["ragged", "full_rows", "one_token"])
+@pytest.mark.parametrize("name", list(STOCK))
+def test_loss_logits_and_gradients_are_those_of_stock(monkeypatch, name, lengths, fast_layers):
+    calls = count_packed_calls(monkeypatch)
+    kind, config = STOCK[name]
+    torch.manual_seed(0)
+    model = MEMBERS[name](config).train()
+    stock = kind(config).train()
+    stock.load_state_dict(model.state_dict())
+    stock.tie_weights()
+    batch = make_batch_for(name, LENGTHS[lengths])
+    if not (batch["labels"] != IGNORE_INDEX).any():
+        batch["labels"][0, 0] = 3
+    model.base_model.use_fast_layers(fast_layers)
+    output = model(**batch)
+    assert len(calls) == (fast_layers != "off")
+    output.loss.backward()
+    loss, _ = stock_losses(name, stock, batch)
+    loss.backward()
+    torch.testing.assert_close(output.loss, loss, rtol=1e-5, atol=1e-5)
+    expected = {key: parameter.grad for key, parameter in stock.named_parameters()}
+    assert_gradients_alike({key: parameter.grad for key, parameter in model.named_parameters()}, expected, 1e-5)
+    model.eval()
+    stock.eval()
+    real = batch["attention_mask"] == 1
+    torch.testing.assert_close(
+        model(**batch).prediction_logits[real], stock_losses(name, stock, batch)[1][real], rtol=1e-5, atol=2e-5
+    )
+
+
+@pytest.mark.parametrize("name", list(STOCK))
+def test_a_saved_folder_is_stocks(tmp_path, name):
+    kind, config = STOCK[name]
+    model = MEMBERS[name](config)
+    model.save_pretrained(tmp_path)
+    stock, info = kind.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert stock.config.architectures == [kind.__name__]
+    again, info = MEMBERS[name].from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    for (key, ours), theirs in zip(again.state_dict().items(), stock.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs), key
+
+
+@pytest.mark.parametrize("share", ["attention", "ffn"])
+def test_layers_that_share_a_part_are_saved_as_stocks_that_share_nothing(tmp_path, share):
+    """Lan et al. 2020, table 4; the gradient of what is shared is the sum over the layers."""
+    config = pretraining_config("mini", vocab_size=VOCAB, model_type="albert", dropout=0.0, share_layers=share)
+    torch.manual_seed(0)
+    model = MEMBERS["albert"](config).train()
+    all_shared = MEMBERS["albert"](
+        pretraining_config("mini", vocab_size=VOCAB, model_type="albert", dropout=0.0, share_layers="all")
+    )
+    nothing = MEMBERS["albert"](
+        pretraining_config("mini", vocab_size=VOCAB, model_type="albert", dropout=0.0, share_layers="none")
+    )
+    assert all_shared.num_parameters() < model.num_parameters() < nothing.num_parameters()
+    model.save_pretrained(tmp_path)
+    stock, info = transformers.AlbertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    again = MEMBERS["albert"].from_pretrained(tmp_path)
+    assert again.num_parameters() == model.num_parameters()
+    batch = make_batch_for("albert", LENGTHS["ragged"])
+    model.base_model.use_fast_layers("auto")
+    output = model(**batch)
+    output.loss.backward()
+    loss, _ = stock_losses("albert", stock.train(), batch)
+    loss.backward()
+    torch.testing.assert_close(output.loss, loss, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(again(**batch).loss, loss, rtol=1e-5, atol=1e-5)
+    name = "attention.query" if share == "attention" else "ffn_output"
+    layers = [group.albert_layers[0].get_submodule(name) for group in stock.albert.encoder.albert_layer_groups]
+    own = model.albert.encoder.albert_layer_groups[2].albert_layers[0].get_submodule(name)
+    torch.testing.assert_close(own.weight.grad, sum(layer.weight.grad for layer in layers), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("member", "size", "expected"),
+    [
+        # Counted by stock classes; RoBERTa of fairseq's release, ALBERT of google-research/albert's (12M, 18M, 60M, 222M in its paper's shapes).
+        ("roberta", "base", 124_697_433),
+        ("albert", "base", 11_813_810),
+    ],
+)
+def test_published_sizes_have_their_parameters(member, size, expected):
+    with torch.device("meta"):
+        if member == "roberta":
+            config = pretraining_config(
+                size, vocab_size=50265, model_type="roberta", pad_token_id=1, hidden_act="gelu"
+            )
+        else:
+            config = pretraining_config(size, vocab_size=30000, model_type="albert")
+        model = MEMBERS[member](config)
+    assert model.num_parameters() == expected
+    assert sum(count_parameters(model).values()) == expected
+
+
+def test_left_to_right_is_stocks_causal_model(tmp_path):
+    config = transformers.BertConfig(**SIZES, **INNER, is_decoder=True)
+    torch.manual_seed(0)
+    model, batch = MEMBERS["bert_ltr"](config).train(), make_batch(LENGTHS["ragged"])
+    stock = transformers.BertLMHeadModel(config).train()
+    stock.load_state_dict(model.state_dict())
+    stock.tie_weights()
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    labels = torch.where(batch["attention_mask"] == 1, batch["input_ids"], IGNORE_INDEX)
+    following = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+    output, expected = model(**inputs, labels=following), stock(**inputs, labels=labels)
+    output.loss.backward()
+    expected.loss.backward()
+    torch.testing.assert_close(output.loss, expected.loss, rtol=1e-5, atol=1e-5)
+    gradients = {key: parameter.grad for key, parameter in stock.named_parameters()}
+    assert_gradients_alike({key: parameter.grad for key, parameter in model.named_parameters()}, gradients, 1e-5)

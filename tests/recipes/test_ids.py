@@ -1,0 +1,193 @@
+"""Ids that are no text: a store of numbers with names, sets without positions, and what can be learned of a known chain."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from bert_recipes.data.store import open_store
+from bert_recipes.models.bert import open_checkpoint
+
+
+STATES = 6
+
+
+def chain(seed=0):
+    """Transitions of a Markov chain, and its stationary distribution."""
+    rng = np.random.default_rng(seed)
+    step = rng.dirichlet(np.full(STATES, 0.4), STATES)
+    start = np.full(STATES, 1 / STATES)
+    for _ in range(200):
+        start = start @ step
+    return start, step
+
+
+def draw(number, length, seed):
+    (start, step), rng = chain(), np.random.default_rng(seed)
+    rows = np.empty((number, length), dtype=np.int64)
+    rows[:, 0] = rng.choice(STATES, number, p=start)
+    for place in range(1, length):
+        draws = rng.random((number, 1))
+        rows[:, place] = (step[rows[:, place - 1]].cumsum(1) < draws).sum(1).clip(max=STATES - 1)
+    return rows
+
+
+def entropy_between_neighbours():
+    """Nats of a state whose neighbours are known: H(x_t | x_t-1, x_t+1)."""
+    start, step = chain()
+    total = 0.0
+    for before, after in itertools.product(range(STATES), repeat=2):
+        joint = start[before] * step[before] * step[:, after]
+        shares = joint / joint.sum()
+        total -= (joint * np.log(np.where(shares > 0, shares, 1))).sum()
+    return total
+
+
+@pytest.fixture
+def names(tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_text("".join(f"gene_{number}\n" for number in range(STATES)), encoding="utf-8")
+    return file
+
+
+def test_numbers_of_arrays_json_and_text_become_the_same_documents(call_recipe, names, tmp_path):
+    documents = [[[0, 1, 5], [2, 2]], [[3], [4, 4, 4, 0]], [[5, 5]]]
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps({"ids": each}) + "\n" for each in documents), encoding="utf-8"
+    )
+    text = "\n\n".join("\n".join(" ".join(map(str, row)) for row in each) for each in documents)
+    (tmp_path / "b.txt").write_text(text + "\n", encoding="utf-8")
+    np.save(tmp_path / "c.npy", np.array([[0, 1, 5, -1], [3, 3, 3, 3]]))
+    found = {}
+    for name in ("a.jsonl", "b.txt", "c.npy"):
+        output = tmp_path / f"store-{name}"
+        call_recipe(
+            "prepare_corpus",
+            "--names",
+            names,
+            "--files",
+            tmp_path / name,
+            "--text_column",
+            "ids",
+            "--output_dir",
+            output,
+        )
+        store = open_store(output)
+        found[name] = store.train.tokens(0, store.train.num_sentences).tolist()
+    assert found["a.jsonl"] == found["b.txt"] == [number + 5 for each in documents for row in each for number in row]
+    assert found["c.npy"] == [5, 6, 10, 8, 8, 8, 8]
+    assert (tmp_path / "store-c.npy" / "tokenizer" / "vocab.txt").read_text().split()[5:] == [
+        f"gene_{n}" for n in range(STATES)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0 6\n", "6 has no name; allowed: 0 to 5"),
+        ("0 gene_1\n", "ids are whole numbers"),
+        ("-1 0\n", "-1 has no name"),
+    ],
+)
+def test_a_number_without_a_name_is_one_line(call_recipe, names, tmp_path, text, message):
+    (tmp_path / "ids.txt").write_text("1 2\n\n" + text, encoding="utf-8")
+    flags = [
+        "--names",
+        names,
+        "--files",
+        tmp_path / "ids.txt",
+        "--output_dir",
+        tmp_path / "store",
+        "--num_processes",
+        1,
+    ]
+    said = call_recipe("prepare_corpus", *flags, code=1)
+    assert message in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [("a b", "is no name"), ("gene_0", "is there twice"), ("[CLS]", "is no name")]
+)
+def test_names_that_are_none_are_one_line(call_recipe, names, tmp_path, line, message):
+    names.write_text(names.read_text() + line + "\n", encoding="utf-8")
+    (tmp_path / "ids.txt").write_text("1 2\n\n0\n", encoding="utf-8")
+    flags = ["--names", names, "--files", tmp_path / "ids.txt", "--output_dir", tmp_path / "store"]
+    assert message in call_recipe("prepare_corpus", *flags, code=1)
+
+
+def prepare(call_recipe, names, folder, number, length):
+    np.save(folder / "train.npy", draw(number, length, 1))
+    np.save(folder / "held.npy", draw(200, length, 2))
+    files = ["--files", folder / "train.npy", "--validation_files", folder / "held.npy"]
+    call_recipe("prepare_corpus", "--names", names, *files, "--output_dir", folder / "store")
+    return folder / "store"
+
+
+def test_without_positions_outputs_move_with_their_ids(call_recipe, names, tmp_path):
+    store = prepare(call_recipe, names, tmp_path, 40, 12)
+    flags = ["--store", store, "--objective", "mlm", "--input_format", "doc_sentences", "--positions", "none"]
+    flags += [
+        "--max_seq_length",
+        16,
+        "--max_steps",
+        5,
+        "--global_train_batch_size",
+        8,
+        "--per_device_train_batch_size",
+        8,
+    ]
+    call_recipe("pretrain", *flags, "--output_dir", tmp_path / "run", "--learning_rate", "1e-2", "--eval_steps", 5)
+    model = open_checkpoint(str(tmp_path / "run"), cached_only=True)[0].eval()
+    ids, order = torch.randint(5, 11, (1, 10)), torch.randperm(10)
+    hidden, moved = (model.bert(each).last_hidden_state for each in (ids, ids[:, order]))
+    torch.testing.assert_close(hidden[:, order], moved, rtol=1e-4, atol=1e-4)
+    assert not model.bert.embeddings.position_embeddings.weight.requires_grad
+
+
+@pytest.mark.slow
+def test_the_loss_on_a_markov_chain_comes_down_to_its_entropy_and_no_further(call_recipe, names, tmp_path):
+    store = prepare(call_recipe, names, tmp_path, 4000, 60)
+    flags = ["--store", store, "--objective", "mlm", "--input_format", "doc_sentences", "--max_seq_length", 64]
+    flags += [
+        "--mlm_probability",
+        "0.02",
+        "--mask_rate",
+        1,
+        "--keep_rate",
+        0,
+        "--random_rate",
+        0,
+        "--max_eval_pairs",
+        200,
+    ]
+    flags += [
+        "--max_steps",
+        1500,
+        "--global_train_batch_size",
+        32,
+        "--per_device_train_batch_size",
+        32,
+        "--dropout",
+        0,
+    ]
+    flags += [
+        "--optimizer",
+        "muon",
+        "--muon_learning_rate",
+        "0.01",
+        "--learning_rate",
+        "4e-3",
+        "--warmup_steps",
+        "0.06",
+    ]
+    flags += ["--weight_init", "sinusoidal_positions", "--initializer_range", "0.06", "--adam_beta2", "0.98"]
+    call_recipe("pretrain", *flags, "--output_dir", tmp_path / "run", "--eval_steps", 1500, "--logging_steps", 500)
+    loss, known = (
+        json.loads((tmp_path / "run" / "all_results.json").read_text())["eval_mlm_loss"],
+        entropy_between_neighbours(),
+    )
+    # 200 held-out rows have 200 predicted states: their mean is known to a tenth of a nat.
+    assert known - 0.15 < loss < known + 0.15
