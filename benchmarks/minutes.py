@@ -23,12 +23,21 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import option
+from bert_recipes.training.bert_trainer import MEASURED_WITH
 
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS_FILE = Path(__file__).with_name("minutes.yaml")
 KEPT = (
-    *("train_steps", "tokens_per_second", "eval_mlm_loss", "eval_mlm_accuracy", "eval_nsp_loss", "eval_nsp_accuracy"),
+    *(
+        "train_steps",
+        "train_runtime",
+        "tokens_per_second",
+        "eval_mlm_loss",
+        "eval_mlm_accuracy",
+        "eval_nsp_loss",
+        "eval_nsp_accuracy",
+    ),
     *("eval_unigram_loss", "eval_majority_accuracy", "eval_masked_tokens", "eval_pairs", "machine", "date"),
 )
 
@@ -46,17 +55,28 @@ class MinutesArguments:
     report_only: bool = option(False, "train nothing; remake the table")
 
 
+def run(script: str, config: str, flags: dict[str, Any], results_file: Path) -> dict[str, Any]:
+    """Run a recipe with a configuration and flags; what its file of results says."""
+    command = [sys.executable, f"recipes/{script}", "--config", config]
+    for name, value in flags.items():
+        command += [f"--{name}", str(value)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InputError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-1500:]}")
+    return json.loads(results_file.read_text(encoding="utf-8"))
+
+
 def train(settings: dict[str, Any], args: MinutesArguments) -> dict[str, Any]:
-    """Train one row with one seed; what its all_results.json says."""
+    """Train one row with one seed; what its all_results.json says, measured as the base configuration is."""
+    base = str(Path(args.base).resolve())
     with tempfile.TemporaryDirectory(prefix="bert-recipes-minutes-") as folder:
-        flags = {"store": args.store, "output_dir": folder, "max_minutes": args.minutes, "save_strategy": "no"}
-        command = [sys.executable, "recipes/pretrain.py", "--config", str(Path(args.base).resolve())]
-        for name, value in (flags | settings).items():
-            command += [f"--{name}", str(value)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise InputError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr[-1500:]}")
-        results = json.loads((Path(folder) / "all_results.json").read_text(encoding="utf-8"))
+        end = {} if "max_steps" in settings else {"max_minutes": args.minutes}
+        flags = {"store": args.store, "output_dir": folder, "save_strategy": "no", **end, **settings}
+        results = run("pretrain.py", base, flags, Path(folder) / "all_results.json")
+        if {*MEASURED_WITH} & {*settings}:  # other masks or lengths than those of the other rows
+            file = Path(folder) / "as_the_others.json"
+            flags = {"model_name_or_path": folder, "store": args.store, "output_dir": folder, "results_file": file}
+            results |= run("evaluate_checkpoint.py", base, flags, file)
     return {name: results[name] for name in KEPT if name in results}
 
 

@@ -59,7 +59,10 @@ def test_the_student_of_six_begins_with_the_layers_of_the_original():
 def test_with_all_layers_and_the_segment_folded_in_the_student_is_its_teacher(data, folds):
     tokenizer, dataset = data
     teacher = make_teacher(len(tokenizer))
-    student = make_student(teacher, settings(student_layers=4, fold_segments=folds, copy_head=True), 1).eval()
+    student = make_student(teacher, settings(student_layers=4, fold_segments=folds), 1).eval()
+    head = teacher.cls.predictions.transform
+    student.vocab_transform.load_state_dict(head.dense.state_dict())
+    student.vocab_layer_norm.load_state_dict(head.LayerNorm.state_dict())
     batch = DataCollatorForPreTraining(tokenizer)([dataset[index] for index in range(5)])
     batch["token_type_ids"].zero_()
     with torch.no_grad():
@@ -111,8 +114,9 @@ def test_the_loss_and_its_gradient_are_those_of_the_plain_formulas(data, tmp_pat
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(data, tmp_path):
     teacher = make_teacher(len(data[0]), "roberta")
-    own = settings(student_layers=4, copy_head=True, alpha_mlm=0.0)
+    own = settings(student_layers=4, alpha_mlm=0.0)
     trainer = make_trainer(data, tmp_path, teacher, own)
+    trainer.model.lm_head.load_state_dict(teacher.lm_head.state_dict())
     tokenizer, dataset = data
     batch = DataCollatorForPreTraining(tokenizer)([dataset[index] for index in range(4)])
     loss = trainer.compute_loss(trainer.model.train(), batch)

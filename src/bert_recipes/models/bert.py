@@ -32,7 +32,7 @@ from bert_recipes.models.bert_model import (
     own_type,
     say_once,
 )
-from bert_recipes.models.packed_encoder import Encoded, is_plain
+from bert_recipes.models.packed_encoder import Encoded, asked_for, is_plain
 from bert_recipes.models.padding_free import PackedLayout, make_layout
 from bert_recipes.models.sizes import check_layers
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
@@ -98,11 +98,6 @@ class PreTrainingModel(OriginalInitialization):
         """Modules whose own forward the fast way does not call; it is taken where they are plain."""
         raise NotImplementedError
 
-    @property
-    def transform_modules(self) -> tuple[nn.Module, ...]:
-        """The linear layer and the LayerNorm of `_transform`."""
-        raise NotImplementedError
-
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
         """Hidden states (N, H) -> what meets the vocabulary, (N, E)."""
         raise NotImplementedError
@@ -156,10 +151,8 @@ class PreTrainingModel(OriginalInitialization):
             return_full_logits: Whether prediction_logits are (B, S, V) though labels are given; None: in evaluation, as in stock.
         """
         base: Any = self.base_model
-        token_type_ids = self._segments(token_type_ids)
-        is_asked = inputs_embeds is not None or not is_plain(base, own_type(base))
-        is_asked |= any(value is not None and value is not False for value in kwargs.values())
-        plan = packing if base.packs_rows and self.training and not is_asked else None
+        is_served = is_plain(base, own_type(base)) and not asked_for(base.config, {"embeds": inputs_embeds, **kwargs})
+        plan = packing if base.packs_rows and self.training and is_served else None
         if plan is not None and input_ids is not None:
             outputs: Any = None
             encoded: Encoded | None = base.encode_flat(input_ids, token_type_ids, position_ids, plan)
@@ -240,16 +233,12 @@ class PreTrainingModel(OriginalInitialization):
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The last hidden states of the real tokens, (N, H), row after row."""
-        encoded, outputs = self._encode((input_ids, attention_mask, self._segments(token_type_ids), None), {})
+        encoded, outputs = self._encode((input_ids, attention_mask, token_type_ids, None), {})
         if encoded is not None:
             return _of_tokens(encoded.rows, encoded.layout, attention_mask)
         hidden = outputs.last_hidden_state
         layout = make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
         return _of_tokens(hidden.flatten(0, 1), layout, attention_mask)
-
-    def _segments(self, token_type_ids: torch.Tensor | None) -> torch.Tensor | None:
-        """A model of one segment, as RoBERTa, reads both texts of a pair as that one."""
-        return None if getattr(self.config, "type_vocab_size", 1) < 2 else token_type_ids
 
     def token_logits(self, rows: torch.Tensor) -> torch.Tensor:
         """The masked-LM head on hidden states (N, H) -> (N, V)."""
@@ -291,7 +280,23 @@ def _of_tokens(rows: torch.Tensor, layout: PackedLayout, attention_mask: torch.T
     return rows[layout.rows_of(attention_mask.flatten().nonzero()[:, 0])]
 
 
-class BertForPreTraining(PreTrainingModel, transformers.BertForPreTraining):
+class _BertHeads(PreTrainingModel):
+    """Where BERT keeps its heads."""
+
+    cls: Any
+
+    @property
+    def _passed_by(self) -> tuple[nn.Module, ...]:
+        return self.cls, self.cls.predictions
+
+    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.cls.predictions.transform(rows)
+
+    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.cls.predictions(hidden)
+
+
+class BertForPreTraining(_BertHeads, transformers.BertForPreTraining):
     """BERT with the masked-LM and the next-sentence head.
 
     Example:
@@ -303,21 +308,6 @@ class BertForPreTraining(PreTrainingModel, transformers.BertForPreTraining):
     def __init__(self, config: Any) -> None:
         self._build(config, bert=BertModel, cls=BertPreTrainingHeads)
 
-    @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
-        return self.cls, self.cls.predictions
-
-    @property
-    def transform_modules(self) -> tuple[nn.Module, ...]:
-        """As `PreTrainingModel` says."""
-        return self.cls.predictions.transform.dense, self.cls.predictions.transform.LayerNorm
-
-    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.cls.predictions.transform(rows)
-
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.cls.predictions(hidden)
-
     def _pair_logits(self, pooled: torch.Tensor | None) -> torch.Tensor | None:
         return self.cls.seq_relationship(pooled)
 
@@ -327,28 +317,11 @@ class BertForPreTraining(PreTrainingModel, transformers.BertForPreTraining):
         return self.cls(hidden, pooled)
 
 
-class _BertWithOneHead(PreTrainingModel):
+class _BertWithOneHead(_BertHeads):
     """BERT with a language-model head alone, without a pooler."""
-
-    cls: Any
 
     def __init__(self, config: Any) -> None:
         self._build(config, bert=partial(BertModel, add_pooling_layer=False), cls=BertOnlyMLMHead)
-
-    @property
-    def _passed_by(self) -> tuple[nn.Module, ...]:
-        return self.cls, self.cls.predictions
-
-    @property
-    def transform_modules(self) -> tuple[nn.Module, ...]:
-        """As `PreTrainingModel` says."""
-        return self.cls.predictions.transform.dense, self.cls.predictions.transform.LayerNorm
-
-    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.cls.predictions.transform(rows)
-
-    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.cls.predictions(hidden)
 
     def _all_logits(self, hidden: torch.Tensor, pooled: torch.Tensor | None) -> tuple[torch.Tensor, None]:
         return self.cls(hidden), None
@@ -374,11 +347,6 @@ class RobertaForMaskedLM(PreTrainingModel, transformers.RobertaForMaskedLM):
     @property
     def _passed_by(self) -> tuple[nn.Module, ...]:
         return (self.lm_head,)
-
-    @property
-    def transform_modules(self) -> tuple[nn.Module, ...]:
-        """As `PreTrainingModel` says."""
-        return self.lm_head.dense, self.lm_head.layer_norm
 
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
         return self.lm_head.layer_norm(F.gelu(self.lm_head.dense(rows)))
@@ -443,11 +411,6 @@ class DistilBertForMaskedLM(PreTrainingModel, transformers.DistilBertForMaskedLM
     @property
     def _passed_by(self) -> tuple[nn.Module, ...]:
         return ()
-
-    @property
-    def transform_modules(self) -> tuple[nn.Module, ...]:
-        """As `PreTrainingModel` says."""
-        return self.vocab_transform, self.vocab_layer_norm
 
     def _transform(self, rows: torch.Tensor) -> torch.Tensor:
         return self.vocab_layer_norm(self.activation(self.vocab_transform(rows)))

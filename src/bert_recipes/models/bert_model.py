@@ -113,6 +113,10 @@ class PackedModel(OriginalInitialization):
         """What the layers are computed with; None = stock layers, which torch.compile gets, too."""
         return None if torch.compiler.is_compiling() else load_kernels(self._fast_layers, self.device)
 
+    def _segments(self, token_type_ids: torch.Tensor | None) -> torch.Tensor | None:
+        """A model of one segment, as RoBERTa, reads both texts of a pair as that one."""
+        return None if getattr(self.config, "type_vocab_size", 1) < 2 else token_type_ids
+
     def encode_rows(
         self,
         input_ids: torch.Tensor | None,
@@ -137,6 +141,7 @@ class PackedModel(OriginalInitialization):
         if kernels is None:
             plan = plan_rows(torch.ones_like(input_ids) if attention_mask is None else attention_mask)
             return self.encode_flat(input_ids, token_type_ids, position_ids, plan)
+        token_type_ids = self._segments(token_type_ids)
         return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids, keep)
 
     def encode_flat(
@@ -151,7 +156,8 @@ class PackedModel(OriginalInitialization):
         places = plan["places"]
         layout = PackedLayout((batch, size), places, len(places), offsets[:batch].long(), ())
         positions = positions_of(self.embeddings, input_ids) if position_ids is None else position_ids
-        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        types = self._segments(token_type_ids)
+        types = torch.zeros_like(input_ids) if types is None else types
         ids = (layout.pack(each.expand(batch, size))[None] for each in (input_ids, types, positions))
         # The names of transformers' flash-attention.
         lengths: dict[str, Any] = {"cu_seq_lens_q": offsets, "max_length_q": size}
@@ -183,8 +189,8 @@ class PackedModel(OriginalInitialization):
             input_ids, attention_mask, token_type_ids, position_ids, {"inputs_embeds": inputs_embeds, **kwargs}
         )
         if encoded is None:
-            if token_type_ids is not None and self.config.model_type != "distilbert":
-                kwargs["token_type_ids"] = token_type_ids
+            if (types := self._segments(token_type_ids)) is not None:
+                kwargs["token_type_ids"] = types
             return super().forward(
                 input_ids=input_ids,
                 attention_mask=attention_mask,

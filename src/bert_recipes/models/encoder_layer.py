@@ -33,10 +33,8 @@ class LayerSettings:
     heads: int
     epsilon: float  # of the LayerNorms
     exact_gelu: bool  # by the error function; otherwise by the tanh formula
-    hidden_dropouts: tuple[
-        float, float
-    ]  # after attention, after the feed-forward part; 0 in evaluation, like the next
-    attention_dropout: float
+    hidden_dropouts: tuple[float, float]  # after attention, after the feed-forward part; 0 in evaluation
+    attention_dropout: float  # the same
     dtype: torch.dtype  # of products and of what lies between them: float32 or bfloat16
 
 

@@ -5,7 +5,7 @@ Legend: B sequences, S positions, T rows (real tokens, and a few more: `PackedLa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -73,9 +73,8 @@ class LayerParts(NamedTuple):
     """What a layer computes with, whatever stock calls it."""
 
     modules: tuple[Any, ...]  # the eight with weights
-    dropouts: tuple[
-        float, float, float
-    ]  # of probabilities, after attention, after the feed-forward part; 0 in evaluation
+    # Of probabilities, after attention, after the feed-forward part; 0 in evaluation.
+    dropouts: tuple[float, float, float]
     activation: nn.Module
 
     @property
@@ -120,16 +119,20 @@ def why_not_packed(model: Any) -> str | None:
     return None
 
 
+def asked_for(config: Any, kwargs: Mapping[str, Any]) -> list[str]:
+    """What a call, or the configuration of its model, asks for beside the last hidden states."""
+    asked = {name for name, value in kwargs.items() if value is not None and value is not False}
+    asked |= {name for name in ("output_attentions", "output_hidden_states") if getattr(config, name)}
+    return sorted(asked.difference(_HARMLESS))
+
+
 def why_not_batch(model: Any, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> str | None:
     """Why the packed encoder does not serve a call; None if it does.
 
     It serves calls that ask for nothing but the last hidden states, of sequences that begin with a token, from plain modules.
     """
-    config = model.config
-    asked = [name for name, value in kwargs.items() if value is not None and value is not False]
-    asked += [name for name in ("output_attentions", "output_hidden_states") if getattr(config, name)]
-    if unserved := sorted({name for name in asked if name not in _HARMLESS}):
-        return f"{', '.join(unserved)} is asked for"
+    if asked := asked_for(model.config, kwargs):
+        return f"{', '.join(asked)} is asked for"
     if torch._C._get_tracing_state() is not None:
         return "the model is traced"
     # Of our kernels, or of torch's flash kernel.

@@ -346,7 +346,6 @@ class DistillationArguments:
 
     teacher: str | None = option(None, "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind")
     student_layers: int | None = option(None, "layers of the student; default: half of the teacher's", least=1)
-    copy_head: bool | None = option(None, "the student begins with the teacher's masked-LM transform too")
     fold_segments: bool | None = option(None, "add the teacher's first segment to the positions: a student has none")
     temperature: float | None = option(None, "of both softmaxes in the loss between teacher and student", above=0)
     alpha_ce: float | None = option(None, "weight of the loss between teacher and student", least=0)

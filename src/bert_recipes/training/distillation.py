@@ -69,9 +69,6 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
         for module, origin in zip(mine.modules, parts[number].modules, strict=True):
             module.load_state_dict(origin.state_dict())
     student.get_output_embeddings().bias.copy_(teacher.get_output_embeddings().bias)
-    if args.copy_head:
-        for module, origin in zip(student.transform_modules, teacher.transform_modules, strict=True):
-            module.load_state_dict(origin.state_dict())
     return student
 
 
