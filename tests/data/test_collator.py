@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bert_recipes.data.collator import DataCollatorForPreTraining
+from bert_recipes.data.collator import DataCollatorForPreTraining, find_continuations
 from bert_recipes.errors import InputError
 
 
@@ -29,6 +29,20 @@ def make_features(rows=6, seed=0):
         label = int(rng.integers(0, 2))
         features.append({"input_ids": ids, "token_type_ids": types, "next_sentence_label": label, "key": (1, index)})
     return features
+
+
+@pytest.mark.parametrize(
+    ("pieces", "going_on"),
+    [
+        (["the", "##s", "a"], ["##s"]),
+        (["\u0120the", "s", "##", "\u0120a", "a"], ["s", "##", "a"]),  # byte-level, with the hashes of a heading
+        (["\u2581the", "s", "\u2581"], ["s"]),
+        (["the", "a"], []),
+    ],
+)
+def test_what_goes_on_with_a_word_follows_the_mark_of_most_pieces(pieces, going_on):
+    found = find_continuations({piece: number for number, piece in enumerate(pieces)}, len(pieces))
+    assert [piece for piece, goes_on in zip(pieces, found, strict=True) if goes_on] == going_on
 
 
 def test_batch_has_the_promised_tensors():

@@ -104,7 +104,7 @@ def test_gzip_text_is_read(tmp_path):
 
 
 def test_files_are_sorted_and_taken_once(tmp_path):
-    for name in ("b/2.txt", "b/1.txt", "a/3.jsonl", "b/notes.md", "b/.hidden.txt", ".git/x.txt"):
+    for name in ("b/2.txt", "b/1.txt", "a/3.jsonl", "b/notes.md", "b/ids.npy", "b/.hidden.txt", ".git/x.txt"):
         write(tmp_path / name, "{}" if name.endswith("l") else "text")
     (tmp_path / "c.txt").symlink_to(tmp_path / "b" / "1.txt")
     wanted = [tmp_path / "a/3.jsonl", tmp_path / "b/1.txt", tmp_path / "b/2.txt"]

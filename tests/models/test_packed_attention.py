@@ -80,6 +80,9 @@ def test_without_a_mask_every_position_is_a_row():
 def test_what_is_asked_for_or_hung_on_is_computed_although_there_is_a_plan():
     batch, model = planned(make_batch(LENGTHS["ragged"])), packed()
     assert len(model(**batch, output_hidden_states=True).hidden_states) == 4
+    model.config.output_hidden_states = True  # of all calls
+    assert len(model(**batch).hidden_states) == 4
+    model.config.output_hidden_states = False
     called = []
     model.bert.register_forward_hook(lambda *args: called.append(1))
     model(**batch)

@@ -20,14 +20,8 @@ logger = logging.getLogger(__name__)
 
 def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
     """Bool (size,): pieces that go on with a word: with "##", or without the mark of a word's beginning that the others have."""
-    marked = next(
-        (
-            mark
-            for mark in ("##", "\u2581", "\u0120")
-            if any(map(str.startswith, vocabulary, [mark] * len(vocabulary)))
-        ),
-        "##",
-    )
+    marks = ("##", "\u2581", "\u0120")
+    marked = max(marks, key=lambda mark: sum(piece.startswith(mark) for piece in vocabulary))
     found = np.zeros(size, dtype=bool)
     for piece, number in vocabulary.items():
         found[number] = piece.startswith(marked) == (marked == "##")

@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 TEXT_SUFFIXES = (".txt", ".txt.gz")
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
 PARQUET_SUFFIXES = (".parquet",)
-ARRAY_SUFFIXES = (".npy",)
-SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES, *ARRAY_SUFFIXES)
+SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
+ID_SUFFIXES = (*SUFFIXES, ".npy")  # of ids that are no text
 
 EncodingErrors = Literal["strict", "replace"]
 DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
@@ -49,7 +49,7 @@ MAX_LINE_BYTES = 2**24
 MOST_LINE_BYTES = 2**40
 
 
-def find_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
+def find_files(paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ...] = SUFFIXES) -> list[Path]:
     """Resolve files, folders (searched recursively) and globs (``**`` goes into folders) to the corpus files, at least one.
 
     The order is that of the sorted paths, whatever the order they were given in; a file that is reached twice (also
@@ -58,7 +58,7 @@ def find_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
-        raise InputError(f"no input: give files, folders or globs ({', '.join(SUFFIXES)})")
+        raise InputError(f"no input: give files, folders or globs ({', '.join(suffixes)})")
     found: list[Path] = []
     skipped: list[Path] = []
     for entry in given:
@@ -66,29 +66,29 @@ def find_files(paths: str | Path | Sequence[str | Path]) -> list[Path]:
         if not str(entry).strip():
             raise InputError("an input path is empty; give files, folders or globs")
         if path.is_file():
-            if not _has_suffix(path, SUFFIXES):
-                raise InputError(f"{path}: unknown kind of file; the name must end in {', '.join(SUFFIXES)}")
+            if not _has_suffix(path, suffixes):
+                raise InputError(f"{path}: unknown kind of file; the name must end in {', '.join(suffixes)}")
             found.append(path)
             continue
         if path.is_dir():
-            what, below = "folder holds", list(_walk(path))
+            what, below = "folder holds", list(_walk(path, suffixes))
         elif glob.has_magic(str(entry)):
             check_pattern(str(entry))
             what, below = "pattern matches", []
             for match in map(Path, glob.glob(str(entry), recursive=True)):
                 if not match.is_dir():
-                    below.append((match, _has_suffix(match, SUFFIXES)))
+                    below.append((match, _has_suffix(match, suffixes)))
                 elif "**" not in str(entry):
-                    below += _walk(match)
+                    below += _walk(match, suffixes)
         else:
             raise InputError(f"{path}: there is no such file or folder")
         if not any(is_wanted for _, is_wanted in below):
-            raise InputError(f"{entry}: this {what} no file that ends in {', '.join(SUFFIXES)}")
+            raise InputError(f"{entry}: this {what} no file that ends in {', '.join(suffixes)}")
         for file, is_wanted in below:
             (found if is_wanted else skipped).append(file)
     if skipped:
         logger.warning(
-            "%d files are not read: hidden, or not of %s (first: %s)", len(skipped), "/".join(SUFFIXES), skipped[0]
+            "%d files are not read: hidden, or not of %s (first: %s)", len(skipped), "/".join(suffixes), skipped[0]
         )
     unique: dict[str, Path] = {}
     for path in sorted(found, key=lambda path: path.as_posix()):
@@ -103,7 +103,7 @@ def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
     return path.name.lower().endswith(suffixes)
 
 
-def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
+def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool]]:
     """Yield the files below a folder, and whether each is of the corpus."""
     for root, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         # A link to a folder around this one would lead round and round.
@@ -111,7 +111,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, bool]]:
         is_new = {name: not here.is_relative_to(os.path.realpath(Path(root, name))) for name in folders}
         folders[:] = [name for name in folders if is_new[name] and not name.startswith(".")]
         for name in names:
-            yield Path(root, name), _has_suffix(Path(name), SUFFIXES) and not name.startswith(".")
+            yield Path(root, name), _has_suffix(Path(name), suffixes) and not name.startswith(".")
 
 
 def _refuse(error: OSError) -> NoReturn:
@@ -191,6 +191,7 @@ class _Reader:
     encoding_errors: EncodingErrors
     counts: CorpusCounts
     max_line_bytes: int = MAX_LINE_BYTES
+    of_ids: bool = False  # a row may hold a list of numbers, or of sentences of them, instead of text
 
     def lines(self, path: Path) -> Iterator[tuple[str, str]]:
         r"""Yield (file and line number, text without its end ``\n`` or ``\r\n``); only these end a line."""
@@ -248,7 +249,7 @@ class _Reader:
         return text.replace("\0", "")
 
     def file_texts(self, path: Path) -> Iterator[str]:
-        """Yield the text of every row of a JSON Lines or Parquet file; rows whose text is null are dropped and counted."""
+        """Yield the text of every row of a JSON Lines or Parquet file, or an array; rows whose text is null are dropped and counted."""
         before = self.counts.source_bytes
         suffix = path.suffix.lower()
         rows = self._parquet_rows(path) if suffix == ".parquet" else self._json_rows(path)
@@ -370,7 +371,7 @@ class _Reader:
             return None
         if text is _REPEATED:
             raise InputError(f"{where}: column {column!r} is there more than once; keep one")
-        if isinstance(text, list) and text:  # ids that are no text: a list of numbers, or of sentences of them
+        if self.of_ids and isinstance(text, list) and text:
             rows = text if isinstance(text[0], list) else [text]
             return "\n".join(" ".join(map(str, row)) for row in rows)
         if not isinstance(text, str):
@@ -405,6 +406,7 @@ def iter_documents(
     encoding_errors: EncodingErrors = "strict",
     wrapped_lines: bool = False,
     max_line_bytes: int = MAX_LINE_BYTES,
+    of_ids: bool = False,
     counts: CorpusCounts | None = None,
 ) -> Iterator[list[str]]:
     """Read documents from ``.txt``, ``.jsonl``, ``.json`` (each also ``.gz``) and ``.parquet`` files, one by one.
@@ -416,6 +418,7 @@ def iter_documents(
         files: Files, folders (searched recursively) or globs; read in the order of the sorted paths, each once.
         document_boundary: What ends a document (see the module); ``auto`` is ``blank_line`` for text, ``row`` for rows.
         wrapped_lines: The lines of a paragraph are hard-wrapped: they are joined by a space; a blank line ends it.
+        of_ids: Rows may hold lists of numbers, and ``.npy`` files are read; a document's sentences are numbers and spaces.
         counts: Filled with what was read, repaired and dropped.
 
     Example:
@@ -424,10 +427,14 @@ def iter_documents(
     Source: google-research/bert README, "Pre-training with BERT" (one sentence a line, blank line between documents).
     """
     counts = counts if counts is not None else CorpusCounts()
-    paths = find_files(files)
+    paths = find_files(files, ID_SUFFIXES if of_ids else SUFFIXES)
     check_options(paths, document_boundary, wrapped_lines)
     reader = _Reader(
-        text_column=text_column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, counts=counts
+        text_column=text_column,
+        encoding_errors=encoding_errors,
+        max_line_bytes=max_line_bytes,
+        of_ids=of_ids,
+        counts=counts,
     )
     for path in paths:
         if _has_suffix(path, TEXT_SUFFIXES):
@@ -451,11 +458,12 @@ def iter_hub_documents(
     text_column: str = "text",
     encoding_errors: EncodingErrors = "strict",
     wrapped_lines: bool = False,
+    of_ids: bool = False,
     counts: CorpusCounts | None = None,
 ) -> Iterator[list[str]]:
     """Stream documents, as `iter_documents` has them, from a data set on the Hugging Face Hub: one row, one document."""
     counts = counts if counts is not None else CorpusCounts()
-    reader = _Reader(text_column=text_column, encoding_errors=encoding_errors, counts=counts)
+    reader = _Reader(text_column=text_column, encoding_errors=encoding_errors, of_ids=of_ids, counts=counts)
     for document in _documents_of_rows(reader.hub_texts(name, config_name, split), wrapped_lines, counts):
         counts.documents += 1
         yield document

@@ -33,8 +33,10 @@ from filelock import FileLock, Timeout
 from tqdm import tqdm
 
 from bert_recipes.data.corpus import (
+    ID_SUFFIXES,
     MAX_LINE_BYTES,
     MOST_LINE_BYTES,
+    SUFFIXES,
     CorpusCounts,
     DocumentBoundary,
     EncodingErrors,
@@ -271,9 +273,10 @@ class CorpusArguments:
 
 def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
     """The (split, file) of a corpus: first the files to train on, then those that are held out. None for a Hub data set."""
-    validation = find_files(arguments.validation_files) if arguments.validation_files else []
+    suffixes = SUFFIXES if arguments.names is None else ID_SUFFIXES
+    validation = find_files(arguments.validation_files, suffixes) if arguments.validation_files else []
     held_out = {os.path.realpath(path) for path in validation}
-    found = find_files(arguments.files) if arguments.files else []
+    found = find_files(arguments.files, suffixes) if arguments.files else []
     train = [path for path in found if os.path.realpath(path) not in held_out]
     if len(train) < len(found):
         logger.info("%d files of --files are held out: they are in --validation_files", len(found) - len(train))
@@ -507,6 +510,7 @@ class Preparation:
         arguments = self.arguments
         names = ("text_column", "encoding_errors", "wrapped_lines")
         options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
+        options["of_ids"] = arguments.names is not None
         prefix = f"{arguments.seed}" if len(self.shards) == 1 else f"{arguments.seed}:{shard}"
         for split, read in counts.items():
             documents: Iterable[list[str]] = ()

@@ -118,8 +118,7 @@ class PreTrainingSums:
         if self.unigram is not None:
             sums["unigram_loss"] = -self.unigram[targets].sum()
             sums["unigram_correct"] = (targets == self.unigram.argmax()).sum()
-        if "next_sentence_label" in batch:
-            assert output.nsp_loss is not None
+        if output.nsp_loss is not None:
             assert output.seq_relationship_logits is not None
             labels = batch["next_sentence_label"]
             sums["pairs"] = (labels >= 0).sum()

@@ -280,6 +280,12 @@ def make_trainer(
         )
     planned = None
     if phases is not None:
+        learns_pairs = type(model)._pair_logits is not PreTrainingModel._pair_logits
+        if learns_pairs and not getattr(first.train, "has_label", True):
+            raise InputError(
+                "pairs have no label here, and the model has a head for them: give --objective mlm, "
+                "or --input_format segment_pair with a --pair_label"
+            )
         joined = zip(phases, parts, strict=True)
         planned = [TrainingPhase(phase, part.train, part.validation, part.collator) for phase, part in joined]
     trainer = kind(
