@@ -74,7 +74,7 @@ def pretraining_facts(evil: str) -> dict[str, Any]:
         "identity": {"store": "s", "tokenizer": "t"},
         "held_out": {"pairs": 16, "masks": [mask], "verdicts": [verdict]},
         "remark": evil,
-        "corpus": {"training": {"documents": 1000, "pairs in epoch 0": 5000}, "held out": {"documents": 10}},
+        "corpus": {"training": {"documents": 1000, "inputs in epoch 0": 5000}, "held out": {"documents": 10}},
         "phases": [
             {"steps": [0, 100], "max_seq_length": 128, "global_batch": 32, "micro_batch": 8, "trained_pairs": 3200}
             | {"sampled_batches": 4, "sampled_from": 3200, "pairs": 32, "positions": 4000, "tokens": 3000}

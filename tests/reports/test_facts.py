@@ -451,7 +451,7 @@ def test_everything_is_json_and_a_report_follows_from_the_main_process(trained, 
     assert [phase["steps"] for phase in facts["phases"]] == [[0, 30], [30, 40]]
     assert facts["identity"].keys() == {"store", "tokenizer"}
     assert facts["corpus"]["training"]["documents"] == 40
-    assert facts["corpus"]["training"]["pairs in epoch 0"] == parts[0].train.num_pairs(0)
+    assert facts["corpus"]["training"]["inputs in epoch 0"] == parts[0].train.num_pairs(0)
     assert "Phase 2, steps 30 to 40: counted over" in (tmp_path / "report.md").read_text()
     (tmp_path / "other").mkdir()
     assert report_run(tmp_path / "other", gather, is_main=False) == []  # another process takes part and writes nothing

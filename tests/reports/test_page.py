@@ -250,7 +250,7 @@ def test_the_right_piece_is_marked_and_its_rank_given_where_it_is_not_among_the_
     held_out = {"pairs": 16, "masks": masks, "verdicts": [verdict]}
     lines, folder = lines_of(facts=pretraining_facts | {"held_out": held_out})
     (said,) = [line for line in lines if "held-out order" in line]
-    assert said.startswith("Of the first 16 pairs of the held-out order")
+    assert said.startswith("Of the first 16 inputs of the held-out order")
     assert "the first 2 with a [MASK]: the middle one of each" in said
     assert sum("**c** 0.01 (rank 37) |" in line for line in lines) == 1
     assert (folder / "report.html").read_text().count('<li class="true"><b>\N{CHECK MARK} c</b>') == 1

@@ -372,13 +372,17 @@ def _mask(
     while 0 < first < middle and pieces[first].startswith("##"):  # it begins with a complete word
         first += 1
     values, ids = probabilities.topk(min(TOP_K, len(probabilities)))
+
+    def name(piece: int) -> str:
+        return pieces_as_words([tokenizer.convert_ids_to_tokens(piece)], tokenizer)
+
     return {
         "before": ("... " if first else "") + pieces_as_words(pieces[first:middle], tokenizer),
         "after": pieces_as_words(pieces[middle + 1 : last], tokenizer) + (" ..." if last < len(pieces) else ""),
-        "truth": tokenizer.convert_ids_to_tokens(truth),
+        "truth": name(truth),
         "probability": float(probabilities[truth]),
         "rank": 1 + int((probabilities > probabilities[truth]).sum()),
-        "guesses": list(zip(tokenizer.convert_ids_to_tokens(ids.tolist()), values.tolist(), strict=True)),
+        "guesses": list(zip(map(name, ids.tolist()), values.tolist(), strict=True)),
     }
 
 
@@ -421,7 +425,7 @@ def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description:
                 store = getattr(part, "store", None)  # instance files have none
                 counted = () if store is None else ("documents", "sentences", "tokens")
                 numbers = {each: int(getattr(store, f"num_{each}")) for each in counted}
-                facts["corpus"][name] = {**numbers, "pairs in epoch 0": part.num_pairs(0)}
+                facts["corpus"][name] = {**numbers, "inputs in epoch 0": part.num_pairs(0)}
         facts["phases"] = [count_phase(trainer, part) for part in trainer.phases]
     return facts
 

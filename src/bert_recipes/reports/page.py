@@ -65,7 +65,7 @@ def _pretraining_report(run: RunFiles) -> dict[str, bytes]:
     # null stands for an output that is not finite.
     known_masks = [each for each in masks if all(fraction is not None for _, fraction in each["guesses"])]
     known_verdicts = [each for each in verdicts if each["is_next"] is not None]
-    axes = {"x_label": "tokens of a pair", "y_label": "pairs of the sample"}
+    axes = {"x_label": "tokens of an input", "y_label": "inputs of the sample"}
     lengths: list[Any] = []
     for phase in run.facts.get("phases") or []:
         edges, counts = phase["length_edges"], phase["length_counts"]

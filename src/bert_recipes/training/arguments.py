@@ -309,10 +309,10 @@ class DataArguments:
     train_file: list[str] | None = free(None, "files of create_pretraining_data.py, not a store")
     validation_file: list[str] | None = free(None, "held-out instance files")
     tokenizer: str | None = free(None, "tokenizer folder; default: the store's own")
-    max_seq_length: int = option(128, "tokens of a pair, special tokens included", least=8)
+    max_seq_length: int = option(128, "tokens of an input, special tokens included", least=8)
     short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length", least=0, most=1)
     mlm_probability: float = option(0.15, "fraction of the tokens that is predicted")
-    max_predictions_per_seq: int | None = option(None, "predicted tokens per pair, at most; default: a fraction")
+    max_predictions_per_seq: int | None = option(None, "predicted tokens per input, at most; default: a fraction")
     mask_rate: float = option(0.8, "fraction of predicted tokens replaced by [MASK]")
     keep_rate: float = option(0.1, "fraction of predicted tokens left as they are")
     random_rate: float = option(0.1, "fraction of predicted tokens replaced by a random word")
@@ -408,7 +408,7 @@ class PhaseArguments:
     """The last steps of a run, where they differ from those before."""
 
     phase2_steps: float = option(0, "last steps, with longer inputs, or their fraction if below 1 (0: none)", least=0)
-    phase2_max_seq_length: int = option(512, "tokens of a pair in phase 2 (paper: 512)")
+    phase2_max_seq_length: int = option(512, "tokens of an input in phase 2 (paper: 512)")
     phase2_max_predictions_per_seq: int | None = option(None, "predicted tokens, at most; default: a fraction")
     phase2_per_device_train_batch_size: int | None = free(
         None, "examples per process at once; default: as in phase 1", least=1
