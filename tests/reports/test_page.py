@@ -238,9 +238,9 @@ def test_the_data_is_described_by_what_was_counted(lines_of, pretraining_facts):
     assert "| pads | 25.0% | fraction of the positions of the batches |" in lines
     assert "| of these [MASK] / left as it is / another | 80.0% / 10.0% / 10.0% |  |" in lines
     assert "| documents | 1,000 | 10 |" in lines
-    said = next(line for line in lines if line.startswith("Counted over 32 of 3,200 pairs"))
+    said = next(line for line in lines if line.startswith("Counted over 32 of 3,200 inputs"))
     assert "4 micro-batches of 8" in said
-    assert 'aria-label="Lengths of the pairs"' in (folder / "report.html").read_text()
+    assert 'aria-label="Lengths of the inputs"' in (folder / "report.html").read_text()
 
 
 def test_the_right_piece_is_marked_and_its_rank_given_where_it_is_not_among_the_first(lines_of, pretraining_facts):

@@ -69,7 +69,7 @@ def _pretraining_report(run: RunFiles) -> dict[str, bytes]:
     lengths: list[Any] = []
     for phase in run.facts.get("phases") or []:
         edges, counts = phase["length_edges"], phase["length_counts"]
-        lengths.append(plots.histogram("Lengths of the pairs", edges, counts, **axes) if phase["pairs"] else None)
+        lengths.append(plots.histogram("Lengths of the inputs", edges, counts, **axes) if phase["pairs"] else None)
     return report_files(
         "pretraining.j2",
         {PLOT_FILE: plots.panels_png([each for each in panels if each.title in _PICTURED] or panels[:1])},
