@@ -65,6 +65,7 @@ def main() -> None:
         run_training,
         start_logging,
     )
+    from bert_recipes.training.tinybert import TinyBertTrainer
 
     start_logging(args)
     check_launch(args)
@@ -75,8 +76,13 @@ def main() -> None:
     data, longest = parts[0], max(part.max_seq_length for part in parts)
     teacher = load_teacher(distillation, data.tokenizer)
     kind: Any = BertTrainer
+    weights = distillation.imitation_weights
     if teacher is None:
         model = load_model(model_args, data.tokenizer, longest, args.seed)
+    elif None not in weights:
+        model = load_model(model_args, data.tokenizer, longest, args.seed, heads=teacher.config.num_attention_heads)
+        start = model_args.model_name_or_path
+        kind = partial(TinyBertTrainer, teacher=teacher, weights=weights, starts_from=start)
     else:
         model = make_student(teacher, distillation, args.seed)
         kind = partial(DistillationTrainer, teacher=teacher, settings=distillation)

@@ -136,3 +136,19 @@ def test_what_does_not_fit_together_is_one_line(call_recipe, byte_store, tmp_pat
     said = call_recipe("pretrain", "--store", byte_store, "--output_dir", tmp_path / "run", *FLAGS, *flags, code=1)
     assert message in said
     assert "Traceback" not in said
+
+
+def test_tinybert_learns_from_a_teacher_and_leaves_a_folder_of_stocks_weights(call_recipe, byte_store, tmp_path):
+    teacher, folder = tmp_path / "teacher", tmp_path / "student"
+    call_recipe("pretrain", "--store", byte_store, "--size", "mini", "--output_dir", teacher, *FLAGS)
+    flags = ["--store", byte_store, "--objective", "tinybert", "--teacher", teacher, "--output_dir", folder, *FLAGS]
+    call_recipe("pretrain", *flags, "--size", "tiny", "--max_steps", 30, "--learning_rate", "1e-3")
+    stock, info = transformers.BertForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert (stock.config.num_hidden_layers, stock.config.num_attention_heads) == (2, 4)
+    results = json.loads((folder / "all_results.json").read_text())
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    assert results["eval_loss"] < next(line["eval_loss"] for line in history if "eval_loss" in line)
+    assert "hidden states, squared error" in (folder / "report.md").read_text()
+    assert f"{stock.num_parameters():,}" in (folder / "report.md").read_text()

@@ -55,7 +55,7 @@ def keyed_uniforms(keys: np.ndarray, stream: int, positions: np.ndarray) -> np.n
 
 
 IGNORE_INDEX = -100
-SELECTIONS = ("count", "bernoulli", "fairseq", "ngrams", "spans", "causal")
+SELECTIONS = ("count", "bernoulli", "fairseq", "ngrams", "spans", "causal", "none")
 # ALBERT's runs have at most so many words (--ngram); SpanBERT's spans as many, with this geometric distribution (Joshi et al. 2020, section 3.1).
 MOST_NGRAM_WORDS, SPAN_WORDS, SPAN_GEOMETRIC_P = 3, (1, 10), 0.2
 _STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD = 0, 1, 2
@@ -74,7 +74,7 @@ class MaskingRates:
     # "count": exactly min(max_predictions_per_seq, max(1, round(mlm_probability * length))) tokens, as the original;
     # "bernoulli": each word independently with probability mlm_probability, at least none;
     # "fairseq": RoBERTa's, special tokens too, no limit; "ngrams": ALBERT's; "spans": SpanBERT's (`other_masks`);
-    # "causal": nothing is masked, each token predicts the next one.
+    # "causal": nothing is masked, each token predicts the next one; "none": nothing is masked or predicted.
     selection: str = "count"
 
     def __post_init__(self) -> None:
@@ -131,6 +131,8 @@ def mask_tokens(
         masked: int64 (B, S), a new array.
         labels: int64 (B, S), the original id where the model predicts, -100 elsewhere.
     """
+    if rates.selection == "none":
+        return input_ids, np.full_like(input_ids, IGNORE_INDEX)
     if rates.selection == "causal":
         labels = np.full_like(input_ids, IGNORE_INDEX)
         has_next = np.arange(1, input_ids.shape[1]) < lengths[:, None]

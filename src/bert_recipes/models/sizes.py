@@ -28,6 +28,8 @@ HEAD_SIZE = 64
 # google-research/albert README: larger ones of ALBERT, and the size of its embeddings.
 ALBERT_SIZES = {"xlarge": (24, 2048), "xxlarge": (12, 4096)}
 ALBERT_EMBEDDING_SIZE, ALBERT_HEADS = 128, {"xlarge": 16}
+# Jiao et al. 2020, section 4.1: students of BERT-base, with its 12 heads.
+TINYBERT_SIZES = {"tinybert4": (4, 312), "tinybert6": (6, 768)}
 # The shortest input of the data: [CLS] A [SEP] B [SEP] with room to draw a shorter length.
 MIN_POSITIONS = 8
 
@@ -55,7 +57,7 @@ def pretraining_config(
         initializer_range: Deviation of that normal (original: 0.02).
         others: Of the member: ALBERT's `embedding_size` and `share_layers`; RoBERTa's `bos_token_id` and `eos_token_id`.
     """
-    sizes = SIZES | (ALBERT_SIZES if model_type == "albert" else {})
+    sizes = SIZES | {"albert": ALBERT_SIZES, "bert": TINYBERT_SIZES}.get(model_type, {})
     if size not in sizes:
         raise InputError(f"size is '{size}'; allowed: {', '.join(sizes)}")
     import transformers  # takes seconds, and the sizes are wanted without it
@@ -89,7 +91,11 @@ def pretraining_config(
         settings |= {"num_hidden_groups": 1 if share == "all" else layers}
         if share in ("attention", "ffn"):
             settings |= {"share_layers": share}
+    if size == "tinybert4":
+        settings |= {"num_attention_heads": 12, "intermediate_size": 1200}
     settings |= {name: value for name, value in others.items() if value is not None}
+    if hidden % (heads := settings["num_attention_heads"]):
+        raise InputError(f"size {size} has {hidden} units, which {heads} heads cannot share; give another size")
     kinds = {"bert": "BertConfig", "roberta": "RobertaConfig", "albert": "AlbertConfig"}
     return getattr(transformers, kinds[model_type])(**settings)
 

@@ -282,9 +282,10 @@ def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
 
 
 def _sizes(trainer: Any, global_batch: int) -> Facts:
-    args = trainer.args
+    args, model = trainer.args, trainer.model
+    aids = [each.numel() for name, each in model.named_parameters() if name in (model._keys_to_ignore_on_save or ())]
     return {
-        "parameters": trainer.model.num_parameters(),
+        "parameters": model.num_parameters() - sum(aids),  # of what is saved
         "global_train_batch_size": global_batch,
         "processes": args.world_size,
         "precision": "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",

@@ -13,7 +13,7 @@ from bert_recipes.config import PARTS, TOTAL, settle, warn_early
 from bert_recipes.data.dataset import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
-from bert_recipes.models.sizes import ALBERT_SIZES, MIN_POSITIONS, SIZES
+from bert_recipes.models.sizes import ALBERT_SIZES, MIN_POSITIONS, SIZES, TINYBERT_SIZES
 from bert_recipes.settings import check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.objectives import OBJECTIVES
@@ -259,7 +259,10 @@ class ModelArguments:
 
     MOST_USED: ClassVar[Collection[str]] = ("size", "model_name_or_path", "objective")
 
-    size: str = option("tiny", f"size of a new model: {', '.join(SIZES)}; of ALBERT also {', '.join(ALBERT_SIZES)}")
+    size: str = option(
+        "tiny",
+        f"size of a new model: {', '.join(SIZES)}; of ALBERT also {', '.join(ALBERT_SIZES)}, of TinyBERT {', '.join(TINYBERT_SIZES)}",
+    )
     model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
     hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
     weight_init: str = option(
@@ -289,7 +292,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         check(self)
-        sizes = SIZES if self.objective != "albert" else SIZES | ALBERT_SIZES
+        sizes = SIZES | {"albert": ALBERT_SIZES, "tinybert": TINYBERT_SIZES}.get(self.objective, {})
         if self.size not in sizes:
             raise InputError(f"size is '{self.size}'; allowed: {', '.join(sizes)}")
         for name in ("embedding_size", "share_layers"):
@@ -319,7 +322,7 @@ class DataArguments:
     whole_word: bool = option(False, "mask whole words")
     selection: str = option(
         "count",
-        "count (the original's fixed number), bernoulli, fairseq (RoBERTa), ngrams (ALBERT), spans (SpanBERT), or causal",
+        "count (the original's fixed number), bernoulli, fairseq (RoBERTa), ngrams (ALBERT), spans (SpanBERT), causal, or none",
     )
     input_format: str = option("segment_pair", "how sentences become an input", choices=INPUT_FORMATS)
     pair_label: str = option("next", "what is learned of a pair", choices=PAIR_LABELS)
@@ -342,7 +345,7 @@ class DataArguments:
 
 @dataclass
 class DistillationArguments:
-    """Who teaches, what the student is, and how the three losses are weighed: `--objective distilbert`."""
+    """Who teaches, what the student is, and how the losses are weighed: `--objective distilbert` or `tinybert`."""
 
     teacher: str | None = option(None, "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind")
     student_layers: int | None = option(None, "layers of the student; default: half of the teacher's", least=1)
@@ -351,14 +354,29 @@ class DistillationArguments:
     alpha_ce: float | None = option(None, "weight of the loss between teacher and student", least=0)
     alpha_mlm: float | None = option(None, "weight of the masked-LM loss beside a teacher", least=0)
     alpha_cos: float | None = option(None, "weight of the cosine between the last hidden states", least=0)
+    alpha_attn: float | None = option(None, "TinyBERT: weight of the attention scores", least=0)
+    alpha_hidn: float | None = option(None, "TinyBERT: weight of the hidden states", least=0)
+    alpha_embd: float | None = option(None, "TinyBERT: weight of the embeddings", least=0)
 
     def __post_init__(self) -> None:
         check(self)
-        # Only the objective gives the weights.
-        if self.teacher is None and self.temperature is not None:
-            raise InputError("--objective distilbert needs a teacher: give --teacher CHECKPOINT")
-        if self.teacher is not None and self.temperature is None:
-            raise InputError("a teacher belongs to --objective distilbert: give both, or neither")
+        # Only the objective gives all weights of its losses.
+        imitates = None not in self.imitation_weights
+        if self.teacher is None and (imitates or self.temperature is not None):
+            raise InputError(
+                f"--objective {'tinybert' if imitates else 'distilbert'} needs a teacher: give --teacher CHECKPOINT"
+            )
+        if self.teacher is not None and not imitates and self.temperature is None:
+            raise InputError("a teacher belongs to --objective distilbert or tinybert: give both, or neither")
+        names = [item.name for item in fields(self) if item.name != "teacher"]
+        others = names[:-3] if imitates else names[-3:]
+        if given := [name for name in others if getattr(self, name) is not None]:
+            raise InputError(f"{given[0]} is of another objective than this run's: leave it out")
+
+    @property
+    def imitation_weights(self) -> tuple[float | None, float | None, float | None]:
+        """Of attention scores, hidden states and embeddings; None without `--objective tinybert`."""
+        return self.alpha_attn, self.alpha_hidn, self.alpha_embd
 
 
 @dataclass

@@ -375,6 +375,14 @@ class BertTrainer(RecipeTrainer):
 
     # Evaluation
 
+    def new_sums(self) -> Any:
+        """What adds up held-out batches."""
+        return PreTrainingSums(self.args.device, self.unigram)
+
+    def measure(self, batch: dict[str, torch.Tensor]) -> Any:
+        """What the sums add of a batch."""
+        return self.model(**batch, return_full_logits=False)
+
     @torch.no_grad()
     def evaluation_loop(
         self,
@@ -392,7 +400,7 @@ class BertTrainer(RecipeTrainer):
         model = self.model
         was_training = model.training
         model.eval()
-        sums = PreTrainingSums(self.args.device, self.unigram)
+        sums = self.new_sums()
         is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
         batches = tqdm(dataloader, desc=description, leave=False, disable=is_quiet or None)
         with self.stoppable():
@@ -400,7 +408,7 @@ class BertTrainer(RecipeTrainer):
                 self.check_stop()
                 batch = self._prepare_inputs(batch)
                 with self.accelerator.autocast():
-                    output = model(**batch, return_full_logits=False)
+                    output = self.measure(batch)
                 if not is_padding_batch:
                     sums.add(output, batch)
         model.train(was_training)

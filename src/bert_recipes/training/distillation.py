@@ -17,6 +17,7 @@ from bert_recipes.models.packed_encoder import layers_of
 from bert_recipes.models.vocabulary_loss import ROWS_AT_ONCE
 from bert_recipes.training.arguments import DistillationArguments
 from bert_recipes.training.bert_trainer import BertTrainer
+from bert_recipes.training.trainer import RecipeTrainer
 
 
 def chosen_layers(num_teacher: int, num_student: int) -> list[int]:
@@ -72,6 +73,15 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
     return student
 
 
+def take_teacher(trainer: RecipeTrainer, teacher: Any) -> Any:
+    """Put a teacher beside a trainer's model, without dropout and gradients; a run is resumed with the same one."""
+    digest = hashlib.sha256()
+    for weights in teacher.state_dict().values():
+        digest.update(weights.cpu().numpy().tobytes())
+    trainer.resume_fingerprint["teacher"] = digest.hexdigest()
+    return teacher.to(trainer.args.device).eval().requires_grad_(False)
+
+
 class DistillationTrainer(BertTrainer):
     """`BertTrainer` whose student also learns its teacher's probabilities of all tokens, and its last hidden states.
 
@@ -86,13 +96,9 @@ class DistillationTrainer(BertTrainer):
             raise InputError(
                 f"the teacher has {teacher.config.vocab_size:,} pieces, the student {model.config.vocab_size:,}; both need one vocabulary"
             )
-        self.teacher = teacher.to(self.args.device).eval().requires_grad_(False)
+        self.teacher = take_teacher(self, teacher)
         self.teacher.base_model.use_fast_layers(self.args.fast_layers if self.args.device.type == "cpu" else "off")
         self.settings = settings
-        digest = hashlib.sha256()
-        for weights in self.teacher.state_dict().values():
-            digest.update(weights.cpu().numpy().tobytes())
-        self.resume_fingerprint["teacher"] = digest.hexdigest()
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """int64 (2,): predicted tokens, and real ones."""

@@ -46,4 +46,9 @@ OBJECTIVES = {
         "distilbert",
         {"pair_label": "none", "temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0},
     ),
+    # Jiao et al. 2020, section 3.2, general distillation; its released data has no [MASK].
+    "tinybert": Objective(
+        "bert_mlm",
+        {"pair_label": "none", "selection": "none", "alpha_attn": 1.0, "alpha_hidn": 1.0, "alpha_embd": 1.0},
+    ),
 }

@@ -189,10 +189,12 @@ def load_model(
     seed: int,
     *,
     needs_head: bool = False,
+    heads: int | None = None,
 ) -> PreTrainingModel:
     """A new model of the named size, or a checkpoint, ours or stock; heads that it lacks start from scratch, with a warning.
 
     `max_seq_length` is the longest input of the run. `needs_head`: a checkpoint is measured, and refused without a masked-LM head.
+    `heads` are a new model's own; None: one for 64 units.
     """
     set_seed(seed)
     if model.model_name_or_path is None:
@@ -202,6 +204,7 @@ def load_model(
             "vocab_size": len(tokenizer),
             "pad_token_id": tokenizer.pad_token_id,
             "model_type": objective.model_type,
+            "num_attention_heads": heads,
         }
         own |= dict(objective.config) | ({} if model.positions is None else {"positions": model.positions})
         if objective.model_type == "albert":
