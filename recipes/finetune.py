@@ -13,7 +13,13 @@ from typing import Any
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments, check_access, load_task
+from bert_recipes.finetuning.arguments import (
+    FineTuningArguments,
+    TaskArguments,
+    TeachingArguments,
+    check_access,
+    load_task,
+)
 from bert_recipes.training.resume import check_output_dir, prepare_output_dir
 
 
@@ -22,7 +28,10 @@ logger = logging.getLogger("finetune")
 
 def main() -> None:
     """Parse, check, train, measure, predict, push."""
-    settings, args = parse_arguments(TaskArguments, FineTuningArguments, check_first=check_access)
+    settings, args, teaching = parse_arguments(
+        TaskArguments, FineTuningArguments, TeachingArguments, check_first=check_access
+    )
+    configs = (settings, args) if teaching.teacher is None else (settings, args, teaching)
     task = load_task(settings)
     if not args.has_output_dir:
         args.output_dir = f"runs/{task.name}"
@@ -41,13 +50,13 @@ def main() -> None:
     check_push(args)
 
     # 1. Data, checkpoint, head; every mistake is found here
-    run = prepare_run(settings, args)
+    run = prepare_run(settings, args, teaching)
     if args.estimate:
         print_estimate(run.trainer)
         return
     if args.push_to_hub:
         run.trainer.add_callback(PushCheckpoints())
-    resume_from = prepare_output_dir(args, (settings, args), sources=read_by(settings))
+    resume_from = prepare_output_dir(args, configs, sources=read_by(settings) | {"teacher": teaching.teacher})
     facts = describe_origin(run)
     sizes = ", ".join(f"{name} {split['examples']:,}" for name, split in facts["splits"].items())
     logger.info("%s on task %s: examples: %s; %d steps", run.checkpoint, task.name, sizes, args.max_steps)
@@ -60,7 +69,7 @@ def main() -> None:
         finish_run(run.trainer, results, gather=gather, table=finetuning_table, push=push, files=files)
 
     # 2. Training, and the metrics on the validation splits
-    run_training(run.trainer, (settings, args), resume_from, facts, finish)
+    run_training(run.trainer, configs, resume_from, facts, finish)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ DECODERS = ("original", "offsets")
 CONTEXTS = ("sentence", "document")
 # What is read of a text that is too long, and how the logits of several windows become one.
 LONG_DOCUMENTS, POOLS = ("head", "tail", "head_tail", "windows"), ("mean", "max", "first", "vote")
+# Stages of TinyBERT's task-specific distillation.
+DISTIL = ("intermediate", "prediction")
 TASK_FILE = "task.yaml"
 
 
@@ -86,6 +88,23 @@ class TaskArguments:
             raise InputError(
                 f"class_weights is '{self.class_weights}'; allowed: auto, or a mapping of labels to numbers"
             )
+
+
+@dataclass
+class TeachingArguments:
+    """What a fine-tuned teacher teaches: TinyBERT's stages of a task, one run each (Jiao et al. 2020, section 3.2)."""
+
+    teacher: str | None = option(None, "checkpoint that is fine-tuned on the task, and teaches the model")
+    distil: str | None = option(None, "what is learned: the teacher's layers, then its answers", choices=DISTIL)
+    temperature: float = option(1.0, "answers: of both softmaxes (paper: 1)", above=0)
+    alpha_attn: float = option(1.0, "layers: weight of the attention scores (paper: 1)", least=0)
+    alpha_hidn: float = option(1.0, "layers: weight of the hidden states (paper: 1)", least=0)
+    alpha_embd: float = option(1.0, "layers: weight of the embeddings (paper: 1)", least=0)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if (self.teacher is None) != (self.distil is None):
+            raise InputError(f"--teacher CHECKPOINT and --distil {' or '.join(DISTIL)}: give both, or neither")
 
 
 @dataclass

@@ -60,7 +60,7 @@ def open_model(
     why_new = _why_new_head(config, task, kind)
     if needs_head and why_new:
         raise InputError(
-            f"{name} cannot be measured on task {task.name}: {why_new}; fine-tune it first (recipes/finetune.py)"
+            f"{name} has no head for task {task.name}: {why_new}; fine-tune it first (recipes/finetune.py)"
         )
     _fit_config(name, config, task, settings, is_new=why_new is not None)
     set_seed(seed)

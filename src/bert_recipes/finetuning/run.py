@@ -16,11 +16,13 @@ from bert_recipes.finetuning.arguments import (
     FineTuningArguments,
     ScoringArguments,
     TaskArguments,
+    TeachingArguments,
     check_access,
     load_task,
     write_task_file,
 )
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
+from bert_recipes.finetuning.distillation import choose_trainer
 from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
 from bert_recipes.finetuning.multiple_choice import MultipleChoice
 from bert_recipes.finetuning.question_answering import QuestionAnswering
@@ -58,16 +60,23 @@ class FineTuningRun:
     test_splits: Mapping[str, EncodedSplit]
 
 
-def prepare_run(settings: TaskArguments, args: FineTuningArguments, *, for_training: bool = True) -> FineTuningRun:
+def prepare_run(
+    settings: TaskArguments,
+    args: FineTuningArguments,
+    teaching: TeachingArguments | None = None,
+    *,
+    for_training: bool = True,
+) -> FineTuningRun:
     """Load checkpoint and data and join the parts; mistakes are found before anything is trained.
 
     Settings are as `check_access` leaves them. Not for training, the checkpoint must have the task's head.
     """
     task, name = load_task(settings), str(settings.model_name_or_path)
-    kind_class = KIND_CLASSES[task.kind]
+    kind_class, teaching = KIND_CLASSES[task.kind], teaching or TeachingArguments()
+    validation_splits = () if teaching.distil == "intermediate" else task.validation_splits
     tokenizer = open_tokenizer(name)
     limits = {task.train_split: settings.max_train_examples} if for_training else {}
-    limits |= dict.fromkeys(task.validation_splits, settings.max_eval_examples)
+    limits |= dict.fromkeys(validation_splits, settings.max_eval_examples)
     splits = {
         split: load_split(task, split, data_dir=settings.data_dir, max_examples=limit, need_labels=True)
         for split, limit in limits.items()
@@ -75,17 +84,21 @@ def prepare_run(settings: TaskArguments, args: FineTuningArguments, *, for_train
     model = open_model(name, task, kind_class, tokenizer, settings, seed=args.seed, needs_head=not for_training)
     kind = kind_class(task, tokenizer, settings, model.config.label2id if task.labels else {})
     train = kind.encode(splits[task.train_split], for_training=True) if for_training else None
-    suffixes = split_suffixes(task.validation_splits)
+    suffixes = split_suffixes(validation_splits)
     validation = {
-        suffix: kind.encode(splits[split]) for suffix, split in zip(suffixes, task.validation_splits, strict=True)
+        suffix: kind.encode(splits[split]) for suffix, split in zip(suffixes, validation_splits, strict=True)
     }
+    if teaching.distil == "intermediate" and (args.eval_strategy != "no" or args.do_predict):
+        raise InputError(
+            "distil is intermediate, which leaves the head as it is: give neither --eval_strategy nor --do_predict"
+        )
     if not validation and args.eval_strategy != "no":
         raise InputError(
             f"eval_strategy is '{args.eval_strategy.value}' but task {task.name} has no validation split; give it one, or "
             "--eval_strategy no"
         )
     _choose_best_metric(args, task, kind)
-    trainer = FineTuningTrainer(
+    trainer = choose_trainer(teaching, settings, kind, args.seed)(
         model,
         args,
         kind,

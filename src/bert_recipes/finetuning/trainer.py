@@ -137,11 +137,7 @@ class FineTuningTrainer(RecipeTrainer):
         if self.freeze_encoder:
             self.model.base_model.eval()  # the Trainer has switched dropout on everywhere
         output = model(**{key: inputs[key] for key in self._model_inputs})
-        if self.class_weights is None:
-            total = self.kind.loss_sum(output, inputs)
-        else:
-            logits, labels = output.logits.float().flatten(0, -2), inputs["labels"].flatten()
-            total = cross_entropy(logits, labels, weight=self.class_weights.to(logits.device), reduction="sum")
+        total = self.loss_sum(output, inputs)
         if num_items_in_batch is None:
             items = self.num_items(inputs)[0]
             loss = total / torch.where(items > 0, items, 1).float()
@@ -149,6 +145,13 @@ class FineTuningTrainer(RecipeTrainer):
             # Processes average their gradients, our parts are to be added up.
             loss = total * self.args.world_size / num_items_in_batch[0].float()
         return (loss, output) if return_outputs else loss
+
+    def loss_sum(self, output: Any, inputs: Batch) -> torch.Tensor:
+        """float32 (): the training loss summed over the items of a batch."""
+        if self.class_weights is None:
+            return self.kind.loss_sum(output, inputs)
+        logits, labels = output.logits.float().flatten(0, -2), inputs["labels"].flatten()
+        return cross_entropy(logits, labels, weight=self.class_weights.to(logits.device), reduction="sum")
 
     # Logging
 

@@ -25,7 +25,13 @@ from bert_recipes.checkpointing import SWEEP_FILE
 from bert_recipes.config import field_types, members, nearest_name, parse_arguments, read_text, read_tree
 from bert_recipes.errors import InputError
 from bert_recipes.files import hash_of, lock_run, strict, write_json
-from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments, check_access, read_task_file
+from bert_recipes.finetuning.arguments import (
+    FineTuningArguments,
+    TaskArguments,
+    TeachingArguments,
+    check_access,
+    read_task_file,
+)
 from bert_recipes.metrics.certainty import half_interval
 
 
@@ -116,7 +122,7 @@ def check_run(flags: Sequence[str], grid: Mapping[str, Sequence[str]]) -> None:
     try:
         # A library prints a line when it is imported; stdout is the report's.
         with redirect_stdout(sys.stderr):
-            settings, args = parse_arguments(TaskArguments, FineTuningArguments, argv=flags)
+            settings, args, _ = parse_arguments(TaskArguments, FineTuningArguments, TeachingArguments, argv=flags)
     finally:
         # Precision and compilation are handed on in the environment, which the runs inherit.
         os.environ.clear()
@@ -143,7 +149,7 @@ def hashes_of_files(flags: Sequence[str]) -> dict[str, str]:
 
 
 def _run_fields() -> dict[str, Any]:
-    return field_types(TaskArguments) | field_types(FineTuningArguments)
+    return field_types(TaskArguments) | field_types(FineTuningArguments) | field_types(TeachingArguments)
 
 
 # The grid

@@ -1,0 +1,75 @@
+"""TinyBERT's stages of a task: the student learns a fine-tuned teacher's layers, then its answers.
+
+Source: Jiao et al. 2020, section 3.2; huawei-noah/Pretrained-Language-Model, TinyBERT/task_distill.py.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import TaskArguments, TeachingArguments
+from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
+from bert_recipes.finetuning.kind import Batch, TaskKind
+from bert_recipes.finetuning.trainer import FineTuningTrainer
+from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.training.distillation import take_teacher
+from bert_recipes.training.tinybert import ImitationTrainer
+
+
+class IntermediateTrainer(ImitationTrainer, FineTuningTrainer):
+    """The student's layers learn from the teacher's; its head does not learn, so there is nothing to measure."""
+
+
+class AnswerTrainer(FineTuningTrainer):
+    """The student learns the teacher's probabilities; a regression's numbers are the labels, as in the original.
+
+    A loss is summed over the classes, as in the paper; the original's code averages over them.
+    """
+
+    def __init__(self, *others: Any, teacher: Any, temperature: float, **kwargs: Any) -> None:
+        super().__init__(*others, **kwargs)
+        self.teacher, self.temperature = take_teacher(self, teacher), temperature
+        enable_packed_layers(teacher, self.args.fast_layers, self.args)
+        names, numbers = self.model.config.id2label, teacher.config.label2id
+        # The teacher may have the task's classes in another order.
+        self.columns = [numbers[names[number]] for number in sorted(names)] if self.kind.task.labels else [0]
+
+    def loss_sum(self, output: Any, inputs: Batch) -> torch.Tensor:
+        """Cross-entropy between both probabilities, summed over the examples."""
+        problem = self.kind.task.problem_type
+        if problem == "regression":
+            return super().loss_sum(output, inputs)
+        with torch.no_grad(), self.accelerator.autocast():
+            taught = self.teacher(**{key: inputs[key] for key in self._model_inputs}).logits[:, self.columns]
+        said, goal = output.logits.float() / self.temperature, taught.float() / self.temperature
+        if problem == "multi_label_classification":
+            return F.binary_cross_entropy_with_logits(said, goal.sigmoid(), reduction="none").mean(dim=-1).sum()
+        return F.cross_entropy(said, goal.softmax(-1), reduction="sum")
+
+
+def choose_trainer(
+    teaching: TeachingArguments, settings: TaskArguments, kind: TaskKind, seed: int
+) -> Callable[..., FineTuningTrainer]:
+    """The Trainer of a stage with its teacher, or that without one."""
+    name, task = teaching.teacher, kind.task
+    if name is None:
+        return FineTuningTrainer
+    if task.kind != "sequence_classification":
+        raise InputError(f"teacher: task {task.name} is {task.kind}; classes and numbers of texts are taught")
+    for setting in ("class_weights", "freeze_encoder"):
+        if getattr(settings, setting):
+            raise InputError(f"{setting} has no meaning beside a teacher; leave it out")
+    tokenizer = open_tokenizer(name)
+    if tokenizer.fingerprint != kind.tokenizer.fingerprint:
+        raise InputError(
+            f"{name} has another tokenizer than {settings.model_name_or_path}; both must read one text alike"
+        )
+    teacher = open_model(name, task, type(kind), tokenizer, settings, seed=seed, needs_head=True)
+    if teaching.distil == "prediction":
+        return partial(AnswerTrainer, teacher=teacher, temperature=teaching.temperature)
+    weights = (teaching.alpha_attn, teaching.alpha_hidn, teaching.alpha_embd)
+    return partial(IntermediateTrainer, teacher=teacher, weights=weights, starts_from=settings.model_name_or_path)

@@ -1,0 +1,26 @@
+"""TinyBERT's stages of a task as a user runs them: augmented rows, the teacher's layers, its answers."""
+
+import json
+from pathlib import Path
+
+import transformers
+
+
+def test_both_stages_as_a_user_runs_them(call_recipe, tiny_runs, tmp_path):
+    teacher = tiny_runs("sequence_classification")
+    data, start = teacher.parent / "data", teacher.parent / "start"
+    common = ["--task_file", data / "task.yaml", "--teacher", teacher, "--max_seq_length", 40, "--max_steps", 5]
+    common += ["--use_cpu", "true", "--disable_tqdm", "true", "--logging_steps", 1]
+    configs, layers = Path("recipes/configs/finetune"), tmp_path / "layers"
+    first = ["--config", configs / "tinybert_intermediate.yaml", "--learning_rate", 1e-3, *common]
+    call_recipe("finetune", *first, "--model_name_or_path", start, "--output_dir", layers)
+    _, info = transformers.BertForSequenceClassification.from_pretrained(layers, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    history = json.loads((layers / "trainer_state.json").read_text())["log_history"]
+    losses = [line["loss"] for line in history if "loss" in line]
+    assert losses[-1] < losses[0]
+    assert not any(name.startswith("eval_") for name in json.loads((layers / "all_results.json").read_text()))
+    second = ["--config", configs / "tinybert_prediction.yaml", *common]
+    call_recipe("finetune", *second, "--model_name_or_path", layers, "--output_dir", tmp_path / "tiny")
+    assert "eval_accuracy" in json.loads((tmp_path / "tiny" / "all_results.json").read_text())
