@@ -24,3 +24,30 @@ def test_both_stages_as_a_user_runs_them(call_recipe, tiny_runs, tmp_path):
     second = ["--config", configs / "tinybert_prediction.yaml", *common]
     call_recipe("finetune", *second, "--model_name_or_path", layers, "--output_dir", tmp_path / "tiny")
     assert "eval_accuracy" in json.loads((tmp_path / "tiny" / "all_results.json").read_text())
+
+
+def test_augmented_rows_are_a_folder_that_fine_tuning_reads(call_recipe, tiny_runs, tiny_checkpoint, tmp_path):
+    data = tiny_runs("sequence_classification").parent / "data"
+    flags = ["--task_file", data / "task.yaml", "--model_name_or_path", tiny_checkpoint, "--num_copies", 2]
+    call_recipe("augment", *flags, "--output_dir", tmp_path / "more")
+    written = (tmp_path / "more" / "train.jsonl").read_text().splitlines()
+    before = (data / "train.jsonl").read_text().splitlines()
+    assert 3 * len(before) < len(written) <= 5 * len(before)
+    train = [
+        "--task_file",
+        data / "task.yaml",
+        "--data_dir",
+        tmp_path / "more",
+        "--model_name_or_path",
+        tiny_checkpoint,
+    ]
+    train += ["--max_steps", 2, "--use_cpu", "true", "--disable_tqdm", "true", "--output_dir", tmp_path / "run"]
+    call_recipe("finetune", *train)
+    splits = json.loads((tmp_path / "run" / "all_results.json").read_text())["splits"]
+    assert (splits["train"]["examples"], splits["validation"]["examples"]) == (len(written), len(before))
+    message = call_recipe("augment", *flags, "--output_dir", tmp_path / "more", code=1)
+    assert "is not empty" in message
+    message = call_recipe(
+        "augment", *flags, "--model_name_or_path", data.parent / "run", "--output_dir", tmp_path / "x", code=1
+    )
+    assert "has no masked-LM head" in message
