@@ -14,6 +14,7 @@ SIZE ?= base
 VOCAB_SIZE ?= 30522
 STORE ?= data/quickstart/store
 MODEL ?=
+TEACHER ?=
 TASK ?=
 VERSION ?= 1
 SWEEP ?=
@@ -45,7 +46,7 @@ else
 LAUNCHER := $(PYTHON) recipes/launch.py --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner ner-features features predict evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all glue-submission squad swag ner tinybert ner-features features predict evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
 
 ## Start
 
@@ -133,6 +134,13 @@ swag: check-names no-sweep $(READY)  ## fine-tune on SWAG: MODEL=, ARGS="--data_
 
 ner: check-names no-sweep $(READY)  ## fine-tune on CoNLL-2003: MODEL=, ARGS="--data_dir DATA"
 	$(FINETUNE)/ner.yaml $(MODEL_FLAG) $(ARGS)
+
+tinybert: check-names $(READY)  ## distil a fine-tuned model in two runs: TASK=sst2 TEACHER=runs/sst2 MODEL=runs/my_student ARGS="--data_dir augmented"
+	$(call need,TASK,a task of texts: sst2)
+	$(call need,TEACHER,a model that is fine-tuned on the task)
+	$(call need,MODEL,the student: a run of --objective tinybert)
+	$(FINETUNE)/tinybert_intermediate.yaml --task $(TASK) $(MODEL_FLAG) --teacher $(TEACHER) --output_dir runs/$(TASK)_layers $(ARGS)
+	$(FINETUNE)/tinybert_prediction.yaml --task $(TASK) --model_name_or_path runs/$(TASK)_layers --teacher $(TEACHER) --output_dir runs/$(TASK)_tinybert $(ARGS)
 
 ner-features: $(READY)  ## the paper's Table 7: frozen BERT under a BiLSTM: MODEL= ARGS="--data_dir DATA"
 	$(PYTHON) recipes/feature_based_ner.py $(MODEL_FLAG) $(ARGS)
