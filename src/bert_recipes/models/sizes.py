@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bert_recipes.errors import InputError
@@ -32,6 +32,22 @@ ALBERT_EMBEDDING_SIZE, ALBERT_HEADS = 128, {"xlarge": 16}
 MIN_POSITIONS = 8
 
 
+def shape_of(size: str, sizes: Mapping[str, tuple[int, int]] = SIZES) -> tuple[int, int, int]:
+    """Layers, hidden size and heads of a size by its name, or as "4/256" or "4/256/4"."""
+    if size in sizes:
+        layers, hidden = sizes[size]
+        return layers, hidden, hidden // HEAD_SIZE
+    numbers = [int(part) for part in size.split("/")] if re.fullmatch(r"[1-9]\d*(/[1-9]\d*){1,2}", size) else []
+    if not numbers:
+        raise InputError(
+            f"size is '{size}'; allowed: {', '.join(sizes)}, or LAYERS/HIDDEN_SIZE or LAYERS/HIDDEN_SIZE/HEADS"
+        )
+    layers, hidden, heads = (*numbers, max(1, numbers[1] // HEAD_SIZE))[:3]
+    if hidden % heads:
+        raise InputError(f"size is '{size}': {hidden} is no multiple of {heads} heads")
+    return layers, hidden, heads
+
+
 def pretraining_config(
     size: str,
     *,
@@ -55,20 +71,17 @@ def pretraining_config(
         initializer_range: Deviation of that normal (original: 0.02).
         others: Of the member: ALBERT's `embedding_size` and `share_layers`; RoBERTa's `bos_token_id` and `eos_token_id`.
     """
-    sizes = SIZES | (ALBERT_SIZES if model_type == "albert" else {})
-    if size not in sizes:
-        raise InputError(f"size is '{size}'; allowed: {', '.join(sizes)}")
+    layers, hidden, heads = shape_of(size, SIZES | (ALBERT_SIZES if model_type == "albert" else {}))
     import transformers  # takes seconds, and the sizes are wanted without it
     from transformers.activations import ACT2FN
 
     if hidden_act not in ACT2FN:
         raise InputError(f"hidden_act is '{hidden_act}'; transformers knows {', '.join(ACT2FN)}")
-    layers, hidden = sizes[size]
     settings: dict[str, Any] = {
         "vocab_size": vocab_size,
         "hidden_size": hidden,
         "num_hidden_layers": layers,
-        "num_attention_heads": hidden // HEAD_SIZE,
+        "num_attention_heads": heads,
         "intermediate_size": 4 * hidden,
         "max_position_embeddings": max_position_embeddings,
         "hidden_dropout_prob": dropout,
@@ -83,7 +96,7 @@ def pretraining_config(
         settings["max_position_embeddings"] += pad_token_id + 1
     if model_type == "albert":  # no dropout before the head for pairs: google-research/albert run_pretraining.py
         settings |= {"embedding_size": ALBERT_EMBEDDING_SIZE, "classifier_dropout_prob": 0.0}
-        settings["num_attention_heads"] = ALBERT_HEADS.get(size, hidden // HEAD_SIZE)
+        settings["num_attention_heads"] = ALBERT_HEADS.get(size, heads)
         share = others.pop("share_layers", None) or "all"
         # Stock shares all of a layer or nothing: what shares a part has groups of its own (`AlbertForPreTraining`).
         settings |= {"num_hidden_groups": 1 if share == "all" else layers}

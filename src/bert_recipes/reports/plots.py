@@ -290,6 +290,29 @@ def sweep_plots(
     return plot, _png((8, 0.9 + 0.32 * len(names)), lambda figure: draw(figure.subplots()))
 
 
+def table_png(described: Mapping[str, Any]) -> bytes:
+    """A table of a paper: a panel a column, a row a model; points are seeds, bars their means, orange rings the paper's figures."""
+    columns, rows = described["columns"], described["rows"]
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+        for axis, column in zip(axes, columns, strict=True):
+            scale = 100 if column["unit"] == "percent" else 1
+            for number, row in enumerate(rows):
+                values = [scale * value for value in row["figures"][column["name"]].values() if math.isfinite(value)]
+                axis.plot(values, [number] * len(values), "o", color=_LIGHT["blue"], ms=4)
+                if values:
+                    axis.plot([sum(values) / len(values)], [number], "|", color=_LIGHT["blue"], ms=14, mew=2.5)
+                if (published := row["published"].get(column["name"])) is not None:
+                    axis.plot([published], [number], "o", color=_LIGHT["orange"], mfc="none", ms=6)
+            axis.set_title(column["name"], fontsize=9, parse_math=False)
+        for tick in axes[0].set_yticks(range(len(rows)), [row["name"] for row in rows]):
+            tick.label1.set_parse_math(False)
+        axes[0].set_ylim(len(rows) - 0.5, -0.5)
+
+    return _png((2 + 1.9 * len(columns), 1.1 + 0.32 * len(rows)), draw)
+
+
 # From a drawing to a file
 
 

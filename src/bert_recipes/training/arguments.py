@@ -13,7 +13,7 @@ from bert_recipes.config import PARTS, TOTAL, settle, warn_early
 from bert_recipes.data.dataset import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
-from bert_recipes.models.sizes import ALBERT_SIZES, MIN_POSITIONS, SIZES
+from bert_recipes.models.sizes import ALBERT_SIZES, MIN_POSITIONS, SIZES, shape_of
 from bert_recipes.settings import check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.objectives import OBJECTIVES
@@ -290,8 +290,7 @@ class ModelArguments:
     def __post_init__(self) -> None:
         check(self)
         sizes = SIZES if self.objective != "albert" else SIZES | ALBERT_SIZES
-        if self.size not in sizes:
-            raise InputError(f"size is '{self.size}'; allowed: {', '.join(sizes)}")
+        shape_of(self.size, sizes)
         for name in ("embedding_size", "share_layers"):
             if getattr(self, name) is not None and self.objective != "albert":
                 raise InputError(
