@@ -99,8 +99,13 @@ def _why_not_learnt(rows: Sequence[Row], column: Column, cells: Mapping[tuple[st
 # Markdown
 
 
+# Unit -> what a figure is multiplied by, and its digits.
+_UNITS = {"percent": (100, 1), "points": (1, 1), "nats": (1, 3)}
+
+
 def _shown(value: float, unit: str) -> str:
-    return "diverged" if math.isnan(value) else f"{100 * value:.1f}" if unit == "percent" else f"{value:.3f}"
+    factor, digits = _UNITS[unit]
+    return "diverged" if math.isnan(value) else f"{factor * value:.{digits}f}"
 
 
 def markdown(described: Mapping[str, Any]) -> str:
@@ -114,8 +119,7 @@ def markdown(described: Mapping[str, Any]) -> str:
             values, published = [*row["figures"][column["name"]].values()], row["published"].get(column["name"])
             text = _shown(statistics.fmean(values), column["unit"]) if values else ""
             if len(values) > 1:
-                spread = 100 * statistics.stdev(values) if column["unit"] == "percent" else statistics.stdev(values)
-                text += f" ± {spread:.{1 if column['unit'] == 'percent' else 3}f}"
+                text += f" ± {_shown(statistics.stdev(values), column['unit'])}"
             texts.append(text + ("" if published is None else f" ({published:g})"))
         lines.append(f"| {row['name']} | " + " | ".join(texts) + " |")
     seeds = len(described["seeds"])

@@ -222,10 +222,10 @@ class Runs:
         }
         write_json(self.folder / RUNS_FILE, self.known)
 
-    def hours_left(self, table: Table, seeds: Sequence[int]) -> float | None:
+    def hours_left(self, tables: Sequence[Table], seeds: Sequence[int]) -> float | None:
         """By the mean seconds of the finished runs of each recipe; None while one has no finished run."""
         left: dict[str, str] = {}
-        for row, column, seed in self.missing(table, seeds):
+        for row, column, seed in (cell for table in tables for cell in self.missing(table, seeds)):
             left |= {str(self.key(row, column, seed)): column.recipe}
             if row.model is None:
                 left |= {str(self.key(row, None, seed)): "pretrain"}
