@@ -97,6 +97,10 @@ def test_a_run_leaves_a_folder_that_stock_loads_and_that_is_measured_again(
     report = (folder / "report.md").read_text() + (folder / "README.md").read_text()
     assert ("sentence-order accuracy" in report) == ("eval_sop_accuracy" in results) == (objective == "albert")
     assert "next-sentence" not in report
+    names = {"roberta": "A RoBERTa", "albert": "An ALBERT"}
+    assert f"{names.get(objective, 'A BERT')} (`{kind}`)" in report
+    assert ("| inputs | full_sentences |" in report) == (objective == "roberta")
+    assert " | 0 |" not in report.partition("## Results")[2].partition("##")[0]
     measure = ["--model_name_or_path", folder, "--store", byte_store, "--max_seq_length", 32, "--max_eval_pairs", 10]
     inputs = {
         "mlm": flags,

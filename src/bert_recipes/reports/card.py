@@ -437,7 +437,7 @@ def card_data(card: RunCard) -> ModelCardData:
         language=given.language,
         library_name="transformers",
         pipeline_tag=card.pipeline,
-        tags=["bert", "bert-recipes"],
+        tags=[card.model.get("model_type", "bert"), "bert-recipes"],
         base_model=base["name"] if is_named else None,
         datasets=list(dict.fromkeys(filter(None, datasets))) or None,
         metrics=metrics or None,

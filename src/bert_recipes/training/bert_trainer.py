@@ -148,7 +148,7 @@ class PreTrainingSums:
             result[f"{pairs_task}_accuracy"] = sums["nsp_correct"] / pairs
             result["majority_accuracy"] = max(sums["random"], pairs - sums["random"]) / pairs
         result["loss"] = result.get("mlm_loss", 0.0) + result.get(f"{pairs_task}_loss", 0.0)
-        result["masked_tokens"], result["pairs"] = masked, pairs
+        result |= {name: count for name, count in (("masked_tokens", masked), ("pairs", pairs)) if count}
         return {f"{prefix}_{name}": value for name, value in result.items()}
 
 
