@@ -3,6 +3,8 @@
 import hashlib
 import json
 import logging
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +23,9 @@ logger = logging.getLogger(__name__)
 EXPECTED = ("must", "should", "report")
 # The runs of a folder and their figures: what is finished elsewhere is finished here.
 RUNS_FILE = "runs.json"
-# A classification head at least, and what an untrained model is: one step that changes next to nothing.
+# Before next or order: the task of telling the store's pairs (recipes/make_pair_task.py).
+PAIRS = "pairs_"
+# What an untrained model is: one step that changes next to nothing.
 UNTRAINED = {"max_steps": "1", "max_minutes": "null", "learning_rate": "1e-12", "muon_learning_rate": "1e-12"}
 _KEYS = {
     "table": ("title", "source", "note", "pretrain", "finetune", "evaluate", "columns", "rows", "claims"),
@@ -206,9 +210,12 @@ class Runs:
     def _run(self, recipe: str, key: str, settings: Mapping[str, str]) -> None:
         if "config" in settings:
             settings = {**settings, "config": str(self.recipes / "configs" / f"{settings['config']}.yaml")}
-        needs = (TASK_FILE,) if recipe == "finetune" else ()
+        needs, flags = (TASK_FILE,) if recipe == "finetune" else (), self.flags[recipe]
+        if (task := str(settings.get("task"))).startswith(PAIRS):
+            settings = {name: value for name, value in settings.items() if name != "task"}
+            settings["task_file"], flags = str(self._pair_task(task.removeprefix(PAIRS))), ()
         settings = {name: "null" if value is None else value for name, value in settings.items()}
-        launcher = RunLauncher((sys.executable, str(self.recipes / f"{recipe}.py")), tuple(self.flags[recipe]), needs)
+        launcher = RunLauncher((sys.executable, str(self.recipes / f"{recipe}.py")), tuple(flags), needs)
         start = time.monotonic()
         results = launcher.run(self.folder / key, as_flags(settings))
         figures: dict[str, Any] = {name: value for name, value in results.items() if isinstance(value, int | float)}
@@ -221,6 +228,15 @@ class Runs:
             "date": time.strftime("%Y-%m-%d"),
         }
         write_json(self.folder / RUNS_FILE, self.known)
+
+    def _pair_task(self, label: str) -> Path:
+        """The task file of the store's pairs under a label, made when it is first asked for."""
+        folder = self.folder / "tasks" / label
+        if not (folder / TASK_FILE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # half made
+            command = [sys.executable, str(self.recipes / "make_pair_task.py"), *self.flags["pretrain"]]
+            subprocess.run([*command, "--pair_label", label, "--output_dir", str(folder)], check=True)
+        return folder / TASK_FILE
 
     def hours_left(self, tables: Sequence[Table], seeds: Sequence[int]) -> float | None:
         """By the mean seconds of the finished runs of each recipe; None while one has no finished run."""
