@@ -295,6 +295,8 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
         fast_layers: "auto", "plain" or "off" (`load_kernels`).
         args: `TrainingArguments`, which know device and precision of a run; None: the model is on a CPU.
     """
+    if (generator := getattr(model, "generator", None)) is not None:  # ELECTRA's
+        enable_packed_layers(generator, fast_layers, args)
     base: Any = model.base_model
     if type(base) in ENCODERS and base is not model:
         base = ENCODERS[type(base)].from_stock(base)

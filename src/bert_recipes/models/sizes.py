@@ -28,6 +28,9 @@ HEAD_SIZE = 64
 # google-research/albert README: larger ones of ALBERT, and the size of its embeddings.
 ALBERT_SIZES = {"xlarge": (24, 2048), "xxlarge": (12, 4096)}
 ALBERT_EMBEDDING_SIZE, ALBERT_HEADS = 128, {"xlarge": 16}
+# google-research/electra configure_pretraining.py and util/training_utils.py: small is another one than BERT's.
+ELECTRA_SIZES = {"small": (12, 256)}
+MEMBER_SIZES = {"albert": ALBERT_SIZES, "electra": ELECTRA_SIZES}
 # The shortest input of the data: [CLS] A [SEP] B [SEP] with room to draw a shorter length.
 MIN_POSITIONS = 8
 
@@ -61,7 +64,7 @@ def pretraining_config(
     pad_token_id: int = 0,
     **others: Any,
 ) -> Any:
-    """A stock configuration with the original's hyperparameters: `BertConfig`, `RobertaConfig` or `AlbertConfig`.
+    """A stock configuration with the original's hyperparameters: `BertConfig`, or that of a member of the family.
 
     Args:
         max_position_embeddings: Longest input in tokens (paper: 512). RoBERTa's configuration says more: its positions begin behind that of pads.
@@ -69,9 +72,9 @@ def pretraining_config(
         hidden_act: "gelu_new" is the tanh approximation of google-research/bert modeling.py `gelu`; "gelu" is exact.
         weight_init: "truncated_normal" (original), "normal" (stock transformers) or "sinusoidal_positions" (`OriginalInitialization`).
         initializer_range: Deviation of that normal (original: 0.02).
-        others: Of the member: ALBERT's `embedding_size` and `share_layers`; RoBERTa's `bos_token_id` and `eos_token_id`.
+        others: Of the member: ALBERT's and ELECTRA's `embedding_size`, ALBERT's `share_layers`; RoBERTa's `bos_token_id` and `eos_token_id`.
     """
-    layers, hidden, heads = shape_of(size, SIZES | (ALBERT_SIZES if model_type == "albert" else {}))
+    layers, hidden, heads = shape_of(size, SIZES | MEMBER_SIZES.get(model_type, {}))
     import transformers  # takes seconds, and the sizes are wanted without it
     from transformers.activations import ACT2FN
 
@@ -102,8 +105,13 @@ def pretraining_config(
         settings |= {"num_hidden_groups": 1 if share == "all" else layers}
         if share in ("attention", "ffn"):
             settings |= {"share_layers": share}
+    if model_type == "electra":
+        settings |= {
+            "embedding_size": 128 if hidden <= 256 else hidden,
+            "generator_size": 1 / 3 if hidden == 768 else 1 / 4,
+        }
     settings |= {name: value for name, value in others.items() if value is not None}
-    kinds = {"bert": "BertConfig", "roberta": "RobertaConfig", "albert": "AlbertConfig"}
+    kinds = {"bert": "BertConfig", "roberta": "RobertaConfig", "albert": "AlbertConfig", "electra": "ElectraConfig"}
     return getattr(transformers, kinds[model_type])(**settings)
 
 
@@ -116,8 +124,9 @@ def num_positions(config: Any, default: int = 0) -> int:
 
 
 # component -> does this parameter name belong to it; the first that matches counts.
-_HEADS = ("cls.", "lm_head.", "predictions.", "sop_classifier.", "vocab_")
+_HEADS = ("cls.", "lm_head.", "predictions.", "sop_classifier.", "vocab_", "discriminator_predictions.", "generator_")
 _COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
+    ("pre-training heads: generator", lambda name: name.startswith("generator.")),
     ("pre-training heads: biases", lambda name: name.startswith(_HEADS) and name.endswith("bias")),
     ("pre-training heads: weights", lambda name: name.startswith(_HEADS)),
     ("token embeddings", lambda name: "word_embeddings" in name),
@@ -135,7 +144,7 @@ _COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
     """Component -> parameters of a BERT, in the order of the forward pass, heads last; tied ones counted once, empty ones left out."""
-    counts = dict.fromkeys([name for name, _ in (*_COMPONENTS[2:], *_COMPONENTS[:2])], 0)  # heads last
+    counts = dict.fromkeys([name for name, _ in (*_COMPONENTS[3:], *_COMPONENTS[:3])], 0)  # heads last
     for name, parameter in model.named_parameters():
         counts[next(component for component, belongs in _COMPONENTS if belongs(name))] += parameter.numel()
     return {name: count for name, count in counts.items() if count}

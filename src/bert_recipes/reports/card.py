@@ -109,7 +109,13 @@ class RunCard:
     @property
     def pipeline(self) -> str:
         """The Hub's word for what the model does."""
-        kind = self.task.kind if self.task else "fill-mask"
+        kind = (
+            self.task.kind
+            if self.task
+            else "fill-mask"
+            if self.model.get("model_type") != "electra"
+            else "feature-extraction"
+        )
         return "text-classification" if kind == "sequence_classification" else kind.replace("_", "-")
 
     @property

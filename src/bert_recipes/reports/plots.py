@@ -123,16 +123,17 @@ def _panel(
 
 def pretraining_panels(history: History) -> list[Panel]:
     """Losses and accuracies with their baselines, learning rate and speed, as far as they were logged twice."""
-    is_order = any("sop_loss" in line for line in history)
-    task, name = ("sop", "sentence order") if is_order else ("nsp", "next sentence")
+    names = {"sop": "sentence order", "disc": "replaced tokens", "nsp": "next sentence"}
+    task = next((task for task in names if any(f"{task}_loss" in line for line in history)), "nsp")
+    name, unit = names[task], "nats per token" if task == "disc" else "nats per pair"
     masked, pairs = ("mlm_loss", "training", "sky"), (f"{task}_loss", "training", "sky")
     held_out, held_out_pairs = ("eval_mlm_loss", "held out", "blue"), (f"eval_{task}_loss", "held out", "blue")
     words = ("eval_unigram_loss", "word frequencies alone")
-    majority = ("eval_majority_accuracy", f"{name}: larger class")
+    majority = ("eval_original_accuracy" if task == "disc" else "eval_majority_accuracy", f"{name}: larger class")
     rights = ("eval_mlm_accuracy", "masked tokens", "blue"), (f"eval_{task}_accuracy", name, "orange")
     panels = [
         _panel(history, "Masked-LM loss", "nats per token", masked, held_out, baseline=words),
-        _panel(history, f"{name.capitalize().replace(' ', '-')} loss", "nats per pair", pairs, held_out_pairs),
+        _panel(history, f"{name.capitalize().replace(' ', '-')} loss", unit, pairs, held_out_pairs),
         _panel(history, "Held-out accuracy", "fraction right", *rights, baseline=majority, limits=(0, 1)),
     ]
     return with_curves(panels + _speed_panels(history))
