@@ -20,6 +20,7 @@ import torch
 import transformers
 
 from bert_recipes.config import parse_arguments
+from bert_recipes.data.order import epoch_order
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.models.bert import open_checkpoint
@@ -32,6 +33,7 @@ from bert_recipes.training.arguments import (
     PhaseArguments,
     PreTrainingArguments,
 )
+from bert_recipes.training.bert_trainer import EVALUATION_SEED
 from bert_recipes.training.pretraining import load_data
 from bert_recipes.training.speed import describe_machine
 
@@ -55,8 +57,9 @@ def batches_of(folder: str, output_dir: str) -> tuple[list[dict[str, torch.Tenso
     if data.validation is None:
         raise InputError(f"{folder}: the store of its run has no held-out part")
     size = args.per_device_train_batch_size
-    count = min(8 * size, data.validation.num_pairs(0)) // size * size
-    features = [data.validation[(0, number)] for number in range(count)]
+    order = epoch_order(EVALUATION_SEED, 0, data.validation.num_pairs(0))[: 8 * size].tolist()
+    count = len(order) // size * size
+    features = [data.validation[(0, number)] for number in order[:count]]
     return [data.collator(features[start : start + size]) for start in range(0, count, size)], args
 
 

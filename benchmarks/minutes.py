@@ -31,7 +31,7 @@ ROWS_FILE = Path(__file__).with_name("minutes.yaml")
 KEPT = (
     *(
         "train_steps",
-        "train_runtime",
+        "train_seconds",
         "tokens_per_second",
         "eval_mlm_loss",
         "eval_mlm_accuracy",

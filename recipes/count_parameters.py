@@ -21,7 +21,7 @@ class CountArguments:
     size: str = option("base", "tiny, mini, small, medium, base or large")
     vocab_size: int = option(30522, "30522 is the published uncased vocabulary", least=1)
     max_position_embeddings: int = option(512, "positions", least=8)
-    model_type: str = option("bert", "which member of the family", choices=("bert", "roberta", "albert"))
+    model_type: str = option("bert", "which member of the family", choices=("bert", "roberta", "albert", "electra"))
 
 
 def main() -> None:

@@ -47,7 +47,6 @@ def main() -> None:
     from bert_recipes.reports.facts import describe_run, gather_pretraining
     from bert_recipes.reports.finish import finish_run
     from bert_recipes.reports.page import pretraining_table
-    from bert_recipes.training.bert_trainer import BertTrainer
     from bert_recipes.training.distillation import DistillationTrainer, make_student
     from bert_recipes.training.estimate import print_estimate
     from bert_recipes.training.launch import run_on_main_process
@@ -75,7 +74,7 @@ def main() -> None:
     parts = load_phases(data_args, args.seed, phases)
     data, longest = parts[0], max(part.max_seq_length for part in parts)
     teacher = load_teacher(distillation, data.tokenizer)
-    kind: Any = BertTrainer
+    kind: Any = None
     weights = distillation.imitation_weights
     if teacher is None:
         model = load_model(model_args, data.tokenizer, longest, args.seed)

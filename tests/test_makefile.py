@@ -56,7 +56,10 @@ def test_a_mistake_is_one_line(repository: Path, words: list[str], message: str)
         (["probe-bias", "MODEL=runs/a"], "recipes/probe_bias.py --model_name_or_path runs/a"),
         (["report", "RUN=runs/a"], "recipes/write_report.py --run runs/a"),
         (["compare", "RUNS=runs/a runs/b"], "recipes/compare_runs.py --runs runs/a runs/b"),
-        (["tinybert", "TASK=sst2", "TEACHER=t", "MODEL=m"], "--model_name_or_path runs/sst2_layers --teacher t --output_dir"),
+        (
+            ["tinybert", "TASK=sst2", "TEACHER=t", "MODEL=m"],
+            "--model_name_or_path runs/sst2_layers --teacher t --output_dir",
+        ),
         (["compare-stock", "TASK=mrpc"], "benchmarks/compare_with_stock.py --task mrpc"),
         (["glue-submission"], "recipes/make_glue_submission.py --runs runs/glue"),
         (

@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.pretraining import load_data, load_model
+from bert_recipes.training.replaced_tokens import ElectraTrainer
 from bert_recipes.training.run import check_launch
 
 
@@ -36,12 +37,14 @@ class Recorder(TrainerCallback):
         self.gradients.append({name: p.grad.clone() for name, p in parameters if p.grad is not None})
 
 
-class RecordingTrainer(BertTrainer):
+class Recording:
     """Keeps the rows of every optimiser step."""
 
     rows: list[tuple[int, tuple[int, ...], tuple[int, ...], int]]
 
-    def training_step(self, model: Any, inputs: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+    def training_step(
+        self: Any, model: Any, inputs: dict[str, torch.Tensor], *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
         for row in range(len(inputs["input_ids"])):
             length = int(inputs["attention_mask"][row].sum())
             ids, labels = inputs["input_ids"][row, :length].tolist(), inputs["labels"][row, :length].tolist()
@@ -76,11 +79,12 @@ def small_run(
     args = PreTrainingArguments(output_dir=output_dir, **(defaults | settings))
     check_launch(args)
     data = load_data(data_args, args.seed)
-    of_model = {name: value for name, value in given.items() if name not in own}
+    of_model = {field.name: given[field.name] for field in fields(ModelArguments) if field.name in given}
     model_args = ModelArguments(**of_model | {"size": "tiny", "dropout": dropout})
     model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
     recorder = Recorder(model)
-    trainer = RecordingTrainer(
+    kind: Any = ElectraTrainer if objective == "electra" else BertTrainer
+    trainer = type("RecordingTrainer", (Recording, kind), {})(
         model,
         args,
         data.collator,

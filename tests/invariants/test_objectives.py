@@ -10,6 +10,7 @@ ROWS = {
     "ltr": {},
     "roberta": {},
     "albert": {},
+    "electra": {},
     "albert in parts": {"objective": "albert", "share_layers": "attention"},
     "sentence pairs": {"objective": "bert", "input_format": "sentence_pair"},
     "documents, whole words": {"objective": "roberta", "input_format": "doc_sentences", "whole_word": True},

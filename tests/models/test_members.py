@@ -5,6 +5,7 @@ import torch
 import transformers
 
 from bert_recipes.models.bert import IGNORE_INDEX, MEMBERS
+from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.sizes import count_parameters, pretraining_config
 
 from .packed_models import LENGTHS, VOCAB, assert_gradients_alike, count_packed_calls, make_batch
@@ -193,3 +194,23 @@ def test_left_to_right_is_stocks_causal_model(tmp_path):
     torch.testing.assert_close(output.loss, expected.loss, rtol=1e-5, atol=1e-5)
     gradients = {key: parameter.grad for key, parameter in stock.named_parameters()}
     assert_gradients_alike({key: parameter.grad for key, parameter in model.named_parameters()}, gradients, 1e-5)
+
+
+def test_the_last_token_stands_for_a_text_that_is_read_from_left_to_right():
+    """Its first token has seen nothing but itself."""
+    torch.manual_seed(0)
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(**SIZES, **INNER, is_decoder=True)
+    ).eval()
+    enable_packed_layers(model, "auto")
+    batch = make_batch(LENGTHS["ragged"])
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    with torch.no_grad():
+        logits, hidden = model(**inputs).logits, model.bert(**inputs).last_hidden_state
+        lengths = batch["attention_mask"].sum(1)
+        last = torch.stack([row[length - 1] for row, length in zip(hidden, lengths.tolist(), strict=True)])
+        torch.testing.assert_close(logits, model.classifier(model.bert.pooler.dense(last).tanh()))
+        inputs["input_ids"] = inputs["input_ids"].clone()
+        inputs["input_ids"][:, 0] += 1
+        inputs["input_ids"][torch.arange(len(lengths)), lengths - 1] += 1
+        assert (model(**inputs).logits != logits).any(1).all()

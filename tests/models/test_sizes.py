@@ -39,6 +39,21 @@ def test_every_parameter_is_counted_once(size):
     assert model.config.intermediate_size == 4 * model.config.hidden_size
 
 
+def test_a_size_can_be_said_in_numbers():
+    config = pretraining_config("4/128/1", vocab_size=100)
+    assert (config.num_hidden_layers, config.hidden_size, config.num_attention_heads) == (4, 128, 1)
+    assert config.intermediate_size == 512
+    assert pretraining_config("3/192", vocab_size=100).num_attention_heads == 3
+    with pytest.raises(InputError, match="size is '4/100/3': 100 is no multiple of 3 heads"):
+        pretraining_config("4/100/3", vocab_size=100)
+
+
+@pytest.mark.parametrize("size", ["4/", "4/0", "4/128/2/2", "a/b", "4"])
+def test_what_is_no_size_is_refused(size):
+    with pytest.raises(InputError, match="allowed: tiny"):
+        pretraining_config(size, vocab_size=100)
+
+
 def test_an_unknown_size_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="allowed: tiny, mini, small, medium, base, large"):
         pretraining_config("huge", vocab_size=100)

@@ -26,6 +26,7 @@ FOLDERS = {
     "ltr": ("BertLMHeadModel", []),
     "roberta": ("RobertaForMaskedLM", []),
     "albert": ("AlbertForPreTraining", ["--share_layers", "ffn"]),
+    "electra": ("ElectraForPreTraining", []),
 }
 
 
@@ -97,11 +98,30 @@ def test_a_run_leaves_a_folder_that_stock_loads_and_that_is_measured_again(
     report = (folder / "report.md").read_text() + (folder / "README.md").read_text()
     assert ("sentence-order accuracy" in report) == ("eval_sop_accuracy" in results) == (objective == "albert")
     assert "next-sentence" not in report
+    names = {"roberta": "A RoBERTa", "albert": "An ALBERT", "electra": "An ELECTRA"}
+    assert (
+        ("replaced tokens that are found" in report) == ("eval_replaced_recall" in results) == (objective == "electra")
+    )
+    assert f"{names.get(objective, 'A BERT')} (`{kind}`)" in report
+    assert ("| inputs | full_sentences |" in report) == (objective == "roberta")
+    assert " | 0 |" not in report.partition("## Results")[2].partition("##")[0]
     measure = ["--model_name_or_path", folder, "--store", byte_store, "--max_seq_length", 32, "--max_eval_pairs", 10]
     inputs = {
         "mlm": flags,
         "ltr": ["--selection", "causal", "--pair_label", "none"],
         "roberta": ["--input_format", "full_sentences", "--selection", "fairseq"],
+        "electra": [
+            "--input_format",
+            "electra",
+            "--pair_label",
+            "none",
+            "--mask_rate",
+            "0.85",
+            "--keep_rate",
+            "0.15",
+            "--random_rate",
+            "0",
+        ],
     }
     measure += inputs.get(objective, ["--pair_label", "order", "--selection", "ngrams"])
     call_recipe("evaluate_checkpoint", *measure, "--output_dir", tmp_path / "x", "--results_file", file)
@@ -122,14 +142,17 @@ def test_a_teacher_makes_a_student_and_the_same_command_resumes_it(call_recipe, 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--share_layers", "all"], "share_layers is ALBERT's"),
+        (["--share_layers", "all"], "share_layers is for --objective albert; it has no meaning with bert"),
         (["--objective", "distilbert"], "needs a teacher"),
         (["--objective", "roberta", "--pair_label", "order"], "full_sentences has no order to learn"),
         (["--pair_label", "none"], "give --objective mlm"),
         (["--objective", "albert", "--pair_label", "none"], "give --objective mlm"),
         (["--input_format", "full_sentences"], "give --objective mlm"),
         (["--objective", "roberta", "--max_position_embeddings", "16"], "the model has 16 positions"),
-        (["--objective", "electro"], "objective is 'electro'; allowed: bert, mlm, ltr, roberta, albert, distilbert"),
+        (
+            ["--objective", "electro"],
+            "objective is 'electro'; allowed: bert, mlm, ltr, roberta, albert, electra, distilbert",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_one_line(call_recipe, byte_store, tmp_path, flags, message):

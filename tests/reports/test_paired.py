@@ -10,7 +10,7 @@ from scipy import stats
 
 from bert_recipes.errors import InputError
 from bert_recipes.reports.compare import compare_runs, read_runs
-from bert_recipes.reports.paired import paired_bootstrap
+from bert_recipes.reports.paired import bootstrap_difference, paired_bootstrap
 
 
 LABELS = ("yes", "no", "perhaps")
@@ -89,3 +89,14 @@ def test_other_data_is_refused_and_the_comparison_says_why_it_has_no_bootstrap(b
         paired_bootstrap(read_runs(folders), str(other))
     assert "No paired bootstrap: validation of" in compare_runs(read_runs(folders), str(other))[1]
     assert "| accuracy | better - run | +" in compare_runs(read_runs(folders))[1]
+
+
+def test_the_mean_over_pairs_of_runs_has_the_interval_of_one_pair_where_all_are_alike(beside):
+    run, better = beside("sequence_classification", 5)
+    found = next(row for row in paired_bootstrap(read_runs([run, better]), None) if row[0] == "accuracy")
+    ends = tuple(map(float, found[3].split(" to ")))
+    for pairs in ([(better, run)], [(better, run)] * 3):
+        assert bootstrap_difference(pairs, "accuracy", None) == pytest.approx(ends, abs=1e-4)
+    assert bootstrap_difference([(better, run), (run, better)], "accuracy", None) == pytest.approx((0.0, 0.0))
+    (better / "task.yaml").unlink()
+    assert bootstrap_difference([(better, run)], "accuracy", None) is None

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from bert_recipes.data.masking import IGNORE_INDEX, MaskingRates, hash_keys, mask_tokens
+from bert_recipes.data.masking import IGNORE_INDEX, MaskingRates, hash_keys, keyed_uniforms, mask_tokens
 from bert_recipes.errors import InputError
 
 
 logger = logging.getLogger(__name__)
+
+_STREAM_DRAWS = 16  # behind those of masks
 
 
 def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
@@ -63,6 +65,8 @@ class DataCollatorForPreTraining:
     pad_to_multiple_of: int | None = None
     # `models.padding_free.plan_rows`, for attention over packed rows: the batch has its `packing` too.
     plan_rows: Callable[..., dict[str, torch.Tensor]] | None = None
+    # The batch has float32 `draws` (B, S) in [0, 1) too, a function of the same keys: for ELECTRA's generator.
+    has_draws: bool = False
     rates: MaskingRates = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -111,6 +115,9 @@ class DataCollatorForPreTraining:
             )
         if "next_sentence_label" in features[0]:
             batch["next_sentence_label"] = np.array([f["next_sentence_label"] for f in features], dtype=np.int64)
+        if self.has_draws:
+            draws = keyed_uniforms(self._keys(features)[:, None], _STREAM_DRAWS, np.arange(size)[None])
+            batch["draws"] = draws.astype(np.float32)
         tensors: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
         if self.plan_rows is not None:
             tensors["packing"] = self.plan_rows(tensors["attention_mask"], tensors["labels"])

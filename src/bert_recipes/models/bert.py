@@ -8,16 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from torch import nn
 from torch.nn import functional as F
-from transformers import AlbertConfig, BertConfig, DistilBertConfig, PreTrainedModel, RobertaConfig
+from transformers import AlbertConfig, BertConfig, DistilBertConfig, ElectraConfig, PreTrainedModel, RobertaConfig
 from transformers.activations import ACT2FN, NewGELUActivation
 from transformers.models.albert.modeling_albert import AlbertMLMHead, AlbertSOPHead
 from transformers.models.bert.modeling_bert import BertOnlyMLMHead, BertPreTrainingHeads
+from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions, ElectraGeneratorPredictions
 from transformers.models.roberta.modeling_roberta import RobertaLMHead
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
@@ -27,6 +29,7 @@ from bert_recipes.models.bert_model import (
     AlbertModel,
     BertModel,
     DistilBertModel,
+    ElectraModel,
     OriginalInitialization,
     RobertaModel,
     own_type,
@@ -34,15 +37,18 @@ from bert_recipes.models.bert_model import (
 )
 from bert_recipes.models.packed_encoder import Encoded, asked_for, is_plain
 from bert_recipes.models.padding_free import PackedLayout, make_layout
-from bert_recipes.models.sizes import check_layers
+from bert_recipes.models.sizes import HEAD_SIZE, check_layers
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
 
 IGNORE_INDEX = -100
 PREDICTED_STEP = 32
+# google-research/electra configure_pretraining.py.
+DISCRIMINATOR_WEIGHT, GENERATOR_SIZE = 50.0, 0.25
+GENERATOR_FOLDER, _GENERATOR = "generator", "generator."
 INITIALIZERS = ("truncated_normal", "normal", "sinusoidal_positions")
 # The Trainer takes what is not named here for predictions. On the class, as in transformers: an instance would write it to config.json.
-for _config in (BertConfig, RobertaConfig, AlbertConfig, DistilBertConfig):
+for _config in (BertConfig, RobertaConfig, AlbertConfig, DistilBertConfig, ElectraConfig):
     _config.keys_to_ignore_at_inference = ["past_key_values", "mlm_loss", "nsp_loss"]
 
 
@@ -233,12 +239,15 @@ class PreTrainingModel(OriginalInitialization):
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The last hidden states of the real tokens, (N, H), row after row."""
-        encoded, outputs = self._encode((input_ids, attention_mask, token_type_ids, None), {})
+        return _of_tokens(*self._rows((input_ids, attention_mask, token_type_ids, None)), attention_mask)
+
+    def _rows(self, inputs: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor, PackedLayout]:
+        """The last hidden states, and where they are."""
+        encoded, outputs = self._encode(inputs, {})
         if encoded is not None:
-            return _of_tokens(encoded.rows, encoded.layout, attention_mask)
+            return encoded.rows, encoded.layout
         hidden = outputs.last_hidden_state
-        layout = make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
-        return _of_tokens(hidden.flatten(0, 1), layout, attention_mask)
+        return hidden.flatten(0, 1), make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
 
     def token_logits(self, rows: torch.Tensor) -> torch.Tensor:
         """The masked-LM head on hidden states (N, H) -> (N, V)."""
@@ -419,6 +428,145 @@ class DistilBertForMaskedLM(PreTrainingModel, transformers.DistilBertForMaskedLM
         return self.vocab_projector(self._transform(hidden))
 
 
+class ElectraForMaskedLM(PreTrainingModel, transformers.ElectraForMaskedLM):
+    """ELECTRA's generator."""
+
+    def __init__(self, config: Any) -> None:
+        layers: dict[str, Callable[[Any], nn.Module]] = {
+            "generator_predictions": ElectraGeneratorPredictions,
+            "generator_lm_head": lambda own: nn.Linear(own.embedding_size, own.vocab_size),
+        }
+        self._build(config, electra=ElectraModel, **layers)
+
+    @property
+    def _passed_by(self) -> tuple[nn.Module, ...]:
+        return (self.generator_predictions,)
+
+    def _transform(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.generator_predictions(rows)
+
+    def _vocabulary_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.generator_lm_head(self._transform(hidden))
+
+
+@dataclass
+class ElectraForPreTrainingOutput(BertForPreTrainingOutput):
+    """Output of `ElectraForPreTraining` for labels: `mlm_loss` and `prediction_logits` (M, V) are the generator's."""
+
+    disc_loss: torch.Tensor | None = None  # float (), binary cross-entropy of the discriminator, nats per real token
+    disc_logits: torch.Tensor | None = None  # float32 (N,) for the real tokens, row after row: above 0 = replaced
+    replaced: torch.Tensor | None = None  # bool (N,)
+
+
+class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining):
+    """ELECTRA's discriminator with its generator, which share all embeddings.
+
+    A saved folder is the discriminator's; the generator is in its folder `generator`. `config.generator_size` is the generator's width as a fraction of
+    the discriminator's.
+
+    Source: Clark et al. 2020; google-research/electra run_pretraining.py, `PretrainingModel`. There positions are drawn with replacement and those
+    drawn twice count twice in the generator's loss; here each is predicted once.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self._build(config, electra=ElectraModel, discriminator_predictions=ElectraDiscriminatorPredictions)
+        hidden = max(8, int(config.hidden_size * getattr(config, "generator_size", GENERATOR_SIZE)))
+        own = {
+            "hidden_size": hidden,
+            "intermediate_size": 4 * hidden,
+            "num_attention_heads": max(1, hidden // HEAD_SIZE),
+        }
+        self.generator = ElectraForMaskedLM(ElectraConfig(**{**config.to_dict(), **own}))
+        self.generator.electra.embeddings = self.electra.embeddings
+        self.generator.tie_weights()
+
+    @property
+    def _passed_by(self) -> tuple[nn.Module, ...]:
+        return (self.discriminator_predictions,)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        num_tokens_in_batch: torch.Tensor | int | None = None,
+        draws: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Let the generator fill what is masked, and the discriminator tell which tokens are not the text's; without labels as stock.
+
+        Args:
+            input_ids: int64 (B, S), the masked text.
+            labels: int64 (B, S), the id to predict, -100 where none is predicted.
+            num_items_in_batch: Predicted tokens of the global batch; None = of this batch.
+            num_tokens_in_batch: Real tokens of the global batch; None = of this batch.
+            draws: float32 (B, S) in [0, 1), which decide the generator's samples; None: drawn here.
+        """
+        if labels is None or input_ids is None:
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+            return transformers.ElectraForPreTraining.forward(self, **inputs, **kwargs)
+        positions = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
+        targets = labels.flatten()[positions]
+        rows, layout = self.generator._rows((input_ids, attention_mask, token_type_ids, None))
+        logits = self.generator.token_logits(rows[layout.rows_of(positions)]).float()
+        mlm_loss = _mean_cross_entropy(logits, targets, num_items_in_batch)
+        with torch.no_grad():
+            chosen = (torch.rand(labels.shape, device=labels.device) if draws is None else draws).flatten()[positions]
+            heights = logits.softmax(-1).cumsum(-1)
+            # As Gumbel noise draws, but a pure function of `draws`.
+            drawn = torch.searchsorted(heights, chosen[:, None] * heights[:, -1:], right=True)[:, 0]
+            text = torch.where(labels == IGNORE_INDEX, input_ids, labels)
+            shown = text.flatten().index_copy(0, positions, drawn.clamp(max=logits.shape[-1] - 1)).view_as(text)
+        is_token = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        replaced = (shown != text)[is_token != 0]
+        rows = _of_tokens(*self._rows((shown, attention_mask, token_type_ids, None)), is_token)
+        verdicts = self.discriminator_predictions(rows).float()
+        total = F.binary_cross_entropy_with_logits(verdicts, replaced.float(), reduction="sum")
+        disc_loss = total / (len(replaced) if num_tokens_in_batch is None else num_tokens_in_batch)
+        return ElectraForPreTrainingOutput(
+            loss=mlm_loss + DISCRIMINATOR_WEIGHT * disc_loss,
+            mlm_loss=mlm_loss,
+            disc_loss=disc_loss,
+            prediction_logits=logits,
+            disc_logits=verdicts,
+            replaced=replaced,
+        )
+
+    def save_pretrained(self, save_directory: Any, state_dict: Any = None, **kwargs: Any) -> Any:
+        """The discriminator in the folder, the generator in its folder `generator`; both load in stock's classes."""
+        weights = self.state_dict() if state_dict is None else state_dict
+        of_generator = {
+            name.removeprefix(_GENERATOR): each for name, each in weights.items() if name.startswith(_GENERATOR)
+        }
+        of_generator.pop("generator_lm_head.weight", None)  # tied
+        self.generator.save_pretrained(Path(save_directory) / GENERATOR_FOLDER, state_dict=of_generator, **kwargs)
+        own = {name: each for name, each in weights.items() if not name.startswith(_GENERATOR)}
+        return super().save_pretrained(save_directory, state_dict=own, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, name: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+        """A discriminator as stock opens it, with the generator that lies in its folder, or a new one."""
+        stock, info = transformers.ElectraForPreTraining.from_pretrained(
+            name, *args, output_loading_info=True, **kwargs
+        )
+        model = cls(stock.config)
+        model.load_state_dict(stock.state_dict(), strict=False)
+        if not model.load_generator(Path(name)):
+            info["missing_keys"] = {*info["missing_keys"], f"{_GENERATOR}generator_predictions.dense.weight"}
+        return (model, info) if output_loading_info else model
+
+    def load_generator(self, folder: Path) -> bool:
+        """Take the generator's weights from the folder of a discriminator; whether they are there."""
+        if not (folder / GENERATOR_FOLDER).is_dir():
+            return False
+        stock = transformers.ElectraForMaskedLM.from_pretrained(folder / GENERATOR_FOLDER, dtype=torch.float32)
+        self.generator.load_state_dict(stock.state_dict())
+        return True
+
+
 # Member -> the class that is pre-trained; its `config_class.model_type` is what config.json says.
 MEMBERS: dict[str, type[PreTrainingModel]] = {
     "bert": BertForPreTraining,
@@ -427,11 +575,12 @@ MEMBERS: dict[str, type[PreTrainingModel]] = {
     "roberta": RobertaForMaskedLM,
     "albert": AlbertForPreTraining,
     "distilbert": DistilBertForMaskedLM,
+    "electra": ElectraForPreTraining,
 }
 
 
 # Prefixes of the masked-LM heads' weights.
-MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_")
+MASKED_LM_HEADS = ("cls.predictions.", "lm_head.", "predictions.", "vocab_", _GENERATOR)
 
 
 def open_checkpoint(name: str, *, cached_only: bool, member: str | None = None) -> tuple[Any, list[str]]:

@@ -191,7 +191,7 @@ class PackedModel(OriginalInitialization):
         if encoded is None:
             if (types := self._segments(token_type_ids)) is not None:
                 kwargs["token_type_ids"] = types
-            return super().forward(
+            outputs = super().forward(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
                 position_ids=position_ids,
@@ -199,6 +199,13 @@ class PackedModel(OriginalInitialization):
                 return_dict=True,
                 **kwargs,
             )
+            if getattr(self.config, "is_decoder", False) and outputs.get("pooler_output") is not None:
+                # Its first token has seen nothing but itself: the last one stands for a text.
+                hidden = outputs.last_hidden_state
+                last = -1 if attention_mask is None else attention_mask.sum(dim=1) - 1
+                rows = torch.arange(len(hidden), device=hidden.device)
+                outputs.pooler_output = self.pooler(hidden[rows, last][:, None])
+            return outputs
         rows, layout = encoded.rows, encoded.layout
         pooled = self.pool_rows(rows, layout)
         return BaseModelOutputWithPoolingAndCrossAttentions(
@@ -288,6 +295,8 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
         fast_layers: "auto", "plain" or "off" (`load_kernels`).
         args: `TrainingArguments`, which know device and precision of a run; None: the model is on a CPU.
     """
+    if (generator := getattr(model, "generator", None)) is not None:  # ELECTRA's
+        enable_packed_layers(generator, fast_layers, args)
     base: Any = model.base_model
     if type(base) in ENCODERS and base is not model:
         base = ENCODERS[type(base)].from_stock(base)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bert_recipes.errors import InputError
@@ -28,10 +28,29 @@ HEAD_SIZE = 64
 # google-research/albert README: larger ones of ALBERT, and the size of its embeddings.
 ALBERT_SIZES = {"xlarge": (24, 2048), "xxlarge": (12, 4096)}
 ALBERT_EMBEDDING_SIZE, ALBERT_HEADS = 128, {"xlarge": 16}
+# google-research/electra configure_pretraining.py and util/training_utils.py: small is another one than BERT's.
+ELECTRA_SIZES = {"small": (12, 256)}
 # Jiao et al. 2020, section 4.1: students of BERT-base, with its 12 heads.
 TINYBERT_SIZES = {"tinybert4": (4, 312), "tinybert6": (6, 768)}
+MEMBER_SIZES = {"albert": ALBERT_SIZES, "electra": ELECTRA_SIZES, "bert": TINYBERT_SIZES, "tinybert": TINYBERT_SIZES}
 # The shortest input of the data: [CLS] A [SEP] B [SEP] with room to draw a shorter length.
 MIN_POSITIONS = 8
+
+
+def shape_of(size: str, sizes: Mapping[str, tuple[int, int]] = SIZES) -> tuple[int, int, int]:
+    """Layers, hidden size and heads of a size by its name, or as "4/256" or "4/256/4"."""
+    if size in sizes:
+        layers, hidden = sizes[size]
+        return layers, hidden, hidden // HEAD_SIZE
+    numbers = [int(part) for part in size.split("/")] if re.fullmatch(r"[1-9]\d*(/[1-9]\d*){1,2}", size) else []
+    if not numbers:
+        raise InputError(
+            f"size is '{size}'; allowed: {', '.join(sizes)}, or LAYERS/HIDDEN_SIZE or LAYERS/HIDDEN_SIZE/HEADS"
+        )
+    layers, hidden, heads = (*numbers, max(1, numbers[1] // HEAD_SIZE))[:3]
+    if hidden % heads:
+        raise InputError(f"size is '{size}': {hidden} is no multiple of {heads} heads")
+    return layers, hidden, heads
 
 
 def pretraining_config(
@@ -47,7 +66,7 @@ def pretraining_config(
     pad_token_id: int = 0,
     **others: Any,
 ) -> Any:
-    """A stock configuration with the original's hyperparameters: `BertConfig`, `RobertaConfig` or `AlbertConfig`.
+    """A stock configuration with the original's hyperparameters: `BertConfig`, or that of a member of the family.
 
     Args:
         max_position_embeddings: Longest input in tokens (paper: 512). RoBERTa's configuration says more: its positions begin behind that of pads.
@@ -55,22 +74,19 @@ def pretraining_config(
         hidden_act: "gelu_new" is the tanh approximation of google-research/bert modeling.py `gelu`; "gelu" is exact.
         weight_init: "truncated_normal" (original), "normal" (stock transformers) or "sinusoidal_positions" (`OriginalInitialization`).
         initializer_range: Deviation of that normal (original: 0.02).
-        others: Of the member: ALBERT's `embedding_size` and `share_layers`; RoBERTa's `bos_token_id` and `eos_token_id`.
+        others: Of the member: ALBERT's and ELECTRA's `embedding_size`, ALBERT's `share_layers`; RoBERTa's `bos_token_id` and `eos_token_id`.
     """
-    sizes = SIZES | {"albert": ALBERT_SIZES, "bert": TINYBERT_SIZES}.get(model_type, {})
-    if size not in sizes:
-        raise InputError(f"size is '{size}'; allowed: {', '.join(sizes)}")
+    layers, hidden, heads = shape_of(size, SIZES | MEMBER_SIZES.get(model_type, {}))
     import transformers  # takes seconds, and the sizes are wanted without it
     from transformers.activations import ACT2FN
 
     if hidden_act not in ACT2FN:
         raise InputError(f"hidden_act is '{hidden_act}'; transformers knows {', '.join(ACT2FN)}")
-    layers, hidden = sizes[size]
     settings: dict[str, Any] = {
         "vocab_size": vocab_size,
         "hidden_size": hidden,
         "num_hidden_layers": layers,
-        "num_attention_heads": hidden // HEAD_SIZE,
+        "num_attention_heads": heads,
         "intermediate_size": 4 * hidden,
         "max_position_embeddings": max_position_embeddings,
         "hidden_dropout_prob": dropout,
@@ -85,7 +101,7 @@ def pretraining_config(
         settings["max_position_embeddings"] += pad_token_id + 1
     if model_type == "albert":  # no dropout before the head for pairs: google-research/albert run_pretraining.py
         settings |= {"embedding_size": ALBERT_EMBEDDING_SIZE, "classifier_dropout_prob": 0.0}
-        settings["num_attention_heads"] = ALBERT_HEADS.get(size, hidden // HEAD_SIZE)
+        settings["num_attention_heads"] = ALBERT_HEADS.get(size, heads)
         share = others.pop("share_layers", None) or "all"
         # Stock shares all of a layer or nothing: what shares a part has groups of its own (`AlbertForPreTraining`).
         settings |= {"num_hidden_groups": 1 if share == "all" else layers}
@@ -93,10 +109,15 @@ def pretraining_config(
             settings |= {"share_layers": share}
     if size == "tinybert4":
         settings |= {"num_attention_heads": 12, "intermediate_size": 1200}
+    if model_type == "electra":
+        settings |= {
+            "embedding_size": 128 if hidden <= 256 else hidden,
+            "generator_size": 1 / 3 if hidden == 768 else 1 / 4,
+        }
     settings |= {name: value for name, value in others.items() if value is not None}
     if hidden % (heads := settings["num_attention_heads"]):
         raise InputError(f"size {size} has {hidden} units, which {heads} heads cannot share; give another size")
-    kinds = {"bert": "BertConfig", "roberta": "RobertaConfig", "albert": "AlbertConfig"}
+    kinds = {"bert": "BertConfig", "roberta": "RobertaConfig", "albert": "AlbertConfig", "electra": "ElectraConfig"}
     return getattr(transformers, kinds[model_type])(**settings)
 
 
@@ -109,8 +130,9 @@ def num_positions(config: Any, default: int = 0) -> int:
 
 
 # component -> does this parameter name belong to it; the first that matches counts.
-_HEADS = ("cls.", "lm_head.", "predictions.", "sop_classifier.", "vocab_")
+_HEADS = ("cls.", "lm_head.", "predictions.", "sop_classifier.", "vocab_", "discriminator_predictions.", "generator_")
 _COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
+    ("pre-training heads: generator", lambda name: name.startswith("generator.")),
     ("pre-training heads: biases", lambda name: name.startswith(_HEADS) and name.endswith("bias")),
     ("pre-training heads: weights", lambda name: name.startswith(_HEADS)),
     ("token embeddings", lambda name: "word_embeddings" in name),
@@ -128,7 +150,7 @@ _COMPONENTS: tuple[tuple[str, Callable[[str], bool]], ...] = (
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
     """Component -> parameters of a BERT, in the order of the forward pass, heads last; tied ones counted once, empty ones left out."""
-    counts = dict.fromkeys([name for name, _ in (*_COMPONENTS[2:], *_COMPONENTS[:2])], 0)  # heads last
+    counts = dict.fromkeys([name for name, _ in (*_COMPONENTS[3:], *_COMPONENTS[:3])], 0)  # heads last
     for name, parameter in model.named_parameters():
         counts[next(component for component, belongs in _COMPONENTS if belongs(name))] += parameter.numel()
     return {name: count for name, count in counts.items() if count}

@@ -109,7 +109,13 @@ class RunCard:
     @property
     def pipeline(self) -> str:
         """The Hub's word for what the model does."""
-        kind = self.task.kind if self.task else "fill-mask"
+        kind = (
+            self.task.kind
+            if self.task
+            else "fill-mask"
+            if self.model.get("model_type") != "electra"
+            else "feature-extraction"
+        )
         return "text-classification" if kind == "sequence_classification" else kind.replace("_", "-")
 
     @property
@@ -437,7 +443,7 @@ def card_data(card: RunCard) -> ModelCardData:
         language=given.language,
         library_name="transformers",
         pipeline_tag=card.pipeline,
-        tags=["bert", "bert-recipes"],
+        tags=[card.model.get("model_type", "bert"), "bert-recipes"],
         base_model=base["name"] if is_named else None,
         datasets=list(dict.fromkeys(filter(None, datasets))) or None,
         metrics=metrics or None,

@@ -7,7 +7,7 @@ Tibshirani 1993, section 13.3).
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from bert_recipes.finetuning.arguments import TASK_FILE, TaskArguments, read_tas
 from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.run import KIND_CLASSES, hash_of_examples
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
-from bert_recipes.reports.facts import RunFiles
+from bert_recipes.reports.facts import RunFiles, read_run
 from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task import Task, figure_names
+from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
@@ -55,6 +55,30 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
                 cells = (f"{real:+.4f}", f"{low:+.4f} to {high:+.4f}", f"{share:.1%}")
                 table.append([title, f"{other} - {first_name}", *cells])
     return table
+
+
+def bootstrap_difference(
+    pairs: Sequence[tuple[Path, Path]], figure: str, data_dir: str | None
+) -> tuple[float, float] | None:
+    """The 95 % interval of a figure's mean difference over pairs of runs, for the same resampled rows; None where a run's predictions are gone."""
+    if not all((folder / TASK_FILE).is_file() for pair in pairs for folder in pair):
+        return None
+    runs = [(read_run(better), read_run(worse)) for better, worse in pairs]
+    first = runs[0][0]
+    assert first.task is not None
+    suffixes = split_suffixes(first.task.validation_splits) or [""]
+    suffix, split = next(
+        (suffix, split)
+        for suffix, split in zip(suffixes, first.task.validation_splits, strict=True)
+        if figure.startswith(with_suffix(suffix, ""))
+    )
+    name = figure.removeprefix(with_suffix(suffix, ""))
+    scorers = [tuple(_scorer(run, split, data_dir) for run in pair) for pair in runs]
+    size, rng = first.results["splits"][split]["examples"], np.random.default_rng(0)
+    draws = (rng.integers(0, size, size) for _ in range(RESAMPLES))
+    means = [np.mean([better(rows)[name] - worse(rows)[name] for better, worse in scorers]) for rows in draws]
+    low, high = np.nanpercentile(means, [2.5, 97.5])
+    return float(low), float(high)
 
 
 def _scorer(run: RunFiles, split: str, data_dir: str | None) -> Callable[[np.ndarray], Mapping[str, float]]:

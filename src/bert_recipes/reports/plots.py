@@ -123,16 +123,17 @@ def _panel(
 
 def pretraining_panels(history: History) -> list[Panel]:
     """Losses and accuracies with their baselines, learning rate and speed, as far as they were logged twice."""
-    is_order = any("sop_loss" in line for line in history)
-    task, name = ("sop", "sentence order") if is_order else ("nsp", "next sentence")
+    names = {"sop": "sentence order", "disc": "replaced tokens", "nsp": "next sentence"}
+    task = next((task for task in names if any(f"{task}_loss" in line for line in history)), "nsp")
+    name, unit = names[task], "nats per token" if task == "disc" else "nats per pair"
     masked, pairs = ("mlm_loss", "training", "sky"), (f"{task}_loss", "training", "sky")
     held_out, held_out_pairs = ("eval_mlm_loss", "held out", "blue"), (f"eval_{task}_loss", "held out", "blue")
     words = ("eval_unigram_loss", "word frequencies alone")
-    majority = ("eval_majority_accuracy", f"{name}: larger class")
+    majority = ("eval_original_accuracy" if task == "disc" else "eval_majority_accuracy", f"{name}: larger class")
     rights = ("eval_mlm_accuracy", "masked tokens", "blue"), (f"eval_{task}_accuracy", name, "orange")
     panels = [
         _panel(history, "Masked-LM loss", "nats per token", masked, held_out, baseline=words),
-        _panel(history, f"{name.capitalize().replace(' ', '-')} loss", "nats per pair", pairs, held_out_pairs),
+        _panel(history, f"{name.capitalize().replace(' ', '-')} loss", unit, pairs, held_out_pairs),
         _panel(history, "Held-out accuracy", "fraction right", *rights, baseline=majority, limits=(0, 1)),
     ]
     return with_curves(panels + _speed_panels(history))
@@ -288,6 +289,29 @@ def sweep_plots(
 
     plot = _plot(f"{metric} by {varied}", draw, size=(7.4, 0.9 + 0.27 * len(names)))
     return plot, _png((8, 0.9 + 0.32 * len(names)), lambda figure: draw(figure.subplots()))
+
+
+def table_png(described: Mapping[str, Any]) -> bytes:
+    """A table of a paper: a panel a column, a row a model; points are seeds, bars their means, orange rings the paper's figures."""
+    columns, rows = described["columns"], described["rows"]
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+        for axis, column in zip(axes, columns, strict=True):
+            scale = 100 if column["unit"] == "percent" else 1
+            for number, row in enumerate(rows):
+                values = [scale * value for value in row["figures"][column["name"]].values() if math.isfinite(value)]
+                axis.plot(values, [number] * len(values), "o", color=_LIGHT["blue"], ms=4)
+                if values:
+                    axis.plot([sum(values) / len(values)], [number], "|", color=_LIGHT["blue"], ms=14, mew=2.5)
+                if (published := row["published"].get(column["name"])) is not None:
+                    axis.plot([published], [number], "o", color=_LIGHT["orange"], mfc="none", ms=6)
+            axis.set_title(column["name"], fontsize=9, parse_math=False)
+        for tick in axes[0].set_yticks(range(len(rows)), [row["name"] for row in rows]):
+            tick.label1.set_parse_math(False)
+        axes[0].set_ylim(len(rows) - 0.5, -0.5)
+
+    return _png((2 + 1.9 * len(columns), 1.1 + 0.32 * len(rows)), draw)
 
 
 # From a drawing to a file

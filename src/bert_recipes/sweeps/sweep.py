@@ -238,6 +238,7 @@ class RunLauncher(NamedTuple):
 
     command: tuple[str, ...]
     flags: tuple[str, ...]
+    needs: tuple[str, ...] = (TASK_FILE,)  # what a finished run has beside its results
 
     def run(self, folder: Path, flags: Sequence[str]) -> dict[str, Any]:
         """Run in a folder, or take what a finished run left there; return all_results.json.
@@ -245,7 +246,7 @@ class RunLauncher(NamedTuple):
         An interrupted run resumes from its checkpoint, or starts from scratch without one. A finished run's checkpoints are
         removed. What the run prints goes to `FOLDER.log`.
         """
-        results = read_results(folder)
+        results = read_results(folder, self.needs)
         if results is not None:
             logger.info("%s: finished before, kept", folder)
             return results
@@ -259,7 +260,7 @@ class RunLauncher(NamedTuple):
         log.parent.mkdir(parents=True, exist_ok=True)
         logger.info("%s  (log: %s)", shlex.join(command), log)
         code = _run_process(command, log, group=folder.absolute().parents[1].name)
-        results = read_results(folder) if code == 0 else None
+        results = read_results(folder, self.needs) if code == 0 else None
         if results is None:
             # Its own error line, or the last line that it printed.
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines() or ["it printed nothing"]
@@ -286,9 +287,9 @@ def finetuning_command(script: Path, launch: str | None) -> tuple[str, ...]:
     return (*launcher, str(script))
 
 
-def read_results(folder: Path) -> dict[str, Any] | None:
+def read_results(folder: Path, needs: Sequence[str] = (TASK_FILE,)) -> dict[str, Any] | None:
     """all_results.json of a finished run; None where the folder holds none."""
-    is_finished = all((folder / name).is_file() for name in (TASK_FILE, RESULTS_FILE))
+    is_finished = all((folder / name).is_file() for name in (*needs, RESULTS_FILE))
     if not is_finished or (folder / UNFINISHED_FILE).exists():
         return None
     return dict(json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8")))

@@ -13,7 +13,7 @@ from bert_recipes.config import PARTS, TOTAL, settle, warn_early
 from bert_recipes.data.dataset import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
-from bert_recipes.models.sizes import ALBERT_SIZES, MIN_POSITIONS, SIZES, TINYBERT_SIZES
+from bert_recipes.models.sizes import ALBERT_SIZES, MEMBER_SIZES, MIN_POSITIONS, SIZES, shape_of
 from bert_recipes.settings import check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.objectives import OBJECTIVES
@@ -276,7 +276,9 @@ class ModelArguments:
     positions: str | None = option(
         None, "none: a new model does not see the order, as for sets of ids", choices=("none",)
     )
-    embedding_size: int | None = option(None, "ALBERT: size of a new model's embeddings (paper: 128)", above=0)
+    embedding_size: int | None = option(
+        None, "ALBERT, ELECTRA: size of a new model's embeddings (paper: 128)", above=0
+    )
     share_layers: str | None = option(
         None, "ALBERT: what the layers of a new model share", choices=("all", "attention", "ffn", "none")
     )
@@ -292,13 +294,11 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         check(self)
-        sizes = SIZES | {"albert": ALBERT_SIZES, "tinybert": TINYBERT_SIZES}.get(self.objective, {})
-        if self.size not in sizes:
-            raise InputError(f"size is '{self.size}'; allowed: {', '.join(sizes)}")
-        for name in ("embedding_size", "share_layers"):
-            if getattr(self, name) is not None and self.objective != "albert":
+        shape_of(self.size, SIZES | MEMBER_SIZES.get(self.objective, {}))
+        for name, owners in {"embedding_size": ("albert", "electra"), "share_layers": ("albert",)}.items():
+            if getattr(self, name) is not None and self.objective not in owners:
                 raise InputError(
-                    f"{name} is ALBERT's; it has no meaning with --objective {self.objective}: leave it out"
+                    f"{name} is for --objective {' or '.join(owners)}; it has no meaning with {self.objective}: leave it out"
                 )
 
 

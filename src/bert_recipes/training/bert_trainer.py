@@ -18,7 +18,7 @@ from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTrainingOutput, PreTrainingModel
+from bert_recipes.models.bert import IGNORE_INDEX, PreTrainingModel
 from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.training.arguments import Phase
 from bert_recipes.training.optimization import Schedule
@@ -96,7 +96,7 @@ class PreTrainingSums:
     `unigram` is float64 (V,) of `unigram_log_probs`, or None without that baseline.
     """
 
-    NAMES = (
+    NAMES: tuple[str, ...] = (
         *("mlm_loss", "mlm_correct", "masked", "unigram_loss", "unigram_correct"),
         *("nsp_loss", "nsp_correct", "pairs", "random"),
     )
@@ -105,8 +105,13 @@ class PreTrainingSums:
         self.values = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
         self.unigram = None if unigram is None else unigram.to(device)
 
-    def add(self, output: BertForPreTrainingOutput, batch: dict[str, torch.Tensor]) -> None:
+    def add(self, output: Any, batch: dict[str, torch.Tensor]) -> None:
         """Add one batch; `output` is the model's for it with return_full_logits=False, losses being means over this batch."""
+        sums = self._sums(output, batch)
+        for position, name in enumerate(self.NAMES):
+            self.values[position] += sums.get(name, 0)
+
+    def _sums(self, output: Any, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
         assert output.mlm_loss is not None
         assert output.prediction_logits is not None
         targets = batch["labels"][batch["labels"] != IGNORE_INDEX]
@@ -125,8 +130,7 @@ class PreTrainingSums:
             sums["nsp_loss"] = output.nsp_loss.double() * sums["pairs"]
             sums["nsp_correct"] = (output.seq_relationship_logits.argmax(-1) == labels).sum()
             sums["random"] = (labels > 0).sum()
-        for position, name in enumerate(self.NAMES):
-            self.values[position] += sums.get(name, 0)
+        return sums
 
     def metrics(self, prefix: str = "eval", pairs_task: str = "nsp") -> dict[str, float]:
         """`mlm_loss`, `nsp_loss` or another `pairs_task`'s (nats), accuracies (0 to 1) and their baselines under a prefix; what has no data is left out.
@@ -148,7 +152,7 @@ class PreTrainingSums:
             result[f"{pairs_task}_accuracy"] = sums["nsp_correct"] / pairs
             result["majority_accuracy"] = max(sums["random"], pairs - sums["random"]) / pairs
         result["loss"] = result.get("mlm_loss", 0.0) + result.get(f"{pairs_task}_loss", 0.0)
-        result["masked_tokens"], result["pairs"] = masked, pairs
+        result |= {name: count for name, count in (("masked_tokens", masked), ("pairs", pairs)) if count}
         return {f"{prefix}_{name}": value for name, value in result.items()}
 
 

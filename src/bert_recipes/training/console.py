@@ -15,6 +15,7 @@ _TRAINING = {
     "mlm_loss": ("masked-LM", "{:.3f}"),
     "nsp_loss": ("next-sentence", "{:.3f}"),
     "sop_loss": ("sentence-order", "{:.3f}"),
+    "disc_loss": ("replaced tokens", "{:.4f}"),
     "grad_norm": ("gradient", "{:.2f}"),
     "learning_rate": ("rate", "{:.1e}"),
     "tokens_per_second": ("tokens/s", "{:,.0f}"),
@@ -69,7 +70,9 @@ def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
         ):
             continue
         label = name.removeprefix("eval_").replace("_", " ").replace("mlm", "masked-LM")
-        label = label.replace("nsp", "next-sentence").replace("sop", "sentence-order")
+        label = (
+            label.replace("nsp", "next-sentence").replace("sop", "sentence-order").replace("disc", "replaced-token")
+        )
         is_fraction = name.endswith(_FRACTIONS) and 0 <= value <= 1
         parts.append(f"{label} {value:.1%}" if is_fraction else f"{label} {value:.3f}")
     return _at(step, max_steps) + "held out: " + "  ".join(parts)

@@ -41,6 +41,19 @@ OBJECTIVES = {
     ),
     # Lan et al. 2020, sections 3.1 and 4.1: masked n-grams and sentence order; without dropout as version 2.
     "albert": Objective("albert", {"pair_label": "order", "selection": "ngrams", "dropout": 0.0}),
+    # Clark et al. 2020; google-research/electra configure_pretraining.py, pretrain/pretrain_helpers.py `mask` and util/training_utils.py.
+    "electra": Objective(
+        "electra",
+        {
+            "input_format": "electra",
+            "pair_label": "none",
+            "mask_rate": 0.85,
+            "keep_rate": 0.15,
+            "random_rate": 0.0,
+            "hidden_act": "gelu",
+            "learning_rate": 5e-4,
+        },
+    ),
     # Sanh et al. 2019; huggingface/transformers-research-projects distillation/README.md.
     "distilbert": Objective(
         "distilbert",

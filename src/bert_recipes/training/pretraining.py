@@ -21,7 +21,7 @@ from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
 from bert_recipes.data.store import Split, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
-from bert_recipes.models.bert import MASKED_LM_HEADS, MEMBERS, PreTrainingModel, open_checkpoint
+from bert_recipes.models.bert import MASKED_LM_HEADS, MEMBERS, ElectraForPreTraining, PreTrainingModel, open_checkpoint
 from bert_recipes.models.sizes import num_positions, pretraining_config
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
@@ -35,6 +35,7 @@ from bert_recipes.training.arguments import (
 from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
 from bert_recipes.training.callbacks import LossWatch
 from bert_recipes.training.objectives import OBJECTIVES
+from bert_recipes.training.replaced_tokens import ElectraTrainer
 
 
 logger = logging.getLogger(__name__)
@@ -207,7 +208,7 @@ def load_model(
             "num_attention_heads": heads,
         }
         own |= dict(objective.config) | ({} if model.positions is None else {"positions": model.positions})
-        if objective.model_type == "albert":
+        if objective.model_type in ("albert", "electra"):
             own |= {name: getattr(model, name) for name in ALBERT_FIELDS}
         if objective.model_type == "roberta":
             own |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
@@ -271,7 +272,7 @@ def make_trainer(
     data: PreTrainingData | Sequence[PreTrainingData],
     max_eval_pairs: int,
     phases: Sequence[Phase] | None = None,
-    kind: Callable[..., BertTrainer] = BertTrainer,
+    kind: Callable[..., BertTrainer] | None = None,
 ) -> BertTrainer:
     """Join the parts: the data of the run or of each phase, and the phases (None: one), in a Trainer of a kind."""
     parts = [data] if isinstance(data, PreTrainingData) else list(data)
@@ -291,6 +292,7 @@ def make_trainer(
             )
         joined = zip(phases, parts, strict=True)
         planned = [TrainingPhase(phase, part.train, part.validation, part.collator) for phase, part in joined]
+    kind = kind or (ElectraTrainer if isinstance(model, ElectraForPreTraining) else BertTrainer)
     trainer = kind(
         model,
         args,

@@ -1,0 +1,259 @@
+"""The tables of a paper as runs: which each row and column needs; runs with the same settings are one, and finished ones are kept."""
+
+import hashlib
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bert_recipes.config import nearest_name, read_tree
+from bert_recipes.errors import InputError
+from bert_recipes.files import lock_run, strict, write_json
+from bert_recipes.sweeps.sweep import RESULTS_FILE, TASK_FILE, RunLauncher, as_flags, figure_of
+
+
+logger = logging.getLogger(__name__)
+
+EXPECTED = ("must", "should", "report")
+# The runs of a folder and their figures: what is finished elsewhere is finished here.
+RUNS_FILE = "runs.json"
+# Before next or order: the task of telling the store's pairs (recipes/make_pair_task.py).
+PAIRS = "pairs_"
+# What an untrained model is: one step that changes next to nothing.
+UNTRAINED = {"max_steps": "1", "max_minutes": "null", "learning_rate": "1e-12", "muon_learning_rate": "1e-12"}
+_KEYS = {
+    "table": ("title", "source", "note", "pretrain", "finetune", "evaluate", "columns", "rows", "claims"),
+    "row": ("pretrain", "finetune", "model", "published", "untrained"),
+    "column": ("task", "config", "metric", "finetune", "evaluate", "unit"),
+    "claim": ("better", "worse", "column", "expected"),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of each row: of its pre-training, of its checkpoint with the settings of `evaluate`, or where there is a task, of fine-tuning."""
+
+    name: str
+    metric: str  # as all_results.json has it, without eval_
+    task: str | None = None
+    config: str | None = None  # of recipes/configs/finetune
+    finetune: Mapping[str, str] | None = None
+    evaluate: Mapping[str, str] | None = None
+    unit: str = "percent"
+
+    @property
+    def recipe(self) -> str:
+        """What is run for it."""
+        if self.task is not None:
+            return "finetune"
+        return "pretrain" if self.evaluate is None else "evaluate_checkpoint"
+
+    @property
+    def less_is_better(self) -> bool:
+        """Losses and perplexities."""
+        return self.metric.endswith(("loss", "perplexity"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A pre-trained model, or one that is at hand, and how it is fine-tuned; `published` has the paper's figures."""
+
+    name: str
+    pretrain: Mapping[str, str]
+    finetune: Mapping[str, str]
+    published: Mapping[str, float]
+    model: str | None = None
+    untrained: bool = False
+
+
+class Claim(NamedTuple):
+    """A row is better than another one in a column."""
+
+    better: str
+    worse: str
+    column: str
+    expected: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper, for one profile."""
+
+    name: str
+    title: str
+    source: str
+    note: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    claims: Sequence[Claim]
+
+
+class Cell(NamedTuple):
+    """The run that a row, a column and a seed have their figure of, and that figure; NaN where training diverged."""
+
+    run: Mapping[str, Any]
+    value: float
+
+
+def _checked(where: str, kind: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise InputError(f"{where}: a mapping is expected, with {', '.join(_KEYS[kind])}")
+    for key in given:
+        if key not in _KEYS[kind]:
+            raise InputError(f"{where}: unknown key {key!r}{nearest_name(key, _KEYS[kind])}")
+    return given
+
+
+def read_table(path: Path, profile: str) -> Table:
+    """Read a table, with the settings of a profile (profiles.yaml beside it) under its own."""
+    profiles, _ = read_tree(path.with_name("profiles.yaml"))
+    if profile not in profiles:
+        raise InputError(f"profile is '{profile}'; allowed: {', '.join(profiles)}")
+    base, tree = profiles[profile], _checked(str(path), "table", read_tree(path)[0])
+    pretrain = {**(base.get("pretrain") or {}), **(tree.get("pretrain") or {})}
+    finetune = {**(base.get("finetune") or {}), **(tree.get("finetune") or {})}
+    evaluate = {**(base.get("evaluate") or {}), **(tree.get("evaluate") or {})}
+    columns = []
+    for name, given in tree["columns"].items():
+        own = _checked(f"{path}, column {name}", "column", given)
+        measured = None if "evaluate" not in own else {**evaluate, **(own["evaluate"] or {})}
+        columns.append(
+            Column(name, **{**own, "finetune": {**finetune, **(own.get("finetune") or {})}, "evaluate": measured})
+        )
+    rows = []
+    for name, given in tree["rows"].items():
+        own = _checked(f"{path}, row {name}", "row", given or {})
+        untrained = own.get("untrained") == "true"
+        settings = {**pretrain, **(own.get("pretrain") or {}), **(UNTRAINED if untrained else {})}
+        published = {column: float(value) for column, value in (own.get("published") or {}).items()}
+        rows.append(Row(name, settings, own.get("finetune") or {}, published, own.get("model"), untrained))
+    claims = [Claim(**_checked(f"{path}, claims", "claim", given)) for given in tree.get("claims") or ()]
+    table = Table(path.stem, tree["title"], tree["source"], tree.get("note") or "", columns, rows, claims)
+    names = {"row": {row.name for row in rows}, "column": {column.name for column in columns}}
+    for claim in claims:
+        for kind, name in (("row", claim.better), ("row", claim.worse), ("column", claim.column)):
+            if name not in names[kind]:
+                raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(names[kind])}")
+        if claim.expected not in EXPECTED:
+            raise InputError(f"{path}: a claim is expected {claim.expected!r}; allowed: {', '.join(EXPECTED)}")
+    return table
+
+
+class Runs:
+    """The runs of tables in one folder. A run is known by a hash of its settings, a fine-tuning one also by that of its checkpoint."""
+
+    def __init__(self, folder: Path, recipes: Path, flags: Mapping[str, Sequence[str]], store: str) -> None:
+        """`flags` are those of each recipe's runs that say where the data is; `store` is the fingerprint of the text."""
+        self.folder, self.recipes, self.flags, self.store = folder, recipes, flags, store
+        lock_run(folder, patience=0)
+        file = folder / RUNS_FILE
+        self.known: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+    def key(self, row: Row, column: Column | None, seed: int) -> str | None:
+        """The hash of the run that has a row's figure in a column (None: that makes its checkpoint); None where there is no such run."""
+        pretraining = {"recipe": "pretrain", "store": self.store, **row.pretrain, "seed": str(seed)}
+        checkpoint = row.model or _hash(pretraining)
+        if column is None or column.recipe == "pretrain":
+            return None if row.model else checkpoint
+        return _hash({"recipe": column.recipe, "model": checkpoint, **self._settings(row, column, seed)})
+
+    def _settings(self, row: Row, column: Column, seed: int) -> dict[str, str]:
+        if column.task is None:  # the held-out masks do not depend on a seed
+            return {"store": self.store, **(column.evaluate or {})}
+        config = {"config": f"finetune/{column.config or 'glue'}", "task": column.task}
+        return {**config, **(column.finetune or {}), **row.finetune, "seed": str(seed)}
+
+    def cell(self, row: Row, column: Column, seed: int) -> Cell | None:
+        """What is known of a cell; None before its run."""
+        key = self.key(row, column, seed)
+        run = None if key is None else self.known.get(key)
+        if run is None:
+            return None
+        value = figure_of(run["figures"], f"eval_{column.metric}")
+        if value is None:
+            there = ", ".join(name.removeprefix("eval_") for name in run["figures"] if name.startswith("eval_"))
+            raise InputError(f"column {column.name}: no metric {column.metric}; its runs have {there}")
+        return Cell({"key": key, **run}, value)
+
+    def missing(self, table: Table, seeds: Sequence[int]) -> Iterator[tuple[Row, Column, int]]:
+        """The cells whose run is not finished, seed by seed, so that whole tables come early."""
+        for seed in seeds:
+            for row in table.rows:
+                for column in table.columns:
+                    if (key := self.key(row, column, seed)) is not None and key not in self.known:
+                        yield row, column, seed
+
+    def measure(self, row: Row, column: Column, seed: int) -> None:
+        """Do what a cell needs: pre-train, unless that is done and its checkpoint at hand, and measure."""
+        made, key = self.key(row, None, seed), self.key(row, column, seed)
+        assert key is not None
+        if made is not None and (
+            made not in self.known or not (made == key or (self.folder / made / "config.json").is_file())
+        ):
+            self._run("pretrain", made, {**row.pretrain, "seed": str(seed)})
+        if key == made:
+            return
+        model = {"model_name_or_path": row.model or str(self.folder / str(made))}
+        settings = {name: value for name, value in self._settings(row, column, seed).items() if name != "store"}
+        if column.task is None:
+            settings["results_file"] = str(self.folder / key / RESULTS_FILE)
+        self._run(column.recipe, key, {**model, **settings})
+        for path in (self.folder / key).glob("*.safetensors"):  # figures and predictions stay
+            path.unlink()
+
+    def _run(self, recipe: str, key: str, settings: Mapping[str, str]) -> None:
+        if "config" in settings:
+            settings = {**settings, "config": str(self.recipes / "configs" / f"{settings['config']}.yaml")}
+        needs, flags = (TASK_FILE,) if recipe == "finetune" else (), self.flags[recipe]
+        if (task := str(settings.get("task"))).startswith(PAIRS):
+            settings = {name: value for name, value in settings.items() if name != "task"}
+            settings["task_file"], flags = str(self._pair_task(task.removeprefix(PAIRS))), ()
+        settings = {name: "null" if value is None else value for name, value in settings.items()}
+        launcher = RunLauncher((sys.executable, str(self.recipes / f"{recipe}.py")), tuple(flags), needs)
+        start = time.monotonic()
+        results = launcher.run(self.folder / key, as_flags(settings))
+        figures: dict[str, Any] = {name: value for name, value in results.items() if isinstance(value, int | float)}
+        self.known[key] = {
+            "recipe": recipe,
+            "settings": dict(settings),
+            "seconds": results.get("train_seconds") or time.monotonic() - start,
+            "figures": strict(figures | {"intervals": results.get("intervals")}),
+            "machine": results.get("machine"),
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        write_json(self.folder / RUNS_FILE, self.known)
+
+    def _pair_task(self, label: str) -> Path:
+        """The task file of the store's pairs under a label, made when it is first asked for."""
+        folder = self.folder / "tasks" / label
+        if not (folder / TASK_FILE).is_file():
+            shutil.rmtree(folder, ignore_errors=True)  # half made
+            command = [sys.executable, str(self.recipes / "make_pair_task.py"), *self.flags["pretrain"]]
+            subprocess.run([*command, "--pair_label", label, "--output_dir", str(folder)], check=True)
+        return folder / TASK_FILE
+
+    def hours_left(self, tables: Sequence[Table], seeds: Sequence[int]) -> float | None:
+        """By the mean seconds of the finished runs of each recipe; None while one has no finished run."""
+        left: dict[str, str] = {}
+        for row, column, seed in (cell for table in tables for cell in self.missing(table, seeds)):
+            left |= {str(self.key(row, column, seed)): column.recipe}
+            if row.model is None:
+                left |= {str(self.key(row, None, seed)): "pretrain"}
+        total = 0.0
+        for recipe in {*left.values()}:
+            done = [run["seconds"] for run in self.known.values() if run["recipe"] == recipe]
+            count = sum(left[key] == recipe and key not in self.known for key in left)
+            if count and not done:
+                return None
+            total += count * sum(done) / max(1, len(done))
+        return total / 3600
+
+
+def _hash(settings: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]

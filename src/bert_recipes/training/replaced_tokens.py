@@ -1,0 +1,91 @@
+"""ELECTRA: the generator's masked LM and the discriminator's verdict on every token, in one run."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bert_recipes.models.bert import DISCRIMINATOR_WEIGHT, IGNORE_INDEX
+from bert_recipes.training.bert_trainer import BertTrainer, PreTrainingSums, TrainingPhase
+from bert_recipes.training.speed import BatchStats, training_flops
+
+
+class ReplacedTokenSums(PreTrainingSums):
+    """With the discriminator's: a verdict is right where it is above 0 for a replaced token, and not for another one."""
+
+    NAMES = (*PreTrainingSums.NAMES, "disc_loss", "disc_correct", "tokens", "replaced", "found")
+
+    def _sums(self, output: Any, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
+        says, replaced = output.disc_logits > 0, output.replaced
+        return super()._sums(output, batch) | {
+            "disc_loss": output.disc_loss.double() * len(replaced),
+            "disc_correct": (says == replaced).sum(),
+            "tokens": len(replaced),
+            "replaced": replaced.sum(),
+            "found": (says & replaced).sum(),
+        }
+
+    def metrics(self, prefix: str = "eval", pairs_task: str = "disc") -> dict[str, float]:
+        """With `disc_loss` (nats), `disc_accuracy`, that of always saying original, and the fraction of the replaced tokens that is found."""
+        result, sums = super().metrics(prefix, pairs_task), dict(zip(self.NAMES, self.values.tolist(), strict=True))
+        tokens, replaced = sums["tokens"], sums["replaced"]
+        own = {
+            "disc_loss": sums["disc_loss"] / tokens,
+            "disc_accuracy": sums["disc_correct"] / tokens,
+            "original_accuracy": 1 - replaced / tokens,
+            "replaced_recall": sums["found"] / max(replaced, 1),
+        }
+        result |= {f"{prefix}_{name}": value for name, value in own.items()}
+        result[f"{prefix}_loss"] = result.get(f"{prefix}_mlm_loss", 0.0) + DISCRIMINATOR_WEIGHT * own["disc_loss"]
+        return result
+
+
+class ElectraTrainer(BertTrainer):
+    """`BertTrainer` for `ElectraForPreTraining`: both losses are means over the *global* batch."""
+
+    pairs_task = "disc"
+
+    def _enter(self, part: TrainingPhase) -> None:
+        """With the numbers that decide the generator's samples."""
+        super()._enter(part)
+        collators: Any = self.data_collator, self.eval_collator
+        self.data_collator, self.eval_collator = (replace(each, has_draws=True) for each in collators)
+
+    def new_sums(self) -> Any:
+        """`ReplacedTokenSums`."""
+        return ReplacedTokenSums(self.args.device, self.unigram)
+
+    def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """int64 (2,): predicted tokens, and real ones."""
+        return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | None = None,
+    ) -> Any:
+        """Loss of one micro-batch; see `BertTrainer`."""
+        counts = self.num_items(inputs) if num_items_in_batch is None else num_items_in_batch
+        masked, tokens = counts.float().clamp(min=1)
+        output = model(**inputs, num_items_in_batch=masked, num_tokens_in_batch=tokens)
+        scale = self.args.world_size
+        self.meter.add_losses(output.mlm_loss, output.disc_loss, scale)
+        loss = output.loss * scale
+        return (loss, output) if return_outputs else loss
+
+    def flops_of(self, work: BatchStats) -> int:
+        """Of both: only the generator meets the vocabulary."""
+        model: Any = self.model
+        of_generator = training_flops(model.generator.config, work, nsp=False, pooler=False)
+        return of_generator + training_flops(model.config, replace(work, masked=0), nsp=False, pooler=False)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: Any, model: Any = None) -> None:
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        self.model.load_generator(Path(resume_from_checkpoint))
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        missing = [name for name in load_result.missing_keys if not name.startswith("generator.")]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))

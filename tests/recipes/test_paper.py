@@ -1,0 +1,53 @@
+"""recipes/paper.py: a table is run, kept, and written again."""
+
+import json
+import shutil
+
+
+def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repository, call_recipe):
+    shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
+    (tmp_path / "mine.yaml").write_text(
+        "title: Mine\nsource: nobody\n"
+        "columns: {loss: {metric: mlm_loss, unit: nats}, shown: {evaluate: {mask_rate: 0, keep_rate: 1, random_rate: 0}, metric: mlm_loss}}\n"
+        "rows: {untrained: {untrained: true}, trained: {}}\n"
+        "claims: [{better: trained, worse: untrained, column: loss, expected: must}]\n"
+    )
+    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 1, "--store", small_store]
+    output = tmp_path / "runs"
+    said = call_recipe("paper", *flags, "--output_dir", output)
+    assert "| trained better than untrained | loss | must |" in said
+    described = json.loads((output / "mine" / "table.json").read_text())
+    assert {run["recipe"] for run in described["runs"]} == {"pretrain", "evaluate_checkpoint"}
+    assert len(described["runs"]) == 4
+    assert (output / "mine" / "table.png").stat().st_size > 1000
+    known = json.loads((output / "runs.json").read_text())
+    gone = next(key for key, run in known.items() if run["recipe"] == "evaluate_checkpoint")
+    (output / "runs.json").write_text(json.dumps({key: run for key, run in known.items() if key != gone}))
+    shutil.rmtree(output / gone)
+    assert call_recipe("paper", *flags, "--output_dir", output) == said
+    again = json.loads((output / "runs.json").read_text())
+    assert [again[key] for key in known if key != gone] == [run for key, run in known.items() if key != gone]
+    assert again[gone]["figures"]["eval_mlm_loss"] == known[gone]["figures"]["eval_mlm_loss"]
+
+
+def test_a_stores_pairs_become_a_task_of_texts(small_store, tmp_path, call_recipe):
+    from bert_recipes.tokenization.loading import load_tokenizer
+
+    folder = tmp_path / "task"
+    call_recipe(
+        "make_pair_task", "--store", small_store, "--output_dir", folder, "--num_train", 50, "--num_validation", 8
+    )
+    rows = [json.loads(line) for line in (folder / "train.jsonl").read_text().splitlines()]
+    assert {row["label"] for row in rows} == {"next", "random"}
+    assert len(rows) == 50
+    assert len((folder / "validation.jsonl").read_text().splitlines()) == 8
+    tokenizer = load_tokenizer(small_store / "tokenizer")
+    # A document has twelve words of its own: the second text has the same ones where it is the next.
+    shares = {"next": [], "random": []}
+    for row in rows:
+        first, second = ({*tokenizer.encode_ids(row[name])} for name in ("first", "second"))
+        shares[row["label"]].append(len(first & second) / len(second))
+    means = {label: sum(values) / len(values) for label, values in shares.items()}
+    assert means["next"] > means["random"] + 0.3
+    flags = ["--task_file", folder / "task.yaml", "--model_name_or_path", folder]
+    assert "no config.json" in call_recipe("finetune", *flags, "--output_dir", tmp_path / "run", code=1)

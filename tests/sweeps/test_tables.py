@@ -1,0 +1,112 @@
+"""Tables of a paper: what is a run, which runs are shared and kept, and when a claim is reproduced."""
+
+import shutil
+
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.sweeps.claims import CONTRADICTED, NOT_RESOLVED, REPRODUCED, describe, judge, markdown
+from bert_recipes.sweeps.tables import Cell, Claim, Column, Row, Runs, Table, read_table
+
+
+ACCURACY = Column("accuracy", "accuracy", task="sst2")
+LOSS = Column("loss", "mlm_loss", unit="nats")
+CLAIM = Claim("a", "b", "accuracy", "must")
+
+
+def cells(column, **values):
+    """Row -> a figure for each seed, from 1; a run has 1,000 rows, so an accuracy of half is known to 1.6 points."""
+    half = {"intervals": {"accuracy": [0.469, 0.531]}}
+    return {
+        (name, column.name): {
+            seed: Cell({"key": f"{name}{seed}", "figures": half}, value) for seed, value in enumerate(figures, start=1)
+        }
+        for name, figures in values.items()
+    }
+
+
+def table_of(column, claim, rows=("a", "b")):
+    made = [Row(name, {}, {}, {}, untrained=name == "untrained") for name in rows]
+    return Table("table", "Title", "Source", "", [column], made, [claim])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "of_rows", "verdict", "because"),
+    [
+        ([0.9, 0.91, 0.92], [0.8, 0.81, 0.8], (0.05, 0.15), REPRODUCED, ""),
+        ([0.8, 0.81, 0.8], [0.9, 0.91, 0.92], (-0.15, -0.05), CONTRADICTED, ""),
+        ([0.9, 0.91, 0.92], [0.8, 0.81, 0.8], (-0.01, 0.15), NOT_RESOLVED, "the interval of the rows holds 0"),
+        ([0.9, 0.7, 0.92], [0.8, 0.81, 0.8], (0.01, 0.15), NOT_RESOLVED, "the interval of the seeds holds 0"),
+        ([0.9], [0.8], (0.05, 0.15), NOT_RESOLVED, "fewer than two seeds"),
+        ([0.9, float("nan")], [0.8, 0.8], (0.05, 0.15), NOT_RESOLVED, "training diverged"),
+        ([0.9, 0.91, 0.92], [0.8, 0.81, 0.8], None, REPRODUCED, ""),  # predictions are gone: by seeds alone
+    ],
+)
+def test_a_claim_holds_where_both_intervals_exclude_0(a, b, of_rows, verdict, because):
+    found = judge(CLAIM, table_of(ACCURACY, CLAIM), cells(ACCURACY, a=a, b=b), lambda pairs, figure: of_rows)
+    assert (found["verdict"], found["because"]) == (verdict, because)
+
+
+def test_the_interval_of_seeds_is_students():
+    """Three differences of 1, 2 and 3: 2 +- 4.303 / sqrt(3)."""
+    of_rows = cells(LOSS, a=[1.0, 1.0, 1.0], b=[2.0, 3.0, 4.0])
+    claim = Claim("a", "b", "loss", "must")
+    found = judge(claim, table_of(LOSS, claim), of_rows, lambda pairs, figure: pytest.fail("a loss has no rows"))
+    assert found["difference"] == 2.0  # a loss is better where it is less
+    assert found["intervals"]["of_seeds"] == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-3)
+    assert found["verdict"] == NOT_RESOLVED
+
+
+@pytest.mark.parametrize(("untrained", "because"), [(0.86, "no row has learnt this task"), (0.5, "")])
+def test_a_task_that_no_row_has_learnt_says_nothing(untrained, because):
+    """Three standard errors of 1.6 points above the untrained row."""
+    own = cells(ACCURACY, a=[0.9, 0.9, 0.9], b=[0.8, 0.81, 0.8], untrained=[untrained] * 3)
+    table = table_of(ACCURACY, CLAIM, ("a", "b", "untrained"))
+    assert judge(CLAIM, table, own, lambda pairs, figure: (0.05, 0.15))["because"] == because
+
+
+def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
+    folder = repository / "recipes" / "configs" / "paper"
+    files = [file for file in folder.glob("*.yaml") if file.stem != "profiles"]
+    assert files
+    for file in files:
+        for profile in ("smoke", "cpu", "gpu", "paper"):
+            assert read_table(file, profile).rows
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rows: {a: {}}\ncolumns: {c: {metrik: x}}", "column c: unknown key 'metrik'; did you mean metric?"),
+        ("rows: {a: {pretrian: {}}}\ncolumns: {c: {metric: x}}", "row a: unknown key 'pretrian'"),
+        (
+            "rows: {a: {}}\ncolumns: {c: {metric: x}}\nclaims: [{better: a, worse: b, column: c, expected: must}]",
+            "a claim names the row 'b'; there are: a",
+        ),
+    ],
+)
+def test_a_mistake_in_a_table_is_one_line(tmp_path, repository, text, message):
+    shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
+    (tmp_path / "mine.yaml").write_text(f"title: T\nsource: S\n{text}\n")
+    with pytest.raises(InputError, match=message):
+        read_table(tmp_path / "mine.yaml", "smoke")
+
+
+def test_runs_are_shared_by_what_they_set_and_by_nothing_else(tmp_path):
+    runs = Runs(tmp_path, tmp_path, {}, "store")
+    row, same, other = (
+        Row(name, {"size": size}, {}, {}) for name, size in (("a", "tiny"), ("b", "tiny"), ("c", "mini"))
+    )
+    assert runs.key(row, LOSS, 1) == runs.key(same, None, 1)
+    assert len({runs.key(row, LOSS, 1), runs.key(row, LOSS, 2), runs.key(other, LOSS, 1)}) == 3
+    assert runs.key(row, ACCURACY, 1) == runs.key(same, ACCURACY, 1) != runs.key(other, ACCURACY, 1)
+    assert runs.key(Row("d", {}, {}, {}, model="bert"), LOSS, 1) is None
+
+
+def test_the_markdown_has_the_papers_figures_in_brackets(tmp_path):
+    runs = Runs(tmp_path, tmp_path, {}, "store")
+    row = Row("a", {}, {}, {"accuracy": 92.7})
+    runs.known = {runs.key(row, ACCURACY, seed): {"figures": {"eval_accuracy": 0.8 + seed / 100}} for seed in (1, 2)}
+    table = Table("t", "Title", "Source", "Note", [ACCURACY], [row], [])
+    text = markdown(describe(table, runs, [1, 2], lambda pairs, figure: None))
+    assert "| a | 81.5 ± 0.7 (92.7) |" in text
