@@ -13,7 +13,7 @@ from bert_recipes.config import PARTS, TOTAL, settle, warn_early
 from bert_recipes.data.dataset import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
-from bert_recipes.models.sizes import ALBERT_SIZES, MEMBER_SIZES, MIN_POSITIONS, SIZES, shape_of
+from bert_recipes.models.sizes import ALBERT_SIZES, MEMBER_SIZES, MIN_POSITIONS, SIZES, TINYBERT_SIZES, shape_of
 from bert_recipes.settings import check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.objectives import OBJECTIVES
@@ -261,7 +261,7 @@ class ModelArguments:
 
     size: str = option(
         "tiny",
-        f"size of a new model: {', '.join(SIZES)}; of ALBERT also {', '.join(ALBERT_SIZES)}, of TinyBERT {', '.join(TINYBERT_SIZES)}",
+        f"size of a new model: {', '.join(SIZES)}; of ALBERT also {', '.join(ALBERT_SIZES)}, of TinyBERT {', '.join(TINYBERT_SIZES)}; or LAYERS/HIDDEN_SIZE",
     )
     model_name_or_path: str | None = free(None, "checkpoint to start from (folder or Hub name)")
     hidden_act: str = option("gelu_new", "activation of a new model: gelu_new (the original's tanh form) or gelu")
