@@ -9,8 +9,11 @@ import transformers
 from transformers import AlbertTokenizer, BertTokenizer
 
 from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.kind import join_texts
+from bert_recipes.finetuning.squad import encode_questions, offset_texts
+from bert_recipes.tasks.rows import Answer, QuestionExample, Split
 from bert_recipes.tokenization.others import train_byte_bpe, with_bulk_encoding
 
 
@@ -144,24 +147,78 @@ def test_a_word_of_a_list_has_the_space_before_it_that_a_text_has():
     assert plain.encode_ids("ab") != plain.encode_word("ab")
 
 
-def test_questions_need_wordpiece(encoder, data, tmp_path, call_recipe):
-    if (encoder / "vocab.txt").is_file() or "Bert" in type(open_tokenizer(str(encoder))).__name__:
-        pytest.skip("a WordPiece tokenizer")
-    row = {"id": "1", "context": "ab cd", "question": "ef", "answers": {"text": ["cd"], "answer_start": [3]}}
-    for split in ("train", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    flags = [
-        "--task",
-        "squad",
-        "--data_dir",
-        tmp_path,
-        "--model_name_or_path",
-        encoder,
-        "--output_dir",
-        tmp_path / "run",
-    ]
-    said = call_recipe("finetune", *flags, "--max_seq_length", 64, "--max_query_length", 16, code=1)
-    assert "which need WordPiece" in said
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    """Paragraphs of words from one half of the alphabet; the answer is the word of the other half."""
+    folder, rng = tmp_path_factory.mktemp("questions"), random.Random(0)
+    for split, number in (("train", 160), ("validation", 24)):
+        lines = []
+        for idx in range(number):
+            words = ["".join(rng.choices(LETTERS[6:], k=3)) for _ in range(6)]
+            words[place := rng.randrange(6)] = answer = "".join(rng.choices(LETTERS[:6], k=3))
+            start = len(" ".join(words[:place])) + (place > 0)
+            answers = {"text": [answer], "answer_start": [start]}
+            lines.append({"id": str(idx), "context": " ".join(words), "question": "ab", "answers": answers})
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def test_questions_are_answered_by_slices_of_the_paragraph(call_recipe, encoder, questions, tmp_path):
+    flags = ["--task", "squad", "--data_dir", questions, "--model_name_or_path", encoder, "--use_cpu", "true"]
+    flags += ["--max_seq_length", 40, "--max_query_length", 8, "--doc_stride", 16, "--num_train_epochs", 20]
+    flags += ["--learning_rate", "5e-3", "--global_train_batch_size", 16, "--dropout", 0, "--disable_tqdm", "true"]
+    call_recipe("finetune", *flags, "--output_dir", tmp_path / "run")
+    results = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    assert results["eval_exact_match"] > 80
+    call_recipe(
+        *("predict", "--model_name_or_path", tmp_path / "run", "--input_file", questions / "validation.jsonl"),
+        *("--output_file", tmp_path / "out.jsonl", "--use_cpu", "true"),
+    )
+    rows = [json.loads(line) for line in (questions / "validation.jsonl").read_text().splitlines()]
+    said = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert all(answer in row["context"] for answer, row in zip(said, rows, strict=True))
+    right = sum(answer == row["answers"]["text"][0] for answer, row in zip(said, rows, strict=True))
+    assert right / len(rows) == pytest.approx(results["eval_exact_match"] / 100)
+
+
+TEXTS = (
+    ("When  did it end? In\u00a01895 (perhaps).", "1895"),
+    ("Zo\u00eb na\u00efve \U0001f600 \u4f60\u597d caf\u00e9s", "\u4f60\u597d"),
+    (" Zo\u00eb na\u00efve", "Zo\u00eb"),
+    ("a b c", "a b c"),
+    ("Japanese", "Japan"),
+)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "unigram"])
+def test_a_label_leads_back_to_its_answer(kind):
+    """Offsets find the pieces that hold the answer; their slice is the answer, or the pieces around it where it ends inside of one."""
+    tokenizer = with_bulk_encoding(make_tokenizer(kind))
+    settings = TaskArguments(task="squad", max_seq_length=24, max_query_length=8, doc_stride=4)
+    examples = tuple(
+        QuestionExample(
+            idx=str(n), question="ab?", context=text, answers=(Answer(text=answer, answer_start=text.index(answer)),)
+        )
+        for n, (text, answer) in enumerate(TEXTS)
+    )
+    split = Split(name="train", examples=examples, source="made", num_rows=len(examples))
+    features = encode_questions(split, tokenizer, settings, for_training=True)
+    assert not features.dropped
+    found = set()
+    for number, (example, start, _) in enumerate(features.windows.tolist()):
+        feature = features[number]
+        assert len(feature["input_ids"]) == features.lengths[number] <= 24
+        if not feature["start_positions"]:
+            continue
+        text, answer = TEXTS[example]
+        behind = tokenizer.layout.start_of_second(len(features.queries[example]))
+        first, last = (feature[f"{end}_positions"] - behind + start for end in ("start", "end"))
+        cut = offset_texts(features.contexts[example], tokenizer)(first, last)
+        assert answer in cut
+        assert cut in text
+        assert len(cut) - len(answer) <= 1 or kind == "unigram"
+        found.add(example)
+    assert found == set(range(len(TEXTS)))
 
 
 def test_what_opens_no_tokenizer_is_one_line(tmp_path):

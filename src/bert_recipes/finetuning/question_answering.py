@@ -16,9 +16,9 @@ from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Batch, EncodedSplit, Prediction, TaskKind
 from bert_recipes.finetuning.squad import (
     NOT_LOCATED,
-    NUM_SPECIAL_PIECES,
     AnswerPrediction,
     EncodedContext,
+    OffsetContext,
     SpanText,
     SquadFeatures,
     decode_answer,
@@ -38,7 +38,7 @@ _IGNORED = NOT_LOCATED[0]
 
 
 class QuestionAnswering(TaskKind):
-    """Answers as spans of a paragraph, by the rules of google-research/bert run_squad.py.
+    """Answers as spans of a paragraph, by the rules of google-research/bert run_squad.py; without WordPiece their texts follow from offsets.
 
     The metric "squad" stands for SQuAD 1.1, "squad_v2" for questions that may have no answer. Padding is part of the
     softmax over the positions, as in the original, so that the loss depends on it. The original pads every input to
@@ -54,20 +54,17 @@ class QuestionAnswering(TaskKind):
         self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
     ) -> None:
         super().__init__(task, tokenizer, settings, label2id)
-        if not isinstance(tokenizer, OriginalBertTokenizer):
-            raise InputError(
-                "question answering follows BERT's rules, which need WordPiece; this tokenizer is another"
-            )
         for token in tokenizer.extra_tokens.values():
             if not token.special and split_words(token.content) != [token.content]:
                 raise InputError(
                     f"the tokenizer's added token {token.content!r} holds a space, and paragraphs are cut word by word "
                     "here, which would not find it; question answering takes added tokens without spaces"
                 )
-        if settings.max_seq_length <= settings.max_query_length + NUM_SPECIAL_PIECES:
+        special = tokenizer.layout.num_special
+        if settings.max_seq_length <= settings.max_query_length + special:
             raise InputError(
                 f"max_seq_length is {settings.max_seq_length} and max_query_length {settings.max_query_length}; allowed: "
-                f"max_seq_length above max_query_length + {NUM_SPECIAL_PIECES}; raise the one or lower the other"
+                f"max_seq_length above max_query_length + {special}; raise the one or lower the other"
             )
         self.allows_no_answer = "squad_v2" in task.metrics
 
@@ -103,13 +100,13 @@ class QuestionAnswering(TaskKind):
         """The decoder that the settings name, over all windows of each question; gives `AnswerPrediction`s."""
         features: SquadFeatures = encoded.details
         assert len(outputs) == len(features)
-        is_original = self.settings.decoder == "original"
+        is_original = self.settings.decoder == "original" and isinstance(self.tokenizer, OriginalBertTokenizer)
         pieces = self.tokenizer.convert_ids_to_tokens(list(range(len(self.tokenizer)))) if is_original else []
 
         # Questions about one paragraph stand beside each other.
         @lru_cache(maxsize=1)
-        def texts_of(context: EncodedContext) -> SpanText:
-            if is_original:
+        def texts_of(context: EncodedContext | OffsetContext) -> SpanText:
+            if is_original and isinstance(context, EncodedContext):
                 return original_texts(context, pieces, self.tokenizer.normalize)
             return offset_texts(context, self.tokenizer)
 

@@ -1,5 +1,7 @@
 """SQuAD by the rules of google-research/bert run_squad.py: paragraph -> windows -> features, logits -> n-best -> answer.
 
+Other tokenizers than WordPiece: the same windows and n-best list, but answers are found, and cut out, by the pieces' character offsets.
+
 Legend: T pieces of a paragraph, S positions of a model input (padding may follow the text; it then competes for the best
 positions, as in the original, whose inputs are all padded to max_seq_length).
 """
@@ -17,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.finetuning.kind import Feature, Prediction
+from bert_recipes.finetuning.kind import Feature, Prediction, join_texts
 from bert_recipes.tasks.rows import Answer, QuestionExample, Split
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
@@ -28,8 +30,6 @@ logger = logging.getLogger(__name__)
 _WORD = re.compile("[^ \t\r\n\u202f]+")
 # Distinct words whose ids are remembered while a split is encoded; some 50 MB.
 _REMEMBERED_WORDS = 200_000
-# [CLS], and [SEP] twice.
-NUM_SPECIAL_PIECES = 3
 
 Encoder = Callable[[str], list[int]]
 # First and last piece of an answer in the paragraph.
@@ -74,6 +74,15 @@ def encode_context(text: str, encode_word: Encoder) -> EncodedContext:
         first_piece=np.cumsum([0, *map(len, pieces)], dtype=np.int32),
         word_starts=np.array([word.start() for word in words], np.int32),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OffsetContext:
+    """A paragraph in pieces that know their characters; int32 (T,) piece_ids, int32 (T, 2) offsets, start and end."""
+
+    text: str
+    piece_ids: np.ndarray
+    offsets: np.ndarray
 
 
 def cut_windows(num_pieces: int, max_pieces: int, doc_stride: int) -> list[tuple[int, int]]:
@@ -134,6 +143,14 @@ def locate_answer(context: EncodedContext, answer: Answer, encode: Encoder) -> S
     return improve_answer_span(context.piece_ids[start : end + 1].tolist(), start, end, encode(answer.text))
 
 
+def locate_by_offsets(context: OffsetContext, answer: Answer) -> Span | None:
+    """Find the first and last piece that hold a character of an answer; None where it has none."""
+    end = answer.answer_start + len(answer.text)
+    starts, ends = context.offsets.T
+    pieces = np.flatnonzero((ends > answer.answer_start) & (starts < end))
+    return (int(pieces[0]), int(pieces[-1])) if answer.text.strip() and len(pieces) else None
+
+
 def improve_answer_span(pieces: list[int], start: int, end: int, answer: list[int]) -> Span:
     """Narrow a span of complete words to the first span of the answer's pieces: "(1895-1943)." to "1895".
 
@@ -181,8 +198,7 @@ class WindowLogits:
 class SquadFeatures(Sequence[Feature]):
     """The windows of a split; a model input is put together when it is asked for, from arrays that share the text.
 
-    A feature is [CLS] question [SEP] window [SEP], types 0 up to the first [SEP] and 1 after it, and, where the split
-    has answers, start_positions and end_positions: positions in input_ids; 0, that of [CLS], where the window lacks the
+    A feature is the pair of question and window as the tokenizer lays out pairs and, where the split has answers, start_positions and end_positions: positions in input_ids; 0, that of [CLS], where the window lacks the
     answer or the question has none; -100 where the answer is not in the words (never in training).
 
     Attributes:
@@ -193,9 +209,8 @@ class SquadFeatures(Sequence[Feature]):
         dropped: Ids of the training examples whose words do not hold their answer.
     """
 
-    cls_id: int
-    sep_id: int
-    contexts: list[EncodedContext]
+    tokenizer: Any
+    contexts: list[EncodedContext | OffsetContext]
     queries: list[np.ndarray]
     windows: np.ndarray
     positions: np.ndarray | None
@@ -205,7 +220,8 @@ class SquadFeatures(Sequence[Feature]):
     def lengths(self) -> np.ndarray:
         """int64 (W,), positions of each feature."""
         queries = np.array([len(query) for query in self.queries], np.int64)
-        return queries[self.windows[:, 0]] + self.windows[:, 2] - self.windows[:, 1] + NUM_SPECIAL_PIECES
+        special = self.tokenizer.layout.num_special
+        return queries[self.windows[:, 0]] + self.windows[:, 2] - self.windows[:, 1] + special
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -215,12 +231,8 @@ class SquadFeatures(Sequence[Feature]):
             return [self[number] for number in range(*index.indices(len(self)))]
         example, start, end = self.windows[index].tolist()
         query, window = self.queries[example].tolist(), self.contexts[example].piece_ids[start:end].tolist()
-        ids = [self.cls_id, *query, self.sep_id, *window, self.sep_id]
-        feature: dict[str, Any] = {
-            "input_ids": ids,
-            "token_type_ids": [0] * (len(query) + 2) + [1] * (len(window) + 1),
-            "attention_mask": [1] * len(ids),
-        }
+        feature = join_texts(self.tokenizer, query, window, int(self.lengths[index]))
+        feature["attention_mask"] = [1] * len(feature["input_ids"])
         if self.positions is not None:
             feature["start_positions"], feature["end_positions"] = self.positions[index].tolist()
         return feature
@@ -233,7 +245,7 @@ class SquadFeatures(Sequence[Feature]):
         return [
             WindowLogits(
                 logits=logits,
-                first_position=len(self.queries[example]) + 2,
+                first_position=self.tokenizer.layout.start_of_second(len(self.queries[example])),
                 first_piece=start,
                 owned=owners[start:end] == number,
             )
@@ -241,9 +253,7 @@ class SquadFeatures(Sequence[Feature]):
         ]
 
 
-def encode_questions(
-    split: Split, tokenizer: OriginalBertTokenizer, settings: TaskArguments, *, for_training: bool
-) -> SquadFeatures:
+def encode_questions(split: Split, tokenizer: Any, settings: TaskArguments, *, for_training: bool) -> SquadFeatures:
     """Tokenise every paragraph once and cut it into windows for each of its questions.
 
     Training leaves out the examples whose words do not hold their answer, and logs them. Otherwise every example is kept,
@@ -253,8 +263,21 @@ def encode_questions(
     """
     examples = cast(Sequence[QuestionExample], split.examples)
     encode_word: Encoder = lru_cache(maxsize=_REMEMBERED_WORDS)(tokenizer.encode_ids)
-    context_of = cache(lambda text: encode_context(text, encode_word))
-    contexts: list[EncodedContext] = []
+    has_words = isinstance(tokenizer, OriginalBertTokenizer)
+
+    @cache
+    def context_of(text: str) -> EncodedContext | OffsetContext:
+        if has_words:
+            return encode_context(text, encode_word)
+        ids, offsets = tokenizer.encode_ids.with_offsets(text)
+        return OffsetContext(text, np.array(ids, np.int32), np.array(offsets, np.int32).reshape(-1, 2))
+
+    def locate(context: EncodedContext | OffsetContext, answer: Answer) -> Span | None:
+        if isinstance(context, OffsetContext):
+            return locate_by_offsets(context, answer)
+        return locate_answer(context, answer, tokenizer.encode_ids)
+
+    contexts: list[EncodedContext | OffsetContext] = []
     queries: list[np.ndarray] = []
     windows: list[tuple[int, int, int]] = []
     positions: list[Span] = []
@@ -264,14 +287,16 @@ def encode_questions(
         query = tokenizer.encode_ids(example.question)[: settings.max_query_length]
         contexts.append(context)
         queries.append(np.array(query, np.int32))
-        span = locate_answer(context, example.answers[0], tokenizer.encode_ids) if example.answers else NO_ANSWER
+        span = locate(context, example.answers[0]) if example.answers else NO_ANSWER
         if span is None and for_training:
             dropped.append(example.idx)
             continue
-        room = settings.max_seq_length - len(query) - NUM_SPECIAL_PIECES
+        room = settings.max_seq_length - len(query) - tokenizer.layout.num_special
         for window in cut_windows(len(context.piece_ids), room, settings.doc_stride):
             windows.append((number, *window))
-            positions.append(positions_in_window(span or NOT_LOCATED, window, len(query) + 2))
+            positions.append(
+                positions_in_window(span or NOT_LOCATED, window, tokenizer.layout.start_of_second(len(query)))
+            )
     if dropped:
         named = ", ".join(dropped[:3]) + (", ..." if len(dropped) > 3 else "")
         logger.warning(
@@ -286,8 +311,7 @@ def encode_questions(
         )
     labelled = all(example.answers is not None for example in examples)
     return SquadFeatures(
-        cls_id=int(tokenizer.cls_token_id),
-        sep_id=int(tokenizer.sep_token_id),
+        tokenizer=tokenizer,
         contexts=contexts,
         queries=queries,
         windows=np.array(windows, np.int32).reshape(-1, 3),
@@ -349,15 +373,18 @@ def original_texts(context: EncodedContext, pieces: Sequence[str], normalize: Ca
     return span_text
 
 
-def offset_texts(context: EncodedContext, tokenizer: OriginalBertTokenizer) -> SpanText:
-    """Spans as slices between the tokenizer's character offsets, as today's Hugging Face example takes them."""
-    encoded = tokenizer(split_words(context.text), add_special_tokens=False, return_offsets_mapping=True)
-    offsets = [
-        (start + first, start + last)
-        for start, of_word in zip(context.word_starts.tolist(), encoded["offset_mapping"], strict=True)
-        for first, last in of_word
-    ]
-    return lambda start, end: context.text[offsets[start][0] : offsets[end][1]]
+def offset_texts(context: EncodedContext | OffsetContext, tokenizer: Any) -> SpanText:
+    """Spans as slices between the tokenizer's character offsets, as today's Hugging Face example takes them, without the space before a piece."""
+    if isinstance(context, OffsetContext):
+        offsets = context.offsets.tolist()
+    else:
+        encoded = tokenizer(split_words(context.text), add_special_tokens=False, return_offsets_mapping=True)
+        offsets = [
+            (start + first, start + last)
+            for start, of_word in zip(context.word_starts.tolist(), encoded["offset_mapping"], strict=True)
+            for first, last in of_word
+        ]
+    return lambda start, end: context.text[offsets[start][0] : offsets[end][1]].strip()
 
 
 # Decoding
@@ -435,6 +462,8 @@ def decode_answer(
             break
         first, last, start, end = candidates[rank].tolist()
         text = "" if first < 0 else span_text(int(first), int(last))
+        if first >= 0 and not text:
+            continue  # a piece that is nothing but space
         if text not in texts or not is_original:
             texts.add(text)
             entries.append((text, start, end))

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
@@ -47,11 +47,19 @@ class LibraryEncoder:
     def __reduce__(self) -> tuple:
         return type(self), (self.serialized, self.before)
 
+    def _encode(self, text: str) -> Encoding:
+        # Half a surrogate pair cannot be passed to the library; it becomes "?", so that places stay.
+        text = self.before + text.encode(errors="replace").decode()
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
     def __call__(self, text: str) -> list[int]:
         """Ids of any string, without special tokens, not truncated; nothing in it is taken for a special token."""
-        # Half a surrogate pair cannot be passed to the library.
-        text = self.before + text.encode(errors="replace").decode()
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._encode(text).ids
+
+    def with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids and the characters of the text, (start, end), that each was made of; a space before them may be among them."""
+        encoding = self._encode(text)
+        return encoding.ids, encoding.offsets
 
 
 def with_bulk_encoding(tokenizer: Any) -> Any:

@@ -67,6 +67,15 @@ class PairLayout:
     suffix: tuple[int, ...]
     second_segment: int
 
+    @property
+    def num_special(self) -> int:
+        """Special tokens of a pair."""
+        return len(self.prefix) + len(self.middle) + len(self.suffix)
+
+    def start_of_second(self, length: int) -> int:
+        """Position of the second text behind a first one of so many tokens."""
+        return len(self.prefix) + length + len(self.middle)
+
 
 @dataclass(frozen=True)
 class TextEncoder:
