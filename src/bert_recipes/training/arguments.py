@@ -309,6 +309,7 @@ class DataArguments:
     MOST_USED: ClassVar[Collection[str]] = ("store", "max_seq_length")
 
     store: str | None = free(None, "token-id store written by recipes/prepare_corpus.py")
+    old_store: str | None = free(None, "store of older text: its held-out part is measured too, as eval_old_...")
     train_file: list[str] | None = free(None, "files of create_pretraining_data.py, not a store")
     validation_file: list[str] | None = free(None, "held-out instance files")
     tokenizer: str | None = free(None, "tokenizer folder; default: the store's own")

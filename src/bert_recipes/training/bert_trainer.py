@@ -71,7 +71,7 @@ class EvaluationSampler(Sampler[tuple[int, int]]):
         self, dataset: EpochedDataset, max_pairs: int | None, batch_size: int, rank: int, world_size: int
     ) -> None:
         keys = [(0, index) for index in epoch_order(EVALUATION_SEED, 0, dataset.num_pairs(0))[:max_pairs].tolist()]
-        self.num_pairs, own = len(keys), keys[rank::world_size]
+        self.dataset, self.num_pairs, own = dataset, len(keys), keys[rank::world_size]
         self.batches = [own[start : start + batch_size] for start in range(0, len(own), batch_size)]
         missing = len(range(0, len(keys[::world_size]), batch_size)) - len(self.batches)  # beside process 0
         self.is_padding_batch = [False] * len(self.batches) + [True] * missing
@@ -178,6 +178,7 @@ class BertTrainer(RecipeTrainer):
         unigram_counts: int64 (V,), token counts of the training split, for the unigram baseline.
         max_eval_pairs: Held-out pairs an evaluation uses; None: all.
         phases: The phases of the run, with their data; None: one, with the data given.
+        old_dataset: Held-out pairs of what the model was trained on before, measured whenever the others are.
         kwargs: As `Trainer`'s; data sets are any map-style ones. With `compute_metrics` evaluation is stock's.
     """
 
@@ -190,6 +191,7 @@ class BertTrainer(RecipeTrainer):
         unigram_counts: np.ndarray | None = None,
         max_eval_pairs: int | None = None,
         phases: Sequence[TrainingPhase] | None = None,
+        old_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
@@ -203,6 +205,7 @@ class BertTrainer(RecipeTrainer):
         self._enter(self.phases[0])
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.max_eval_pairs = max_eval_pairs
+        self.old_dataset = old_dataset
 
     # Phases
 
@@ -401,6 +404,14 @@ class BertTrainer(RecipeTrainer):
         if not isinstance(sampler, EvaluationSampler):
             others = (prediction_loss_only, ignore_keys, metric_key_prefix)
             return super().evaluation_loop(dataloader, description, *others)
+        metrics = self._measure_held_out(dataloader, description, metric_key_prefix)
+        if self.old_dataset is not None and sampler.dataset is epoched(self.eval_dataset):
+            old = self.get_eval_dataloader(self.old_dataset)
+            metrics |= self._measure_held_out(old, description, f"{metric_key_prefix}_old")
+        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs)
+
+    def _measure_held_out(self, dataloader: DataLoader, description: str, prefix: str) -> dict[str, float]:
+        sampler: Any = dataloader.batch_sampler
         model = self.model
         was_training = model.training
         model.eval()
@@ -418,5 +429,4 @@ class BertTrainer(RecipeTrainer):
         model.train(was_training)
         if self.args.world_size > 1:
             sums.values = self.accelerator.reduce(sums.values, reduction="sum")
-        metrics = sums.metrics(metric_key_prefix, self.pairs_task)
-        return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs)
+        return sums.metrics(prefix, self.pairs_task)

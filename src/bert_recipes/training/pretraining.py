@@ -83,6 +83,7 @@ class PreTrainingData:
     collator: DataCollatorForPreTraining
     count_tokens: Callable[[], np.ndarray]
     identity: Mapping[str, Any] = field(default_factory=dict)
+    old: PreTrainingDataset | None = None  # the held-out part of other text
 
     @property
     def max_seq_length(self) -> int:
@@ -113,7 +114,13 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
     tokenizer = load_tokenizer(data.tokenizer or store.tokenizer_path)
     store.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
 
-    def pairs(split: Split, seed: int) -> PreTrainingDataset:
+    old = None if data.old_store is None else open_store(data.old_store)
+    if old is not None:
+        old.check_tokenizer(tokenizer.fingerprint, len(tokenizer))
+        if old.validation is None:
+            raise InputError(f"old_store {data.old_store} has no held-out part; prepare it with --validation_fraction")
+
+    def pairs(split: Split, seed: int, store: Any = store) -> PreTrainingDataset:
         return PreTrainingDataset(
             split,
             cls_id=store.metadata["special_ids"]["cls"],
@@ -131,6 +138,7 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
         train=pairs(store.train, seed),
         validation=None if store.validation is None else pairs(store.validation, EVALUATION_SEED),
         collator=make_collator(data, tokenizer, seed),
+        old=None if old is None or old.validation is None else pairs(old.validation, EVALUATION_SEED, old),
         count_tokens=lambda: store.train.unigram_counts,
         identity={"store": store.fingerprint, "tokenizer": tokenizer.fingerprint},
     )
@@ -303,6 +311,7 @@ def make_trainer(
         resume_fingerprint=first.identity,
         unigram_counts=None if first.validation is None else first.unigram_counts,
         max_eval_pairs=max_eval_pairs,
+        old_dataset=first.old,
         phases=planned,
         callbacks=[LossWatch()],
     )

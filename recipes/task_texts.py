@@ -1,0 +1,74 @@
+"""The texts of a task as a corpus, for pre-training on them before fine-tuning (TAPT): those of its training split alone.
+
+python recipes/task_texts.py --task sst2 --data_dir DATA --output_file sst2_texts.jsonl
+python recipes/prepare_corpus.py --files sst2_texts.jsonl --tokenizer runs/my_bert --validation_fraction 0.05 --output_dir sst2_store
+make pretrain CONFIG=tapt ARGS="--model_name_or_path runs/my_bert --store sst2_store --old_store my_store"
+
+Source: Gururangan et al. 2020, section 4.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import InputError, run_cli, saving
+from bert_recipes.finetuning.arguments import read_task_file
+from bert_recipes.settings import option, required
+from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.sources import load_split
+
+
+@dataclass
+class TaskTextArguments:
+    """Which texts, and where they go."""
+
+    output_file: str = required("JSON Lines with a document a row: the texts of an example")
+    task: str | None = option(None, "name of a task")
+    task_file: str | None = option(None, "YAML file of your own task")
+    data_dir: str | None = option(None, "local folder of the task's data; default: the Hub")
+    splits: list[str] | None = option(None, "default: the training split")
+    include_held_out: bool = option(
+        False, "take validation or test texts too: the model has then read what it is measured on"
+    )
+
+    def __post_init__(self) -> None:
+        """Check what belongs together."""
+        if (self.task is None) == (self.task_file is None):
+            raise InputError("give either --task NAME or --task_file FILE.yaml")
+
+
+def texts_of(example: Any) -> list[str]:
+    """The texts of an example of any kind, without empty ones."""
+    texts = [
+        str(value) for name in ("text", "text_pair", "question", "context") if (value := getattr(example, name, None))
+    ]
+    return [*texts, *getattr(example, "choices", ()), *filter(None, [" ".join(getattr(example, "tokens", ()))])]
+
+
+def main() -> None:
+    """Read, check, write; a text that several examples share is written once."""
+    (args,) = parse_arguments(TaskTextArguments)
+    task = get_task(args.task) if args.task is not None else read_task_file(str(args.task_file))
+    splits = args.splits or [task.train_split]
+    if not args.include_held_out and (others := [name for name in splits if name != task.train_split]):
+        raise InputError(
+            f"splits: {', '.join(others)} of {task.name} is what a model is measured on, and its texts would be known; leave it out, "
+            "or give --include_held_out true"
+        )
+    seen: set[str] = set()
+    with saving(Path(args.output_file)), open(args.output_file, "w", encoding="utf-8") as file:
+        for name in splits:
+            for example in load_split(task, name, data_dir=args.data_dir).examples:
+                texts = [text for text in texts_of(example) if text not in seen]
+                seen.update(texts)
+                if texts:
+                    file.write(json.dumps({"text": "\n".join(texts)}, ensure_ascii=False) + "\n")
+    print(f"{args.output_file}: {len(seen):,} texts of {', '.join(splits)} of {task.name}")
+
+
+if __name__ == "__main__":
+    run_cli(main)
