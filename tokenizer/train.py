@@ -1,4 +1,4 @@
-"""Train a WordPiece or byte-level BPE vocabulary on text and write a tokenizer folder that stock transformers opens.
+"""Train a WordPiece, byte-level BPE or Unigram vocabulary on text and write a tokenizer folder that stock transformers opens.
 
 python tokenizer/train.py --config tokenizer/configs/quickstart.yaml
 python tokenizer/train.py --config tokenizer/configs/uncased_30522.yaml --files 'books/*.txt' --output_dir my_tokenizer
@@ -18,8 +18,8 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.corpus import CorpusCounts, iter_paragraphs
 from bert_recipes.errors import run_cli
 from bert_recipes.tokenization.loading import check_tokenizer_folder, write_tokenizer_folder
-from bert_recipes.tokenization.others import train_byte_bpe
-from bert_recipes.tokenization.training import BYTE_BPE, TokenizerArguments, train_wordpiece
+from bert_recipes.tokenization.others import train_byte_bpe, train_unigram
+from bert_recipes.tokenization.training import BYTE_BPE, UNIGRAM, TokenizerArguments, train_wordpiece
 
 
 def main() -> None:
@@ -36,8 +36,11 @@ def main() -> None:
         encoding_errors=args.encoding_errors,
         counts=counts,
     )
-    if args.algorithm == BYTE_BPE:
-        tokenizer, measured = train_byte_bpe(texts, vocab_size=args.vocab_size, min_frequency=args.min_frequency)
+    if args.algorithm in (BYTE_BPE, UNIGRAM):
+        if args.algorithm == BYTE_BPE:
+            tokenizer, measured = train_byte_bpe(texts, vocab_size=args.vocab_size, min_frequency=args.min_frequency)
+        else:
+            tokenizer, measured = train_unigram(texts, vocab_size=args.vocab_size)
         write_tokenizer_folder(output_dir, tokenizer, describe(args, counts, tokenizer.fingerprint, measured))
         print(", ".join(f"{name.replace('_', ' ')} {value:,.10g}" for name, value in measured.items()))
         print(f"wrote {output_dir}: {len(tokenizer):,} pieces")

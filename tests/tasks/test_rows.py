@@ -1,5 +1,6 @@
 """The rows: what they promise is in their sources, and the page about them says the same."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from bert_recipes.errors import InputError
 from bert_recipes.tasks.rows import get_task, list_tasks
+from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import KINDS
 
 
@@ -110,3 +112,19 @@ def test_the_table_of_the_page_is_the_rows(repository: Path):
         assert rows == " / ".join(counts)
         assert hub == task.hub_dataset
         assert licence == task.licence
+
+
+def test_xnli_is_a_row_for_each_language(tmp_path):
+    """Conneau et al. 2018, and the folders of the Hub's data set."""
+    for language in ("de", "th"):
+        folder = tmp_path / "xnli" / language
+        folder.mkdir(parents=True)
+        rows = [{"premise": f"{language} a", "hypothesis": "b", "label": label} for label in (0, 1, 2)]
+        (folder / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        task = get_task(f"xnli_{language}")
+        examples = load_split(task, "validation", data_dir=str(tmp_path)).examples
+        assert [(example.text, task.labels[example.label]) for example in examples] == [
+            (f"{language} a", label) for label in ("entailment", "neutral", "contradiction")
+        ]
+    with pytest.raises(InputError, match="xnli_zh"):
+        get_task("xnli_xx")

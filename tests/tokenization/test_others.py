@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, RobertaTokenize
 
 from bert_recipes.errors import InputError
 from bert_recipes.tokenization.loading import load_tokenizer
-from bert_recipes.tokenization.others import train_byte_bpe
+from bert_recipes.tokenization.others import train_byte_bpe, train_unigram
 
 
 TEXTS = ["the best cost of the best menu", "men and camels cost the most"] * 5
@@ -73,3 +73,17 @@ def test_what_cannot_be_trained_or_opened_is_one_line(tmp_path):
     PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE({"a": 0}, []))).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="its tokenizer has no cls_token"):
         load_tokenizer(tmp_path)
+
+
+def test_a_unigram_vocabulary_has_alberts_ids_and_loads_in_stock(tmp_path):
+    """google-research/albert: <pad>, <unk>, [CLS], [SEP], [MASK]; uncased, no accents, quotes of two characters are one."""
+    tokenizer, measured = train_unigram(TEXTS * 3, vocab_size=60, show_progress=False)
+    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3, 4]) == ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    assert measured["pieces_per_word"] >= 1
+    tokenizer.save_pretrained(tmp_path)
+    stock = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(stock).__name__ == "AlbertTokenizer"
+    for text in ("The best MENU", "Caf\u00e9 ``menu''"):
+        assert stock(text)["input_ids"] == [2, *tokenizer.encode_ids(text), 3]
+    again, _ = train_unigram(TEXTS * 3, vocab_size=60, show_progress=False)
+    assert again.get_vocab() == tokenizer.get_vocab()

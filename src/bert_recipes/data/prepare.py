@@ -226,6 +226,13 @@ class CorpusArguments:
     validation_fraction: float = option(
         0.0, "fraction of the documents of --files to hold out instead, drawn by --seed", least=0, below=1
     )
+    sampling_exponent: float | None = option(
+        None,
+        "each entry of --files is a language or source: documents are repeated or left out, so that its share p becomes p to this power "
+        "(multilingual BERT: 0.7)",
+        above=0,
+        most=1,
+    )
     dataset_name: str | None = option(None, "data set on the Hub, instead of --files")
     dataset_config_name: str | None = option(None, "its configuration")
     dataset_split: str = option("train", "its split")
@@ -258,6 +265,8 @@ class CorpusArguments:
             raise InputError(
                 "validation_files and validation_fraction are both given: choose one way to hold text out"
             )
+        if self.sampling_exponent is not None and len(self.files or ()) < 2:
+            raise InputError("sampling_exponent weighs the entries of --files against each other; give two or more")
         if self.wrapped_lines and self.sentences == "lines":
             raise InputError(
                 "sentences 'lines' takes every line for a sentence, wrapped_lines joins lines: choose one"
@@ -285,6 +294,33 @@ def find_sources(arguments: CorpusArguments) -> list[tuple[str, Path]]:
     # All of them, before any is read: those that are held out come last, hours later.
     check_options([*train, *validation], arguments.document_boundary, arguments.wrapped_lines)
     return [("train", path) for path in train] + [("validation", path) for path in validation]
+
+
+def sampling_weights(arguments: CorpusArguments) -> dict[str, float]:
+    """Real path of a file to train on -> how often each of its documents is taken, on average; by the bytes of the entries of --files.
+
+    Source: Devlin et al., google-research/bert multilingual.md, "exponentially smoothed weighting": p to the power of 0.7, normalised again.
+    """
+    if arguments.sampling_exponent is None:
+        return {}
+    parts = [[os.path.realpath(path) for path in find_files(entry)] for entry in arguments.files or ()]
+    if len({path for part in parts for path in part}) < sum(map(len, parts)):
+        raise InputError("sampling_exponent: a file is in two entries of --files; it can belong to one source alone")
+    sizes = np.array([sum(os.path.getsize(path) for path in part) for part in parts], dtype=np.float64)
+    shares = sizes / sizes.sum()
+    wanted = shares**arguments.sampling_exponent
+    weights = wanted / wanted.sum() / shares
+    for entry, share, weight in zip(arguments.files or (), shares, weights, strict=True):
+        logger.info(
+            "%s: %.1f%% of the text, taken %.2f times: %.1f%%", entry, 100 * share, weight, 100 * share * weight
+        )
+    return {path: float(weight) for part, weight in zip(parts, weights, strict=True) for path in part}
+
+
+def _draw(key: str) -> float:
+    """A number in [0, 1) that follows from a key alone."""
+    digest = hashlib.blake2b(key.encode("ascii"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") / 2**64
 
 
 def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, Path]]]:
@@ -395,7 +431,7 @@ class Preparation:
 
     def __init__(self, arguments: CorpusArguments, tokenizer: Any) -> None:
         self.arguments, self.tokenizer = arguments, tokenizer
-        self.files = find_sources(arguments)
+        self.files, self.weights = find_sources(arguments), sampling_weights(arguments)
         self.shards = plan_shards(self.files, arguments.shard_gigabytes * 1e9)
         self.target = Path(os.path.realpath(arguments.output_dir))  # a link stays
         check_output(self.target, overwrite=arguments.overwrite)
@@ -513,23 +549,26 @@ class Preparation:
         options["of_ids"] = arguments.names is not None
         prefix = f"{arguments.seed}" if len(self.shards) == 1 else f"{arguments.seed}:{shard}"
         for split, read in counts.items():
-            documents: Iterable[list[str]] = ()
+            documents: Iterable[tuple[float, list[str]]] = ()
             files = [path for own, path in self.shards[shard] if own == split]
             if files:
-                documents = iter_documents(
-                    files,
-                    document_boundary=arguments.document_boundary,
-                    max_line_bytes=arguments.max_line_bytes,
-                    counts=read,
-                    **options,
+                options |= {"document_boundary": arguments.document_boundary}
+                options |= {"max_line_bytes": arguments.max_line_bytes}
+                weights = self.weights if split == "train" else {}
+                documents = (
+                    (weights.get(os.path.realpath(path), 1.0), document)
+                    for path in files
+                    for document in iter_documents(path, counts=read, **options)
                 )
             elif split == "train" and arguments.dataset_name and shard == 0:
                 name, config, part = arguments.dataset_name, arguments.dataset_config_name, arguments.dataset_split
-                documents = iter_hub_documents(name, config, part, counts=read, **options)
-            for number, document in enumerate(documents):
-                digest = hashlib.blake2b(f"{prefix}:{number}".encode("ascii"), digest_size=8).digest()
-                is_held_out = int.from_bytes(digest, "little") / 2**64 < arguments.validation_fraction
-                yield "validation" if is_held_out else split, document
+                documents = ((1.0, each) for each in iter_hub_documents(name, config, part, counts=read, **options))
+            for number, (weight, document) in enumerate(documents):
+                if _draw(f"{prefix}:{number}") < arguments.validation_fraction:
+                    yield "validation", document
+                    continue
+                for _ in range(int(weight + _draw(f"{prefix}:{number}:copies")) if weight != 1.0 else 1):
+                    yield split, document
 
     def join_shards(self) -> dict[str, Any]:
         """Make the store of all shards, which are done, and return its metadata."""

@@ -337,8 +337,30 @@ _ALIASES = {"squad2": "squad_v2", "squad20": "squad_v2", "squadv11": "squad", "c
 _ALIASES |= {"diagnostic": "ax", "glueax": "ax"}
 
 
+XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
+
+
+def _xnli(language: str) -> Task:
+    """The training texts of another language than English are machine translations."""
+    return Task(
+        name=f"xnli_{language}",
+        kind="sequence_classification",
+        text_columns=("premise", "hypothesis"),
+        label_column="label",
+        labels=_MNLI_LABELS,
+        metrics=("accuracy",),
+        best_metric="accuracy",
+        hub_dataset="facebook/xnli",
+        hub_subset=language,
+        local_name=f"xnli/{language}",
+        published_rows={"train": 392702, "validation": 2490, "test": 5010},
+        licence="CC BY-NC 4.0",
+        source="XNLI, Conneau et al. 2018; Hub data set facebook/xnli",
+    )
+
+
 def list_tasks() -> tuple[str, ...]:
-    """Return the names of the tasks, GLUE first.
+    """Return the names of the tasks, GLUE first; XNLI's 15 languages, `xnli_en` and so on, are not among them.
 
     Example:
         >>> list_tasks()[:3]
@@ -354,12 +376,14 @@ def get_task(name: str) -> Task:
         >>> get_task("mnli").labels
         ('entailment', 'neutral', 'contradiction')
     """
+    if name.removeprefix("xnli_") in XNLI_LANGUAGES and name.startswith("xnli_"):
+        return _xnli(name.removeprefix("xnli_"))
     if name not in _TASKS:
         # "SST-2", "sst_2" and "sst2" are one.
         plain = {"".join(filter(str.isalnum, task)): task for task in _TASKS} | _ALIASES
         found = difflib.get_close_matches("".join(filter(str.isalnum, name.lower())), plain, n=1, cutoff=0.5)
         hint = f"did you mean '{plain[found[0]]}'? " if found else ""
         raise InputError(
-            f"unknown task '{name}'; {hint}allowed: {', '.join(_TASKS)}; a task of your own is given with --task_file"
+            f"unknown task '{name}'; {hint}allowed: {', '.join(_TASKS)}, xnli_{' xnli_'.join(XNLI_LANGUAGES)}; a task of your own is given with --task_file"
         )
     return _TASKS[name]

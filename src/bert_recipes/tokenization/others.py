@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Encoding, Tokenizer
-from tokenizers.models import BPE
+from tokenizers.models import BPE, Unigram
 from tokenizers.pre_tokenizers import ByteLevel
-from tokenizers.trainers import BpeTrainer
+from tokenizers.trainers import BpeTrainer, UnigramTrainer
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import read_text_lines
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 # The first ids of RoBERTa's dictionary, in their order; <mask> is the last one. Source: fairseq data/dictionary.py.
 FIRST_TOKENS = ("<s>", "<pad>", "</s>", "<unk>")
 MASK = "<mask>"
+# google-research/albert: the control symbols of its SentencePiece models.
+ALBERT_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 # 256 bytes, four special tokens and <mask>.
 SMALLEST = 256 + len(FIRST_TOKENS) + 1
 
@@ -96,6 +98,33 @@ def open_stock_tokenizer(folder: Path) -> Any:
     return with_bulk_encoding(tokenizer)
 
 
+class _CountedTexts:
+    """Texts for a trainer, counted on their way."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = texts
+        self.counted: Counter[str] = Counter()
+        self.words: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self._texts:
+            self.counted.update(texts=1, characters=len(text))
+            self.words.update(text.split())
+            yield text.encode(errors="replace").decode()
+
+    def train(self, trainee: Tokenizer, trainer: Any) -> dict[str, Any]:
+        """Train; what the library's model holds."""
+        trainee.train_from_iterator(iter(self), trainer=trainer)
+        if not self.words:
+            raise InputError(f"no word in the {self.counted['texts']} texts to train on; a vocabulary needs text")
+        return json.loads(trainee.to_str())["model"]
+
+    def measure(self, tokenizer: Any) -> dict[str, float]:
+        """Texts, characters, words (what spaces part), pieces per word."""
+        pieces = sum(count * len(tokenizer.encode_ids(word)) for word, count in self.words.items())
+        return {**self.counted, "words": self.words.total(), "pieces_per_word": pieces / self.words.total()}
+
+
 def train_byte_bpe(
     texts: Iterable[str], *, vocab_size: int = 50265, min_frequency: int = 2, show_progress: bool = True
 ) -> tuple[Any, dict[str, float]]:
@@ -110,16 +139,7 @@ def train_byte_bpe(
     """
     if vocab_size < SMALLEST:
         raise InputError(f"vocab_size: {vocab_size} was given, byte-level BPE needs {SMALLEST} at least")
-    counted: Counter[str] = Counter()
-    words: Counter[str] = Counter()
-
-    def counting() -> Iterator[str]:
-        for text in texts:
-            counted.update(texts=1, characters=len(text))
-            words.update(text.split())
-            yield text.encode(errors="replace").decode()
-
-    trainee = Tokenizer(BPE())
+    trainee, counted = Tokenizer(BPE()), _CountedTexts(texts)
     trainee.pre_tokenizer = ByteLevel(add_prefix_space=True)
     trainer = BpeTrainer(
         vocab_size=vocab_size - 1,
@@ -128,10 +148,7 @@ def train_byte_bpe(
         special_tokens=list(FIRST_TOKENS),
         show_progress=show_progress,
     )
-    trainee.train_from_iterator(counting(), trainer=trainer)
-    if not words:
-        raise InputError(f"no word in the {counted['texts']} texts to train on; a vocabulary needs text")
-    learnt = json.loads(trainee.to_str())["model"]
+    learnt = counted.train(trainee, trainer)
     vocabulary = {**learnt["vocab"], MASK: len(learnt["vocab"])}
     if len(vocabulary) < vocab_size:
         logger.warning(
@@ -150,8 +167,37 @@ def train_byte_bpe(
             model_max_length=512,
         )
     )
-    pieces = sum(count * len(tokenizer.encode_ids(word)) for word, count in words.items())
-    return tokenizer, {**counted, "words": words.total(), "pieces_per_word": pieces / words.total()}
+    return tokenizer, counted.measure(tokenizer)
+
+
+def train_unigram(
+    texts: Iterable[str], *, vocab_size: int = 30000, show_progress: bool = True
+) -> tuple[Any, dict[str, float]]:
+    """Train the `tokenizers` library's Unigram, SentencePiece's model, with ALBERT's ids and normalisation: uncased, no accents.
+
+    Ids follow the pieces' letters, not their scores: the library adds those up in changing order, and their last digits differ from run to run.
+
+    Returns:
+        A stock `AlbertTokenizer`, and measurements as `train_byte_bpe` has them.
+
+    Source: Lan et al. 2020, section 4.1; google-research/albert README, spm_train.
+    """
+    from transformers import AlbertTokenizer
+
+    special = [(token, 0.0) for token in ALBERT_TOKENS]
+    rules = AlbertTokenizer(vocab=[*special, ("\u2581", -1.0)]).backend_tokenizer
+    trainee, counted = Tokenizer(Unigram()), _CountedTexts(texts)
+    trainee.normalizer, trainee.pre_tokenizer = rules.normalizer, rules.pre_tokenizer
+    trainer = UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=list(ALBERT_TOKENS), unk_token="<unk>", show_progress=show_progress
+    )
+    learnt = [
+        (piece, score) for piece, score in counted.train(trainee, trainer)["vocab"] if piece not in ALBERT_TOKENS
+    ]
+    tokenizer = with_bulk_encoding(AlbertTokenizer(vocab=[*special, *sorted(learnt)], model_max_length=512))
+    if len(tokenizer) < vocab_size:
+        logger.warning("The vocabulary has %d entries, not %d: the text gives no more.", len(tokenizer), vocab_size)
+    return tokenizer, counted.measure(tokenizer)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from bert_recipes.tokenization.wordpiece import CONTINUATION, MAX_WORD_CHARACTER
 
 
 ALGORITHMS = ("frequency", *SCORES)
-BYTE_BPE = "byte_bpe"
+BYTE_BPE, UNIGRAM = "byte_bpe", "unigram"
 
 
 @dataclass
@@ -54,8 +54,8 @@ class TokenizerArguments:
     num_unused: int = option(99, "[unusedN] slots")
     algorithm: str = option(
         "frequency",
-        "WordPiece that joins the most frequent pair of pieces, or the best by likelihood or gain; or RoBERTa's byte-level BPE",
-        choices=(*ALGORITHMS, BYTE_BPE),
+        "WordPiece that joins the most frequent pair of pieces, or the best by likelihood or gain; RoBERTa's byte-level BPE, or ALBERT's unigram",
+        choices=(*ALGORITHMS, BYTE_BPE, UNIGRAM),
     )
     overwrite: bool = option(False, "replace a tokenizer that is in output_dir already")
 
