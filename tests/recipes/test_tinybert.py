@@ -1,9 +1,13 @@
 """TinyBERT's stages of a task as a user runs them: augmented rows, the teacher's layers, its answers."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import torch
 import transformers
+from safetensors.torch import load_file
 
 
 def test_both_stages_as_a_user_runs_them(call_recipe, tiny_runs, tmp_path):
@@ -51,3 +55,32 @@ def test_augmented_rows_are_a_folder_that_fine_tuning_reads(call_recipe, tiny_ru
         "augment", *flags, "--model_name_or_path", data.parent / "run", "--output_dir", tmp_path / "x", code=1
     )
     assert "has no masked-LM head" in message
+
+
+def test_two_processes_train_the_student_of_one(call_recipe, repository, small_store, tmp_path):
+    """Also where the last layer's values and feed-forward part learn nothing, which DDP waits for."""
+    common = ["--store", small_store, "--max_seq_length", 48, "--max_steps", 3, "--warmup_steps", 0, "--dropout", 0]
+    common += ["--global_train_batch_size", 16, "--precision", "fp32", "--use_cpu", "true", "--disable_tqdm", "true"]
+    common += ["--eval_strategy", "no", "--learning_rate", 0.1]
+    # Adam and Muon make large steps of gradients that are rounding alone.
+    common += ["--optimizer", "trainer", "--optim", "sgd"]
+    call_recipe("pretrain", *common, "--size", "mini", "--output_dir", tmp_path / "teacher")
+    flags = [*common, "--objective", "tinybert", "--teacher", tmp_path / "teacher", "--alpha_hidn", 0]
+    call_recipe("pretrain", *flags, "--per_device_train_batch_size", 16, "--output_dir", tmp_path / "1")
+    start = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        2,
+        "recipes/pretrain.py",
+    ]
+    two = [*start, *flags, "--per_device_train_batch_size", 8, "--output_dir", tmp_path / "2"]
+    done = subprocess.run(
+        list(map(str, two)), cwd=repository, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in "12")
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-6)

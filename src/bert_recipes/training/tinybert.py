@@ -141,6 +141,8 @@ class ImitationTrainer(RecipeTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)
+        if not self.args.should_save:  # stock calls this in every process
+            return
         fit: Any = self.model.fit_dense
         save_file(fit.state_dict(), Path(output_dir or self.args.output_dir) / FIT_FILE)
 
