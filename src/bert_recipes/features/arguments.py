@@ -1,4 +1,4 @@
-"""Settings of both feature recipes, and the layers of the paper's Table 7; imports nothing heavy."""
+"""Settings of the feature recipes, and the layers of the paper's Table 7; imports nothing heavy."""
 
 import re
 from dataclasses import dataclass, field
@@ -136,3 +136,33 @@ class FeatureNerArguments:
             raise InputError(f"layers is {given}; allowed: {', '.join(LAYER_CHOICES)}")
         if not self.seeds or min(self.seeds) < 0:
             raise InputError(f"seeds is {self.seeds}; allowed: one or more numbers, 0 or more")
+
+
+@dataclass
+class StaticArguments:
+    """What is compared: texts of a task with one class for each, or words of a task with tags of entities."""
+
+    task: str | None = option(None, "name of a task")
+    task_file: str | None = option(None, "YAML file of your own task")
+    model_name_or_path: str | None = option(
+        None, "checkpoint folder or Hub name; default: the newest finished pre-training run under runs/"
+    )
+    data_dir: str | None = option(None, "local folder of the task's data; default: the Hub")
+    output_dir: str | None = option(None, "results; default: runs/static/TASK")
+    finetuned: str | None = option(None, "texts: finished fine-tuning run on the same task, for its row")
+    words: list[str] | None = option(None, "words: only these")
+    files: list[str] | None = option(None, "text for the word vectors; default: that of the training examples")
+    max_train_examples: int | None = option(None, "train on at most this many examples", least=2)
+    max_eval_examples: int | None = option(None, "evaluate on at most this many examples", least=1)
+    max_seq_length: int = option(128, "positions of an input of BERT", least=8)
+    vector_size: int = option(300, "numbers of a word's vector", least=1)
+    min_count: int = option(5, "rarer words have no vector", least=1)
+    min_mentions: int = option(5, "words: training mentions as each of two types or more", least=1)
+    use_cpu: bool = option(False, "do not use a GPU")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def folder(self, task: str) -> Path:
+        """Where the results of a task go."""
+        return Path(self.output_dir or f"runs/static/{task}")
