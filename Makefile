@@ -49,7 +49,7 @@ else
 LAUNCHER := $(PYTHON) recipes/launch.py --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all paper glue-submission squad swag ner tinybert ner-features features predict evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper glue-submission squad swag ner tinybert ner-features features predict evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
 
 ## Start
 
@@ -124,6 +124,9 @@ endif
 
 glue-all: check-names $(READY)  ## all nine GLUE tasks and their mean beside the paper's: MODEL= [SWEEP=paper] ARGS="--data_dir DATA"
 	$(PYTHON) recipes/glue_all.py --launch $(LAUNCH) --output_dir runs/glue $(if $(SWEEP),--sweep $(SWEEP)) $(MODEL_FLAG) $(ARGS)
+
+static: $(READY)  ## TF-IDF and word vectors beside a BERT: TASK=sst2 or conll2003 MODEL= ARGS="--data_dir DATA"
+	$(PYTHON) recipes/static_vs_contextual.py $(if $(TASK),--task $(TASK)) $(MODEL_FLAG) $(ARGS)
 
 paper: $(READY)  ## a table of the paper, with its claims: TABLE=6 PROFILE=cpu SEEDS=3 ARGS="--store STORE --data_dir DATA"; TABLE= all
 	$(PYTHON) recipes/paper.py $(if $(TABLE),--tables $(TABLE)) --profile $(PROFILE) --num_seeds $(SEEDS) $(ARGS)
