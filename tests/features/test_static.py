@@ -197,7 +197,7 @@ def test_the_fine_tuned_row_is_read_from_its_run(finetuned, checkpoint, tmp_path
 
 
 def test_a_run_on_other_examples_is_refused(planted, finetuned, checkpoint, tmp_path):
-    with pytest.raises(InputError, match="has other examples than these 160 of .*train.jsonl"):
+    with pytest.raises(InputError, match=r"has other examples than these 160 of .*train.jsonl"):
         compare_task(planted, checkpoint, tmp_path, finetuned=str(finetuned))
     with pytest.raises(InputError, match=r"all_results.json is missing; give the folder of a finished run"):
         compare_task(planted, checkpoint, tmp_path, finetuned=str(tmp_path))
@@ -262,7 +262,7 @@ def test_figures_of_words():
 
 def tagged_rows(rng, number):
     """`rome` is a place after `in` and a person after `mr`; `paris` is a place only."""
-    for row in range(number):
+    for _row in range(number):
         kind = int(rng.integers(3))
         start = [["in", "rome"], ["mr", "rome"], ["in", "paris"]][kind]
         words = [*rng.choice([*"abcdefgh"], 3).tolist(), *start, *rng.choice([*"abcdefgh"], 2).tolist()]
