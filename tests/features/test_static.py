@@ -86,7 +86,8 @@ def write_task(folder, rows_of, **values):
         rows = rows_of(np.random.default_rng(seed), 160 if split == "train" else 40)
         text = "".join(json.dumps(row) + "\n" for row in rows)
         (folder / f"{split}.jsonl").write_text(text, encoding="utf-8")
-    values = {"files": {"train": "train.jsonl", "validation": "validation.jsonl"}, **values}
+    files = {"train": "train.jsonl", "validation": "validation.jsonl"}
+    values = {"files": files, "kind": "sequence_classification", "text_columns": ["text"]} | values
     (folder / "task.yaml").write_text(json.dumps(values), encoding="utf-8")
     return str(folder / "task.yaml")
 
@@ -271,7 +272,13 @@ def tagged_rows(rng, number):
 
 @pytest.fixture(scope="module")
 def tagged(tmp_path_factory):
-    return write_task(tmp_path_factory.mktemp("tagged"), tagged_rows, kind="token_classification", labels=list(LABELS))
+    return write_task(
+        tmp_path_factory.mktemp("tagged"),
+        tagged_rows,
+        kind="token_classification",
+        text_columns=["tokens"],
+        labels=list(LABELS),
+    )
 
 
 def test_contexts_tell_the_types_that_one_vector_cannot(tagged, checkpoint, tmp_path):
