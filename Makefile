@@ -49,7 +49,7 @@ else
 LAUNCHER := $(PYTHON) recipes/launch.py --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper glue-submission squad swag ner tinybert ner-features features predict evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper glue-submission squad swag ner tinybert ner-features features predict score blimp evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
 
 ## Start
 
@@ -163,6 +163,15 @@ predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc I
 	$(call need,MODEL,the folder of a fine-tuning run)
 	$(call need,INPUT,$(TABLE))
 	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
+
+score: $(READY)  ## how likely your sentences are to a masked LM: MODEL=runs/my_bert INPUT=sentences.txt
+	$(call need,MODEL,a checkpoint folder or a Hub name)
+	$(call need,INPUT,$(TABLE))
+	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
+
+blimp: $(READY)  ## does it prefer the grammatical sentence of two: MODEL=runs/my_bert ARGS="--data_dir blimp/data"
+	$(call need,MODEL,a checkpoint folder or a Hub name)
+	$(PYTHON) recipes/blimp.py $(MODEL_FLAG) $(ARGS)
 
 report: $(READY)  ## write the report of a finished run or sweep anew: RUN=runs/quickstart
 	$(call need,RUN,the folder of a finished run)

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import load_file
+from transformers import AutoModel
 
 
 def test_both_stages_as_a_user_runs_them(call_recipe, tiny_runs, tmp_path):
@@ -65,6 +66,8 @@ def test_two_processes_train_the_student_of_one(call_recipe, repository, small_s
     # Adam and Muon make large steps of gradients that are rounding alone.
     common += ["--optimizer", "trainer", "--optim", "sgd"]
     call_recipe("pretrain", *common, "--size", "mini", "--output_dir", tmp_path / "teacher")
+    # An encoder alone will do.
+    AutoModel.from_pretrained(tmp_path / "teacher").save_pretrained(tmp_path / "teacher")
     flags = [*common, "--objective", "tinybert", "--teacher", tmp_path / "teacher", "--alpha_hidn", 0]
     call_recipe("pretrain", *flags, "--per_device_train_batch_size", 16, "--output_dir", tmp_path / "1")
     start = [

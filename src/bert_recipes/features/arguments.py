@@ -166,3 +166,36 @@ class StaticArguments:
     def folder(self, task: str) -> Path:
         """Where the results of a task go."""
         return Path(self.output_dir or f"runs/static/{task}")
+
+
+@dataclass(kw_only=True)
+class LikelihoodArguments:
+    """How sentences are scored."""
+
+    model_name_or_path: str = required("checkpoint with a masked-LM head: folder or Hub name")
+    whole_words: bool = option(False, "with a piece, also mask the later pieces of its word")
+    batch_tokens: int = option(8192, "tokens that are computed together", least=1)
+    precision: str = option("fp32", "of the matrix products", choices=("fp32", "bf16"))
+    fast_layers: str = option("auto", "fused CPU kernels", choices=FAST_LAYERS)
+    use_cpu: bool = option(False, "do not use a GPU")
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(kw_only=True)
+class SentenceArguments(LikelihoodArguments):
+    """Which sentences are scored."""
+
+    input_file: str = required(".txt, one sentence per line; .jsonl, .json, .csv, .tsv or .parquet")
+    text_column: str = option("text", "of a table")
+    output_file: str | None = option(None, "JSON Lines; default: printed")
+
+
+@dataclass(kw_only=True)
+class BlimpArguments(LikelihoodArguments):
+    """Which minimal pairs are scored."""
+
+    data_dir: str = required("folder of BLiMP's .jsonl files: data/ of github.com/alexwarstadt/blimp")
+    output_dir: str = option("runs/blimp", "results")
+    max_pairs: int | None = option(None, "the first so many pairs of each file", least=1)

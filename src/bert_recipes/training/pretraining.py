@@ -266,7 +266,9 @@ def load_teacher(distillation: DistillationArguments, tokenizer: Any) -> PreTrai
     """The teacher of a distillation; None without one."""
     if distillation.teacher is None:
         return None
-    teacher = _load_checkpoint(ModelArguments(model_name_or_path=distillation.teacher), needs_head=True)
+    # TinyBERT learns from layers alone, so any BERT will do.
+    needs_head = None in distillation.imitation_weights
+    teacher = _load_checkpoint(ModelArguments(model_name_or_path=distillation.teacher), needs_head=needs_head)
     _check_tokenizer(distillation.teacher, teacher.config.vocab_size, tokenizer)
     return teacher
 

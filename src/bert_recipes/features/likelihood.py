@@ -1,0 +1,224 @@
+"""How likely sentences are to a masked LM, and BLiMP: whether it prefers the grammatical one of two.
+
+Source: Salazar et al. 2020, "Masked Language Model Scoring"; whole words: Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring".
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForMaskedLM
+
+from bert_recipes.checkpointing import check_checkpoint, opening
+from bert_recipes.errors import InputError
+from bert_recipes.features.arguments import BlimpArguments, LikelihoodArguments
+from bert_recipes.features.extract import choose_device
+from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
+from bert_recipes.finetuning.kind import join_texts
+from bert_recipes.metrics.certainty import wilson_interval
+from bert_recipes.models.bert import IGNORE_INDEX, MASKED_LM_HEADS, MEMBERS, PreTrainingModel, open_checkpoint
+from bert_recipes.models.sizes import num_positions
+from bert_recipes.tasks.sources import read_table
+from bert_recipes.tasks.task import column_text
+from bert_recipes.tokenization.loading import check_vocabulary
+from bert_recipes.training.arguments import choose_precision
+from bert_recipes.training.speed import keep_freed_memory
+
+
+logger = logging.getLogger(__name__)
+
+
+class SentenceScore(NamedTuple):
+    """Sum of log p(piece | all others), in nats, and of how many pieces."""
+
+    log_likelihood: float
+    num_pieces: int
+
+
+class Masked(NamedTuple):
+    """The inputs that one sentence becomes: one for each of its pieces."""
+
+    input_ids: np.ndarray  # int64 (N, S)
+    labels: np.ndarray  # int64 (N, S), -100 where nothing is predicted
+
+
+@dataclass(frozen=True)
+class SentenceScorer:
+    """A masked LM in evaluation mode on its device, or a BERT that reads from left to right, and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+    args: LikelihoodArguments
+
+    def score(self, sentences: Sequence[str]) -> list[SentenceScore]:
+        """Score sentences, those of one length together; a sentence without a piece has 0."""
+        encoded = [self._mask(sentence) for sentence in tqdm(sentences, desc="encode", leave=False, disable=None)]
+        pieces = np.array([(each.labels != IGNORE_INDEX).sum() for each in encoded])
+        sums = np.zeros(len(sentences))
+        order = sorted(np.flatnonzero(pieces).tolist(), key=lambda number: encoded[number].input_ids.shape[1])
+        with tqdm(total=len(sentences), desc="score", unit=" sentences", leave=False, disable=None) as bar:
+            for numbers in self._batches(order, encoded):
+                batch = [encoded[number] for number in numbers]
+                losses = self._losses(*(np.concatenate(arrays) for arrays in zip(*batch, strict=True)))
+                np.subtract.at(sums, np.repeat(numbers, pieces[numbers]), losses)
+                bar.update(len(numbers))
+        if not np.isfinite(sums).all():
+            raise InputError(f"{self.args.model_name_or_path}: the model's outputs are not finite; it has diverged")
+        return [SentenceScore(*each) for each in zip(sums.tolist(), pieces.tolist(), strict=True)]
+
+    def _mask(self, sentence: str) -> Masked:
+        """The sentence with each of its pieces hidden in turn; as it is for a model that reads from left to right."""
+        pieces = self.tokenizer(sentence, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        ids = pieces["input_ids"]
+        first, longest = len(self.tokenizer.layout.prefix), num_positions(self.model.config, 512)
+        text = np.array(join_texts(self.tokenizer, ids, None, len(ids) + longest)["input_ids"])
+        if len(text) > longest:
+            raise InputError(
+                f"'{sentence:.60}' has {len(text)} tokens, the model reads {longest}; cut it into sentences"
+            )
+        if getattr(self.model.config, "is_decoder", False):
+            following = np.full((1, len(text)), IGNORE_INDEX)
+            following[0, first - 1 : first - 1 + len(ids)] = ids
+            return Masked(text[None], following)
+        words, number = np.array(pieces.word_ids()), np.arange(len(ids))
+        hidden = number[:, None] == number
+        labels = np.full((len(ids), len(text)), IGNORE_INDEX)
+        labels[number, first + number] = ids
+        if self.args.whole_words:
+            hidden = (words[:, None] == words) & (number >= number[:, None])
+        inputs = np.tile(text, (len(ids), 1))
+        inputs[:, first : first + len(ids)][hidden] = self.tokenizer.mask_token_id
+        return Masked(inputs, labels)
+
+    def _batches(self, order: Sequence[int], encoded: Sequence[Masked]) -> Iterator[list[int]]:
+        """Numbers of sentences of one length, about `batch_tokens` tokens together."""
+        batch: list[int] = []
+        num_tokens = length = 0
+        for number in order:
+            own = encoded[number].input_ids
+            if batch and (own.shape[1] != length or num_tokens + own.size > self.args.batch_tokens):
+                yield batch
+                batch, num_tokens = [], 0
+            batch.append(number)
+            length, num_tokens = own.shape[1], num_tokens + own.size
+        if batch:
+            yield batch
+
+    @torch.no_grad()
+    def _losses(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Float (M,): minus log p of each label, in the order of the rows."""
+        device = self.model.device
+        ids, targets = torch.from_numpy(input_ids).to(device), torch.from_numpy(labels).to(device)
+        is_label = targets != IGNORE_INDEX
+        with torch.autocast(device.type, torch.bfloat16, enabled=self.args.precision == "bf16"):
+            if isinstance(self.model, PreTrainingModel):
+                # Only what is predicted meets the vocabulary.
+                hidden = self.model.encode_tokens(ids, torch.ones_like(ids), torch.zeros_like(ids))
+                logits = self.model.token_logits(hidden[is_label.flatten()])
+            else:
+                logits = self.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[is_label]
+        return F.cross_entropy(logits.float(), targets[is_label], reduction="none").cpu().numpy()
+
+
+def open_scorer(args: LikelihoodArguments) -> SentenceScorer:
+    """Open a checkpoint, ours or stock, by its folder or Hub name."""
+    name = args.model_name_or_path
+    cached_only, device = check_checkpoint(name), choose_device(use_cpu=args.use_cpu)
+    choose_precision(args.precision, use_cpu=device.type == "cpu")
+    tokenizer = open_tokenizer(name)
+    with opening(name):
+        config = AutoConfig.from_pretrained(name, local_files_only=cached_only)
+    if config.model_type in {kind.config_class.model_type for kind in MEMBERS.values()}:
+        with opening(name):
+            model, new = open_checkpoint(name, cached_only=cached_only)
+        if lost := [key for key in new if key.startswith(MASKED_LM_HEADS)]:
+            raise InputError(
+                f"{name} has no masked-LM head (no weights for {min(lost)}): it cannot tell what is likely"
+            )
+        model = getattr(model, "generator", model)  # ELECTRA's; the discriminator predicts no tokens
+        model.base_model.use_fast_layers(args.fast_layers if device.type == "cpu" else "off")
+    else:
+        model = open_complete(name, AutoModelForMaskedLM)
+    check_vocabulary(name, model.config.vocab_size, tokenizer)
+    if device.type == "cpu":
+        keep_freed_memory()
+    return SentenceScorer(model.to(device).eval(), tokenizer, args)
+
+
+# BLiMP
+
+
+def read_pairs(folder: Path, max_pairs: int | None) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+    """Paradigm -> its phenomenon, and the pairs of a sentence and the one that breaks a rule."""
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise InputError(
+            f"data_dir {folder}: no .jsonl in it; give the folder data/ of https://github.com/alexwarstadt/blimp"
+        )
+    paradigms = {}
+    for file in files:
+        table = read_table(file)
+        pairs: list[tuple[str, str]] = []
+        for number, row in table.rows:
+            where = table.where(number)
+            good, bad, phenomenon = (
+                column_text(row, name, where) for name in ("sentence_good", "sentence_bad", "linguistics_term")
+            )
+            # The paper's 12 phenomena: the files keep two of its paradigms of argument structure apart.
+            phenomenon = "argument_structure" if phenomenon == "s-selection" else phenomenon
+            pairs.append((good, bad))
+            if len(pairs) == max_pairs:
+                break
+        if not pairs:
+            raise InputError(f"{file}: no pair in it")
+        paradigms[file.stem] = phenomenon, pairs
+    return paradigms
+
+
+def measure_blimp(args: BlimpArguments) -> dict[str, Any]:
+    """Shares of the pairs whose good sentence is the likelier one (a tie is none), with 95 % intervals, by phenomenon and paradigm.
+
+    Source: Warstadt et al. 2020, "BLiMP: The Benchmark of Linguistic Minimal Pairs for English".
+    """
+    paradigms = read_pairs(Path(args.data_dir), args.max_pairs)
+    scorer = open_scorer(args)
+    scores = scorer.score([text for _, pairs in paradigms.values() for pair in pairs for text in pair])
+    right = (good.log_likelihood > bad.log_likelihood for good, bad in zip(scores[::2], scores[1::2], strict=True))
+    verdicts = {name: [next(right) for _ in pairs] for name, (_, pairs) in paradigms.items()}
+    phenomena: defaultdict[str, list[bool]] = defaultdict(list)
+    for name, (phenomenon, _) in paradigms.items():
+        phenomena[phenomenon] += verdicts[name]
+    return {
+        "model": args.model_name_or_path,
+        "overall": _accuracy([verdict for own in verdicts.values() for verdict in own]),
+        "phenomena": {name: _accuracy(own) for name, own in sorted(phenomena.items())},
+        "paradigms": {
+            name: _accuracy(own) | {"phenomenon": paradigms[name][0]} for name, own in sorted(verdicts.items())
+        },
+    }
+
+
+def _accuracy(verdicts: Sequence[bool]) -> dict[str, Any]:
+    accuracy = sum(verdicts) / len(verdicts)
+    return {"accuracy": accuracy, "interval": wilson_interval(accuracy, len(verdicts)), "pairs": len(verdicts)}
+
+
+def blimp_table(results: dict[str, Any]) -> str:
+    """Markdown: all pairs, the phenomena and the paradigms, the best first."""
+    lines = ["| pairs of | accuracy | 95 % interval | pairs |", "| --- | --: | --: | --: |"]
+    rows = [("**all**", results["overall"])]
+    for group in ("phenomena", "paradigms"):
+        rows += sorted(results[group].items(), key=lambda item: -item[1]["accuracy"])
+        lines += [
+            f"| {name} | {row['accuracy']:.1%} | {row['interval'][0]:.1%} to {row['interval'][1]:.1%} | {row['pairs']:,} |"
+            for name, row in rows
+        ]
+        rows = []
+    return "\n".join(lines) + "\n"
