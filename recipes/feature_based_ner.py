@@ -9,6 +9,7 @@ it resumes where it was stopped. `--help` lists the fields; docs/ner.md says wha
 import logging
 import time
 from pathlib import Path
+from statistics import fmean
 
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import run_cli, saving
@@ -36,6 +37,7 @@ def main() -> None:
         "feature_megabytes": round(
             (data.train_features.vectors.nbytes + data.validation_features.vectors.nbytes) / 1e6, 1
         ),
+        **{f"eval_f1_{way}": fmean(each["f1"] for each in records if each["way"] == way) for way in args.layers},
         "runs": records,
         "machine": describe_machine(),
         "date": time.strftime("%Y-%m-%d"),

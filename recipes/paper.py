@@ -38,6 +38,7 @@ class PaperArguments:
     store: str | None = option(None, "token-id store with a held-out part: of recipes/prepare_corpus.py")
     data_dir: str | None = option(None, "local folder of the tasks' data; default: the Hub")
     output_dir: str = option("runs/paper", "folder of all runs, which tables share; the table is in OUTPUT_DIR/TABLE")
+    estimate: bool = option(False, "take a few steps of each kind of run, say what all of them will take, and end")
     report_only: bool = option(False, "run nothing; write the table again")
 
 
@@ -73,9 +74,16 @@ def main() -> None:
     tables, seeds = [read_table(file, args.profile) for file in files], choose_seeds(args.num_seeds, args.seeds)
     data = [] if args.data_dir is None else ["--data_dir", args.data_dir]
     store = ["--store", args.store]
-    flags = {"pretrain": store, "evaluate_checkpoint": store, "finetune": data}
+    flags = {"pretrain": store, "evaluate_checkpoint": store, "finetune": data, "feature_based_ner": data}
     runs = Runs(Path(args.output_dir), Path(__file__).parent, flags, open_store(args.store).fingerprint)
     end_with_children()
+    if args.estimate:
+        total = 0.0
+        for name, count, own_hours, memory in runs.estimate(tables, seeds):
+            total += own_hours
+            print(f"{name}: {own_hours:.2f} hours for {count} of them, {memory:,} MB a process", flush=True)
+        print(f"all: {total:.1f} hours, without evaluations")
+        return
     for table in tables:
         while not args.report_only and (cell := next(runs.missing(table, seeds), None)) is not None:
             left = runs.hours_left(tables, seeds)

@@ -37,10 +37,13 @@ def main() -> None:
         if args.output_file is not None:
             file = stack.enter_context(replacing(Path(args.output_file)))
         for number, score in enumerate(open_scorer(args).score(sentences)):
-            line = {"row": number, "log_likelihood": round(score.log_likelihood, 6), "pieces": score.num_pieces}
-            line["perplexity"] = (
-                round(math.exp(-score.log_likelihood / score.num_pieces), 4) if score.num_pieces else None
-            )
+            mean = score.log_likelihood / score.num_pieces if score.num_pieces else None
+            line: dict[str, float | None] = {
+                "row": number,
+                "log_likelihood": round(score.log_likelihood, 6),
+                "pieces": score.num_pieces,
+            }
+            line |= {"perplexity": None if mean is None else round(math.exp(-mean), 4)}
             file.write(json.dumps(line) + "\n")
 
 

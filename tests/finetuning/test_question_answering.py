@@ -1,6 +1,7 @@
 """Question answering as a kind of task: loss, batches, files and figures."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,18 +154,44 @@ def test_added_tokens_are_one_piece_each_and_stand_in_answers(make_tokenizer, de
     assert kind.decode(encoded, [logits])[0].value == "wordb"
 
 
+def silent_outputs(encoded):
+    """Of a model that is half right, and says "no answer" far too often."""
+    rng, outputs = np.random.default_rng(0), []
+    for feature in encoded.features:
+        logits = rng.normal(0, 2, (2, len(feature["input_ids"]))).astype(np.float32) + 0.6 * logits_for(feature)
+        logits[:, 0] += 8
+        outputs.append(logits)
+    return outputs
+
+
+def test_a_threshold_is_also_chosen_on_other_articles(tokenizer, model):
+    """Each half, decoded with the threshold that is the best one of the other."""
+    split = make_split(60, v2=True)
+    examples = [replace(row, title=f"article {number % 5}") for number, row in enumerate(split.examples)]
+    kind = make_kind(tokenizer, v2=True)
+    encoded = kind.encode(replace(split, examples=examples))
+    outputs = silent_outputs(encoded)
+    predictions = kind.decode(encoded, outputs)
+    halves = [[number for number in range(60) if number % 5 % 2 == side] for side in (0, 1)]
+    f1 = []
+    for half, other in (halves, halves[::-1]):
+        own = kind.score([examples[number] for number in half], [predictions[number] for number in half])
+        again = make_kind(tokenizer, v2=True, null_score_diff_threshold=own["best_f1_thresh"])
+        decoded = again.decode(encoded, outputs)
+        scores = again.score([examples[number] for number in other], [decoded[number] for number in other])
+        f1 += [scores["f1"]] * len(other)
+    scores = kind.score(examples, predictions)
+    assert scores["split_f1"] == pytest.approx(np.mean(f1))
+    assert scores["f1"] + 5 < scores["split_f1"] <= scores["best_f1"]
+    assert "split_f1" not in kind.score([replace(row, title="one") for row in examples], predictions)
+
+
 def test_the_best_threshold_is_found_where_predictions_say_no_answer(tokenizer, model):
     """Decoding again with the threshold that was found gives the figure that was promised."""
     split = make_split(60, v2=True)
     kind = make_kind(tokenizer, v2=True)
     encoded = kind.encode(split)
-    rng = np.random.default_rng(0)
-    outputs = []
-    for feature in encoded.features:
-        logits = rng.normal(0, 2, (2, len(feature["input_ids"]))).astype(np.float32) + 0.6 * logits_for(feature)
-        # A model that says "no answer" far too often.
-        logits[:, 0] += 8
-        outputs.append(logits)
+    outputs = silent_outputs(encoded)
     scores = kind.score(split.examples, kind.decode(encoded, outputs))
     assert scores["best_f1"] > scores["f1"] + 5
     assert scores["best_f1_thresh"] > 0

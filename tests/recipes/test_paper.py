@@ -9,16 +9,25 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repo
     (tmp_path / "mine.yaml").write_text(
         "title: Mine\nsource: nobody\n"
         "columns: {loss: {metric: mlm_loss, unit: nats}, shown: {evaluate: {mask_rate: 0, keep_rate: 1, random_rate: 0}, metric: mlm_loss}}\n"
-        "rows: {untrained: {untrained: true}, trained: {}}\n"
+        "pretrain: {save_strategy: steps, save_steps: 0.25, save_total_limit: null}\n"
+        "rows: {untrained: {untrained: true}, first: {checkpoint: 1}, trained: {}, far: {profiles: [gpu]}}\n"
         "claims: [{better: trained, worse: untrained, column: loss, expected: must}]\n"
     )
     flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 1, "--store", small_store]
     output = tmp_path / "runs"
+    estimated = call_recipe("paper", *flags, "--estimate", "true", "--output_dir", output)
+    assert "first: pre-training: 0.00 hours for 1 of them" in estimated
+    assert not (output / "runs.json").exists()
     said = call_recipe("paper", *flags, "--output_dir", output)
     assert "| trained better than untrained | loss | must |" in said
     described = json.loads((output / "mine" / "table.json").read_text())
     assert {run["recipe"] for run in described["runs"]} == {"pretrain", "evaluate_checkpoint"}
-    assert len(described["runs"]) == 4
+    # Two of the finished models, one of the first checkpoint, two of the untrained one.
+    assert len(described["runs"]) == 5
+    figures = {row["name"]: row["figures"] for row in described["rows"]}
+    assert list(figures) == ["untrained", "first", "trained"]
+    assert figures["first"]["loss"] == {}
+    assert len({row["shown"]["1"] for row in figures.values()}) == 3
     assert (output / "mine" / "table.png").stat().st_size > 1000
     known = json.loads((output / "runs.json").read_text())
     gone = next(key for key, run in known.items() if run["recipe"] == "evaluate_checkpoint")

@@ -30,7 +30,7 @@ from bert_recipes.training.resume import CONFIG_FILE
 logger = logging.getLogger(__name__)
 
 DECODERS = ("original", "offsets")
-CONTEXTS = ("sentence", "document")
+CONTEXTS = ("sentence", "document", "none")
 # What is read of a text that is too long, and how the logits of several windows become one.
 LONG_DOCUMENTS, POOLS = ("head", "tail", "head_tail", "windows"), ("mean", "max", "first", "vote")
 # Stages of TinyBERT's task-specific distillation.
@@ -66,7 +66,7 @@ class TaskArguments:
     )
     decoder: str = option("original", "question answering", choices=DECODERS)
     label_all_pieces: bool = option(False, "tagging: label every piece of a word")
-    context: str = option("sentence", "tagging: what an input shows", choices=CONTEXTS)
+    context: str = option("sentence", "tagging: what an input shows; none: choices without theirs", choices=CONTEXTS)
     long_documents: str | None = option(
         None,
         "texts that are too long: their head, their tail, both, or windows doc_stride apart",

@@ -29,7 +29,8 @@ class MultipleChoice(TaskKind):
         """
         features: list[dict[str, Any]] = []
         for example in cast(Sequence[ChoiceExample], split.examples):
-            context = self.tokenizer.encode_ids(example.context)
+            # Endings alone: what they give away by themselves.
+            context = [] if self.settings.context == "none" else self.tokenizer.encode_ids(example.context)
             texts = [
                 join_texts(self.tokenizer, [*context], self.tokenizer.encode_ids(choice), self.settings.max_seq_length)
                 for choice in example.choices

@@ -72,6 +72,8 @@ def prepare_run(
     Settings are as `check_access` leaves them. Not for training, the checkpoint must have the task's head.
     """
     task, name = load_task(settings), str(settings.model_name_or_path)
+    if settings.context == "none" and task.kind != "multiple_choice":
+        raise InputError(f"context is none, for choices without theirs; task {task.name} has no choices")
     kind_class, teaching = KIND_CLASSES[task.kind], teaching or TeachingArguments()
     validation_splits = () if teaching.distil == "intermediate" else task.validation_splits
     tokenizer = open_tokenizer(name)

@@ -239,6 +239,7 @@ class RunLauncher(NamedTuple):
     command: tuple[str, ...]
     flags: tuple[str, ...]
     needs: tuple[str, ...] = (TASK_FILE,)  # what a finished run has beside its results
+    keeps_checkpoints: bool = False
 
     def run(self, folder: Path, flags: Sequence[str]) -> dict[str, Any]:
         """Run in a folder, or take what a finished run left there; return all_results.json.
@@ -269,7 +270,7 @@ class RunLauncher(NamedTuple):
                 f"the run {folder} failed (exit code {code}: {words}); its log is {log}; mend the cause and give the same "
                 "command again: finished runs are kept"
             )
-        for checkpoint in folder.glob("checkpoint-*"):
+        for checkpoint in () if self.keeps_checkpoints else folder.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
         return results
 

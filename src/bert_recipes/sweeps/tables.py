@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -29,15 +30,15 @@ PAIRS = "pairs_"
 UNTRAINED = {"max_steps": "1", "max_minutes": "null", "learning_rate": "1e-12", "muon_learning_rate": "1e-12"}
 _KEYS = {
     "table": ("title", "source", "note", "pretrain", "finetune", "evaluate", "columns", "rows", "claims"),
-    "row": ("pretrain", "finetune", "model", "published", "untrained"),
-    "column": ("task", "config", "metric", "finetune", "evaluate", "unit"),
+    "row": ("pretrain", "checkpoint", "finetune", "model", "published", "untrained", "profiles"),
+    "column": ("task", "config", "metric", "finetune", "evaluate", "features", "unit"),
     "claim": ("better", "worse", "column", "expected"),
 }
 
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of each row: of its pre-training, of its checkpoint with the settings of `evaluate`, or where there is a task, of fine-tuning."""
+    """A figure of each row: of its pre-training, of its checkpoint with the settings of `evaluate`, of a tagger over its frozen features, or where there is a task, of fine-tuning."""
 
     name: str
     metric: str  # as all_results.json has it, without eval_
@@ -45,6 +46,7 @@ class Column:
     config: str | None = None  # of recipes/configs/finetune
     finetune: Mapping[str, str] | None = None
     evaluate: Mapping[str, str] | None = None
+    features: Mapping[str, str] | None = None  # settings of recipes/feature_based_ner.py
     unit: str = "percent"
 
     @property
@@ -52,6 +54,8 @@ class Column:
         """What is run for it."""
         if self.task is not None:
             return "finetune"
+        if self.features is not None:
+            return "feature_based_ner"
         return "pretrain" if self.evaluate is None else "evaluate_checkpoint"
 
     @property
@@ -62,7 +66,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A pre-trained model, or one that is at hand, and how it is fine-tuned; `published` has the paper's figures."""
+    """A pre-trained model, or one that is at hand; `published` has the paper's figures."""
 
     name: str
     pretrain: Mapping[str, str]
@@ -70,6 +74,7 @@ class Row:
     published: Mapping[str, float]
     model: str | None = None
     untrained: bool = False
+    checkpoint: str | None = None  # number, from 1, of the one of its run that is meant; the last where there is none
 
 
 class Claim(NamedTuple):
@@ -126,14 +131,19 @@ def read_table(path: Path, profile: str) -> Table:
         columns.append(
             Column(name, **{**own, "finetune": {**finetune, **(own.get("finetune") or {})}, "evaluate": measured})
         )
-    rows = []
+    rows, absent = [], set()
     for name, given in tree["rows"].items():
         own = _checked(f"{path}, row {name}", "row", given or {})
+        if profile not in own.get("profiles", [profile]):
+            absent.add(name)
+            continue
         untrained = own.get("untrained") == "true"
         settings = {**pretrain, **(own.get("pretrain") or {}), **(UNTRAINED if untrained else {})}
         published = {column: float(value) for column, value in (own.get("published") or {}).items()}
-        rows.append(Row(name, settings, own.get("finetune") or {}, published, own.get("model"), untrained))
+        others = own.get("model"), untrained, own.get("checkpoint")
+        rows.append(Row(name, settings, own.get("finetune") or {}, published, *others))
     claims = [Claim(**_checked(f"{path}, claims", "claim", given)) for given in tree.get("claims") or ()]
+    claims = [claim for claim in claims if not absent & {claim.better, claim.worse}]
     table = Table(path.stem, tree["title"], tree["source"], tree.get("note") or "", columns, rows, claims)
     names = {"row": {row.name for row in rows}, "column": {column.name for column in columns}}
     for claim in claims:
@@ -159,11 +169,16 @@ class Runs:
         """The hash of the run that has a row's figure in a column (None: that makes its checkpoint); None where there is no such run."""
         pretraining = {"recipe": "pretrain", "store": self.store, **row.pretrain, "seed": str(seed)}
         checkpoint = row.model or _hash(pretraining)
-        if column is None or column.recipe == "pretrain":
+        if column is None:
             return None if row.model else checkpoint
+        if column.recipe == "pretrain":
+            return None if row.model or row.checkpoint else checkpoint
+        checkpoint += f"/checkpoint-{row.checkpoint}" if row.checkpoint else ""
         return _hash({"recipe": column.recipe, "model": checkpoint, **self._settings(row, column, seed)})
 
     def _settings(self, row: Row, column: Column, seed: int) -> dict[str, str]:
+        if column.features is not None:
+            return {**column.features, "seeds": str(seed)}
         if column.task is None:  # the held-out masks do not depend on a seed
             return {"store": self.store, **(column.evaluate or {})}
         config = {"config": f"finetune/{column.config or 'glue'}", "task": column.task}
@@ -193,31 +208,40 @@ class Runs:
         """Do what a cell needs: pre-train, unless that is done and its checkpoint at hand, and measure."""
         made, key = self.key(row, None, seed), self.key(row, column, seed)
         assert key is not None
-        if made is not None and (
-            made not in self.known or not (made == key or (self.folder / made / "config.json").is_file())
-        ):
+        folder = self.folder / str(made)
+        if made is not None and (made not in self.known or not (made == key or (folder / "config.json").is_file())):
             self._run("pretrain", made, {**row.pretrain, "seed": str(seed)})
         if key == made:
             return
-        model = {"model_name_or_path": row.model or str(self.folder / str(made))}
+        if row.checkpoint:
+            saved = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+            folder = saved[int(row.checkpoint) - 1]
+        model = {"model_name_or_path": row.model or str(folder)}
         settings = {name: value for name, value in self._settings(row, column, seed).items() if name != "store"}
-        if column.task is None:
+        if column.recipe == "evaluate_checkpoint":
             settings["results_file"] = str(self.folder / key / RESULTS_FILE)
         self._run(column.recipe, key, {**model, **settings})
         for path in (self.folder / key).glob("*.safetensors"):  # figures and predictions stay
             path.unlink()
+        shutil.rmtree(self.folder / key / "features", ignore_errors=True)
 
-    def _run(self, recipe: str, key: str, settings: Mapping[str, str]) -> None:
+    def _command(self, recipe: str, settings: Mapping[str, str]) -> tuple[list[str], tuple[str, ...], list[str]]:
+        """The script, the flags that say where its data is, and those of the settings."""
         if "config" in settings:
             settings = {**settings, "config": str(self.recipes / "configs" / f"{settings['config']}.yaml")}
-        needs, flags = (TASK_FILE,) if recipe == "finetune" else (), self.flags[recipe]
+        data = tuple(self.flags[recipe])
         if (task := str(settings.get("task"))).startswith(PAIRS):
             settings = {name: value for name, value in settings.items() if name != "task"}
-            settings["task_file"], flags = str(self._pair_task(task.removeprefix(PAIRS))), ()
+            settings, data = {**settings, "task_file": str(self._pair_task(task.removeprefix(PAIRS)))}, ()
         settings = {name: "null" if value is None else value for name, value in settings.items()}
-        launcher = RunLauncher((sys.executable, str(self.recipes / f"{recipe}.py")), tuple(flags), needs)
+        return [sys.executable, str(self.recipes / f"{recipe}.py")], data, as_flags(settings)
+
+    def _run(self, recipe: str, key: str, settings: Mapping[str, str]) -> None:
+        script, data, flags = self._command(recipe, settings)
+        needs = (TASK_FILE,) if recipe == "finetune" else ()
+        launcher = RunLauncher(tuple(script), data, needs, "save_steps" in settings)
         start = time.monotonic()
-        results = launcher.run(self.folder / key, as_flags(settings))
+        results = launcher.run(self.folder / key, flags)
         figures: dict[str, Any] = {name: value for name, value in results.items() if isinstance(value, int | float)}
         self.known[key] = {
             "recipe": recipe,
@@ -237,6 +261,45 @@ class Runs:
             command = [sys.executable, str(self.recipes / "make_pair_task.py"), *self.flags["pretrain"]]
             subprocess.run([*command, "--pair_label", label, "--output_dir", str(folder)], check=True)
         return folder / TASK_FILE
+
+    def estimate(self, tables: Sequence[Table], seeds: Sequence[int]) -> Iterator[tuple[str, int, float, int]]:
+        """What is left, by a few real steps of each kind of run: its name, how many there are, hours of all, MB a process. Evaluations do not count."""
+        alike: dict[str, list[Any]] = {}
+        seen: set[str | None] = {None, *self.known}
+        for row, column, seed in (cell for table in tables for cell in self.missing(table, seeds)):
+            for part in (None, column):
+                key = self.key(row, part, seed)
+                is_wanted = not row.untrained if part is None else part.recipe == "finetune"
+                if key in seen or not is_wanted:
+                    continue
+                seen.add(key)
+                # Fine-tuning takes what the model's size takes, whatever it was trained on.
+                model = (
+                    row.pretrain if part is None else {"size": str(row.pretrain.get("size")), "model": str(row.model)}
+                )
+                own = {} if part is None else self._settings(row, part, seeds[0])
+                alike.setdefault(_hash({**own, **model}), [row, part, 0])[2] += 1
+        for row, column, count in alike.values():
+            recipe, settings = "pretrain", {**row.pretrain, "seed": str(seeds[0])}
+            if column is not None:
+                start = {**row.pretrain, **UNTRAINED, "seed": str(seeds[0])}
+                made = _hash({"recipe": "pretrain", "store": self.store, **start})
+                if row.model is None and not (self.folder / made / "config.json").is_file():
+                    self._run("pretrain", made, start)
+                recipe, settings = column.recipe, self._settings(row, column, seeds[0])
+                settings |= {"model_name_or_path": row.model or str(self.folder / made)}
+            script, data, flags = self._command(recipe, settings)
+            output = ["--estimate", "true", "--output_dir", str(self.folder / "estimate")]
+            said = subprocess.run(
+                [*script, *data, *flags, *output], stdout=subprocess.PIPE, text=True, check=True
+            ).stdout
+            found = re.search(
+                r"examples, (\S+) s,.*?^([\d,]+) steps.*?memory\s+([\d,]+) MB", said, re.MULTILINE | re.DOTALL
+            )
+            assert found, said
+            seconds, steps, memory = (float(text.replace(",", "")) for text in found.groups())
+            name = f"{row.name}: pre-training" if column is None else f"{row.name}: {column.name}"
+            yield name, count, count * seconds * steps / 3600, int(memory)
 
     def hours_left(self, tables: Sequence[Table], seeds: Sequence[int]) -> float | None:
         """By the mean seconds of the finished runs of each recipe; None while one has no finished run."""
