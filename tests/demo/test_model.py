@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from bert_recipes.demo.model import compute_attention, open_demo_model
 from bert_recipes.errors import InputError
+from bert_recipes.models.inspection import fill_every_mask
+from bert_recipes.tokenization.others import train_byte_bpe
 
 
 def change_config(folder, **values):
@@ -76,6 +78,50 @@ def test_attention_is_that_of_stock_transformers(demo_model, fine_tuned, tiny_ch
     assert expected.std() > 5e-4, "the heads must differ, or any picture would do"
 
 
+MEMBERS = {
+    "roberta": ("RobertaForMaskedLM", {"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1}),
+    "albert": ("AlbertForPreTraining", {"max_position_embeddings": 64, "embedding_size": 16}),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        {"max_position_embeddings": 64, "dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MEMBERS)
+def test_members_of_the_family_fill_masks_and_show_their_attention_as_stock(kind, tiny_checkpoint, tmp_path):
+    name, settings = MEMBERS[kind]
+    if kind == "roberta":
+        tokenizer, _ = train_byte_bpe(["the cat of a dog"] * 3, vocab_size=270, show_progress=False)
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_checkpoint)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, vocab_size=len(tokenizer), **{**sizes, **settings})
+    stock = getattr(transformers, name)(config).eval()
+    stock.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    model = open_demo_model(str(tmp_path / "model"), tmp_path, use_cpu=True)
+    assert model.abilities == ("fill_mask",)
+    stock.set_attn_implementation("eager")
+    tokens, weights, _ = compute_attention(model, "the cat", "a dog")
+    inputs = tokenizer("the cat", "a dog", return_tensors="pt")
+    if kind == "distilbert":
+        inputs.pop("token_type_ids", None)
+    with torch.no_grad():
+        expected = torch.cat(stock.base_model(**inputs, output_attentions=True).attentions).numpy()
+    assert len(tokens) == expected.shape[-1]
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    # The guesses are those of stock's model for its own mask token.
+    guesses = fill_every_mask(model.network, model.tokenizer, "the [MASK] of a dog").guesses[0]
+    inputs = tokenizer(f"the {tokenizer.mask_token} of a dog", return_tensors="pt")["input_ids"]
+    place = inputs[0].tolist().index(tokenizer.mask_token_id)
+    with torch.no_grad():
+        output = stock(inputs)
+    said = (output.logits if "logits" in output else output.prediction_logits)[0, place].softmax(-1)
+    assert [piece for piece, _ in guesses] == tokenizer.convert_ids_to_tokens(said.topk(5).indices.tolist())
+
+
 def test_a_long_text_is_cut_to_the_positions_and_only_the_first_are_kept(demo_model):
     tokens, weights, num_positions = compute_attention(demo_model, "a " * 300, limit=10)
     _, complete, _ = compute_attention(demo_model, "a " * 126)
@@ -85,7 +131,7 @@ def test_a_long_text_is_cut_to_the_positions_and_only_the_first_are_kept(demo_mo
 
 BROKEN = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-    "another model": (lambda folder: change_config(folder, model_type="roberta"), "is no BERT.*'roberta'"),
+    "another model": (lambda folder: change_config(folder, model_type="gpt2"), "is no BERT.*'gpt2'"),
     "no tokenizer": (
         lambda folder: [(folder / name).unlink() for name in ("vocab.txt", "tokenizer.json")],
         "neither tokenizer.json nor vocab.txt",

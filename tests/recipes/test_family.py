@@ -103,6 +103,8 @@ def test_a_run_leaves_a_folder_that_stock_loads_and_that_is_measured_again(
         ("replaced tokens that are found" in report) == ("eval_replaced_recall" in results) == (objective == "electra")
     )
     assert f"{names.get(objective, 'A BERT')} (`{kind}`)" in report
+    use = "feature-extraction" if objective in ("ltr", "electra") else "fill-mask"
+    assert f'pipeline("{use}", model=' in report
     assert ("| inputs | full_sentences |" in report) == (objective == "roberta")
     assert " | 0 |" not in report.partition("## Results")[2].partition("##")[0]
     measure = ["--model_name_or_path", folder, "--store", byte_store, "--max_seq_length", 32, "--max_eval_pairs", 10]
@@ -170,6 +172,7 @@ def test_tinybert_learns_from_a_teacher_and_leaves_a_folder_of_stocks_weights(ca
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     assert (stock.config.num_hidden_layers, stock.config.num_attention_heads) == (2, 4)
+    assert "by imitating the layers of a teacher" in (folder / "README.md").read_text()
     results = json.loads((folder / "all_results.json").read_text())
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     assert results["eval_loss"] < next(line["eval_loss"] for line in history if "eval_loss" in line)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 
-from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.bert import BertForPreTraining, ElectraForPreTraining
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.reports.bias_probe import (
     OCCUPATIONS,
@@ -68,6 +68,15 @@ def test_the_figures_are_those_of_the_stock_pipeline(checkpoint):
         assert rows[word]["mass"] == pytest.approx(sum(masses) / 3, rel=1e-3)
     assert len({row["p_she"] for row in measured["rows"]}) > 10  # not one answer to all
     assert measured["templates"] == list(TEMPLATES)
+
+
+def test_electras_discriminator_has_nothing_to_probe(checkpoint, tmp_path):
+    folder, tokenizer = tmp_path / "electra", load_tokenizer(checkpoint)
+    sizes = {"hidden_size": 64, "embedding_size": 32, "num_hidden_layers": 2, "num_attention_heads": 1}
+    ElectraForPreTraining(transformers.ElectraConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(NoProbe, match="predicts no tokens"):
+        probe_checkpoint(str(folder))
 
 
 def test_words_that_the_tokenizer_does_not_know_are_named_and_left_out(checkpoint):

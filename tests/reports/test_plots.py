@@ -55,6 +55,11 @@ def test_a_plot_of_the_page_needs_no_font_or_size_and_may_be_empty():
     assert len(whole) == len(set(whole)) >= 1
 
 
+def test_losses_of_other_names_are_drawn_too():
+    panel = pretraining_panels([{"step": step, "loss": 9.0 - step} for step in (1, 2, 3)])[0]
+    assert (panel.title, panel.lines[0].values) == ("Loss", [8.0, 7.0, 6.0])
+
+
 def test_every_phase_has_its_own_baseline():
     values = [(1, 6.5), (2, 6.5), (3, 6.75), (4, math.nan)]
     history = [{"step": step, "eval_mlm_loss": 5.0, "eval_unigram_loss": value} for step, value in values]

@@ -4,13 +4,14 @@ Legend: L layers, A heads, S positions.
 """
 
 import dataclasses
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import BertConfig
+from transformers import AutoConfig, BertConfig
 
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
@@ -25,7 +26,8 @@ from bert_recipes.finetuning.arguments import (
 )
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.prediction import kind_of_head, make_predictor, task_of_checkpoint
-from bert_recipes.models.bert import MASKED_LM_HEADS, open_checkpoint
+from bert_recipes.models.bert import MASKED_LM_HEADS, MEMBERS, open_checkpoint
+from bert_recipes.models.sizes import num_positions
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
@@ -53,10 +55,13 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
     cached_only = check_checkpoint(name)
     with opening(name):
         values, _ = BertConfig.get_config_dict(name, local_files_only=cached_only)
-        kind = values.get("model_type", "bert")  # the oldest checkpoints do not name it
-        if kind != "bert":
-            raise InputError(f"{name} is no BERT: the model_type in its config.json is {kind!r}; the page shows BERTs")
-        config = BertConfig.from_dict(values)
+        values = {"model_type": "bert"} | values  # the oldest checkpoints do not name it
+        shown = list(dict.fromkeys(member.config_class.model_type for member in MEMBERS.values()))
+        if (kind := values.pop("model_type")) not in shown:
+            raise InputError(
+                f"{name} is no BERT: the model_type in its config.json is {kind!r}; the page shows {', '.join(shown)}"
+            )
+        config = AutoConfig.for_model(kind, **values)
     tokenizer = open_tokenizer(name)
     check_vocabulary(name, config.vocab_size, tokenizer)
     if kind_of_head(config) is not None:
@@ -64,6 +69,7 @@ def open_demo_model(name: str, work_dir: Path, *, use_cpu: bool = False) -> Demo
     else:
         with opening(name):
             network, new = open_checkpoint(name, cached_only=cached_only)
+        network = getattr(network, "generator", network)  # of ELECTRA's two the one that fills masks
         network.to("cuda" if torch.cuda.is_available() and not use_cpu else "cpu")
         # Only heads whose weights are in the file: a new one can say nothing.
         lacks = {}
@@ -88,7 +94,7 @@ def _fine_tuned(name: str, tokenizer: OriginalBertTokenizer, work_dir: Path, *, 
     args = PredictionArguments(model_name_or_path=name, input_file="", choice_columns=columns, use_cpu=use_cpu)
     task = task_of_checkpoint(config, args)
     has_task_file = (Path(name) / TASK_FILE).is_file()
-    second_is_optional = task.kind == "sequence_classification" and not has_task_file and config.type_vocab_size > 1
+    second_is_optional = task.kind == "sequence_classification" and not has_task_file and _takes_pairs(config)
     if second_is_optional:
         task = dataclasses.replace(task, text_columns=(*task.text_columns, "text_pair"))
     settings = TaskArguments(task=task.name, model_name_or_path=name, **InputArguments().resolved(config, name))
@@ -107,6 +113,11 @@ def _fine_tuned(name: str, tokenizer: OriginalBertTokenizer, work_dir: Path, *, 
     return DemoModel(name, tokenizer, predictor.trainer.model, (task.kind,), lacks, predictor, second_is_optional)
 
 
+def _takes_pairs(config: Any) -> bool:
+    """A BERT of one segment has never seen two texts; members without segments tell them by [SEP]."""
+    return config.model_type != "bert" or config.type_vocab_size > 1
+
+
 @torch.no_grad()
 def compute_attention(
     model: DemoModel, first: str, second: str = "", limit: int | None = None
@@ -118,13 +129,15 @@ def compute_attention(
         was read; and the positions that the texts have, which may be more than the model reads.
     """
     config = model.network.config
-    if second and config.type_vocab_size < 2:
+    if second and not _takes_pairs(config):
         raise InputError("the model knows no second segment (type_vocab_size 1 in its config.json); leave it empty")
     texts = (first, second) if second else (first,)
-    num_positions = len(model.tokenizer(*texts, verbose=False)["input_ids"])
-    inputs = model.tokenizer(
-        *texts, return_tensors="pt", truncation=True, max_length=config.max_position_embeddings
-    ).to(model.network.device)
-    layers = model.network.base_model(**inputs, output_attentions=True).attentions
+    num_tokens = len(model.tokenizer(*texts, verbose=False)["input_ids"])
+    inputs = model.tokenizer(*texts, return_tensors="pt", truncation=True, max_length=num_positions(config))
+    inputs = inputs.to(model.network.device)
+    encoder = model.network.base_model
+    accepted = inspect.signature(type(encoder).forward).parameters  # DistilBERT takes no token_type_ids
+    given = {name: value for name, value in inputs.items() if name in accepted}
+    layers = encoder(**given, output_attentions=True).attentions
     weights = torch.cat([layer[:, :, :limit, :limit].float().cpu() for layer in layers]).numpy()
-    return model.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0][:limit].tolist()), weights, num_positions
+    return model.tokenizer.convert_ids_to_tokens(inputs["input_ids"][0][:limit].tolist()), weights, num_tokens

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.sizes import num_positions
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,15 @@ def fill_every_mask(
         raise InputError(f"no [MASK] in '{text}'")
     model.eval()
     # "[MASK]" in a user's text is ordinary text to the tokenizer, so it is put in as an id.
-    before, *others = text.split("[MASK]")
+    # Byte-level pieces have the space before a word, so none stands before a mask.
+    before, *others = (part.rstrip(" ") for part in text.split("[MASK]"))
     left = tokenizer(before, add_special_tokens=False, verbose=False)["input_ids"]
     right: list[int] = []
     for number, part in enumerate(others):
         right += [tokenizer.mask_token_id] if number else []
         right += tokenizer(part, add_special_tokens=False, verbose=False)["input_ids"]
     num_pieces = len(left) + 1 + len(right)
-    left, right = _fit_around(left, right, model.config.max_position_embeddings - 3)
+    left, right = _fit_around(left, right, num_positions(model.config) - 3)
     ids = [tokenizer.cls_token_id, *left, tokenizer.mask_token_id, *right, tokenizer.sep_token_id]
     positions = [position for position, piece in enumerate(ids) if piece == tokenizer.mask_token_id]
     output = model(input_ids=torch.tensor([ids], device=model.device))

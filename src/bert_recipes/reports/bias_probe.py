@@ -94,6 +94,8 @@ def probe_checkpoint(name: str) -> dict[str, Any]:
     cached_only = check_checkpoint(name)
     with opening(name):
         model, new = open_checkpoint(name, cached_only=cached_only)
+    if hasattr(model, "generator"):
+        raise NoProbe(f"{name} is ELECTRA's discriminator, which predicts no tokens: there is nothing to probe")
     lost = [key for key in new if key.startswith(MASKED_LM_HEADS)]
     if lost:
         raise NoProbe(f"{name} has no masked-LM head (no weights for {min(lost)}): there is nothing to probe")

@@ -109,13 +109,9 @@ class RunCard:
     @property
     def pipeline(self) -> str:
         """The Hub's word for what the model does."""
-        kind = (
-            self.task.kind
-            if self.task
-            else "fill-mask"
-            if self.model.get("model_type") != "electra"
-            else "feature-extraction"
-        )
+        # ELECTRA's discriminator predicts no tokens, TinyBERT's head has learned nothing, and a left-to-right model knows no mask.
+        has_mask = self.model.get("model_type") != "electra" and self.run.get("objective") not in ("tinybert", "ltr")
+        kind = self.task.kind if self.task else "fill-mask" if has_mask else "feature-extraction"
         return "text-classification" if kind == "sequence_classification" else kind.replace("_", "-")
 
     @property
@@ -206,7 +202,7 @@ def write_card_of_run(folder: Path) -> list[Path]:
     """Probe and `write_card` at the end of a run, which a card that cannot be written does not make fail: a warning says why."""
     try:
         card = check_card(folder)
-        if card.task is None and card.is_english:
+        if card.pipeline == "fill-mask" and card.is_english:
             # Under DeepSpeed's stage 3 all processes would have to open the model together; here one does it alone.
             unset_hf_deepspeed_config()
             refresh_probe(folder)

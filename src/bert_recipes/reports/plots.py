@@ -131,8 +131,11 @@ def pretraining_panels(history: History) -> list[Panel]:
     words = ("eval_unigram_loss", "word frequencies alone")
     majority = ("eval_original_accuracy" if task == "disc" else "eval_majority_accuracy", f"{name}: larger class")
     rights = ("eval_mlm_accuracy", "masked tokens", "blue"), (f"eval_{task}_accuracy", name, "orange")
+    first = _panel(history, "Masked-LM loss", "nats per token", masked, held_out, baseline=words)
+    if not first.lines:  # TinyBERT, whose losses are other ones
+        first = _panel(history, "Loss", "", ("loss", "training", "sky"), ("eval_loss", "held out", "blue"))
     panels = [
-        _panel(history, "Masked-LM loss", "nats per token", masked, held_out, baseline=words),
+        first,
         _panel(history, f"{name.capitalize().replace(' ', '-')} loss", unit, pairs, held_out_pairs),
         _panel(history, "Held-out accuracy", "fraction right", *rights, baseline=majority, limits=(0, 1)),
     ]
