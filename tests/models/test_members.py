@@ -6,6 +6,7 @@ import transformers
 
 from bert_recipes.models.bert import IGNORE_INDEX, MEMBERS
 from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.models.sizes import count_parameters, pretraining_config
 
 from .packed_models import LENGTHS, VOCAB, assert_gradients_alike, count_packed_calls, make_batch
@@ -77,7 +78,7 @@ def stock_losses(name, model, batch):
     return output.loss, output.prediction_logits if name == "albert" else output.logits
 
 
-@pytest.mark.parametrize("fast_layers", ["off", "plain", "auto"])
+@pytest.mark.parametrize("fast_layers", ["off", "plain", "auto", "packed attention"])
 @pytest.mark.parametrize("lengths", ["ragged", "full_rows", "one_token"])
 @pytest.mark.parametrize("name", list(STOCK))
 def test_loss_logits_and_gradients_are_those_of_stock(monkeypatch, name, lengths, fast_layers):
@@ -91,9 +92,13 @@ def test_loss_logits_and_gradients_are_those_of_stock(monkeypatch, name, lengths
     batch = make_batch_for(name, LENGTHS[lengths])
     if not (batch["labels"] != IGNORE_INDEX).any():
         batch["labels"][0, 0] = 3
-    model.base_model.use_fast_layers(fast_layers)
-    output = model(**batch)
-    assert len(calls) == (fast_layers != "off")
+    if fast_layers == "packed attention":  # stock's layers on packed rows, as a GPU has them
+        model.base_model.use_packed_attention()
+        output = model(**batch, packing=plan_rows(batch["attention_mask"], batch["labels"]))
+    else:
+        model.base_model.use_fast_layers(fast_layers)
+        output = model(**batch)
+    assert len(calls) == (fast_layers in ("plain", "auto"))
     output.loss.backward()
     loss, _ = stock_losses(name, stock, batch)
     loss.backward()

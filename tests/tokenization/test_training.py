@@ -155,6 +155,14 @@ def test_hindi_loses_its_vowel_signs_with_a_warning_unless_accents_are_kept(capl
     assert kept.training_report.unk_rate == 0.0
 
 
+def test_thai_whose_words_are_parted_by_spaces_keeps_its_words() -> None:
+    """I eat rice, I go home."""
+    text = ["ฉัน กิน ข้าว", "ฉัน ไป บ้าน"] * 20
+    tokenizer = train(text, vocab_size=200, strip_accents=False)
+    assert tokenizer.tokenize(" ".join(text[:2])) == " ".join(text[:2]).split()
+    assert tokenizer.unk_token_id not in tokenizer("บ้าน ข้าว")["input_ids"]
+
+
 def test_japanese_voicing_marks_and_thai_vowels_are_warned_about(caplog) -> None:
     train(["\u304c\u304e \u0e01\u0e31\u0e19"] * 3, vocab_size=200)
     assert "Kana" in caplog.text
