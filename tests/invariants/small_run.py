@@ -53,6 +53,14 @@ class Recording:
         return super().training_step(model, inputs, *args, **kwargs)
 
 
+class RecordingTrainer(Recording, BertTrainer):
+    """Of all objectives but ELECTRA's."""
+
+
+class RecordingElectraTrainer(Recording, ElectraTrainer):
+    """ELECTRA's."""
+
+
 def small_run(
     *,
     store: str,
@@ -83,8 +91,8 @@ def small_run(
     model_args = ModelArguments(**of_model | {"size": "tiny", "dropout": dropout})
     model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
     recorder = Recorder(model)
-    kind: Any = ElectraTrainer if objective == "electra" else BertTrainer
-    trainer = type("RecordingTrainer", (Recording, kind), {})(
+    kind: Any = RecordingElectraTrainer if objective == "electra" else RecordingTrainer
+    trainer = kind(
         model,
         args,
         data.collator,

@@ -168,6 +168,10 @@ def test_schedules_are_the_sources_and_scale_with_the_run(parse, config, expecte
     assert schedules(parse, config, "--max_steps", 1)[1] == [0]
 
 
+def test_epochs_have_the_warm_up_of_their_steps(parse):
+    assert schedules(parse, "tapt", "--max_steps", 300) == ([(0, 300, 18)], [0])
+
+
 def test_steps_or_minutes_that_are_typed_replace_those_of_the_file(parse):
     args, _ = parse("books_30_minutes", "--max_steps", 300)
     assert (args.max_steps, args.max_minutes) == (300, None)
@@ -187,6 +191,7 @@ def test_every_configuration_is_among_those_whose_schedules_are_tested(repositor
         "books_30_minutes",
         "bert_budget",
         "domain",
+        "tapt",
         "instances",
     }
     assert names == {f"bert_{size}" for size in SIZES} | others
