@@ -49,7 +49,7 @@ else
 LAUNCHER := $(PYTHON) recipes/launch.py --config_file accelerate_configs/$(LAUNCH).yaml
 endif
 
-.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper glue-submission squad swag ner tinybert ner-features features predict score blimp evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
+.PHONY: help install check-names no-sweep has-model pretrain tokenizer corpus show-data params glue glue-all static paper paper-all glue-submission squad swag ner tinybert ner-features features predict score blimp evaluate demo report card probe-bias push export convert compare compare-stock screenshots benchmark compare-launches compare-tokenizers test test-slow lint format clean
 
 ## Start
 
@@ -76,7 +76,7 @@ check-names:
 	@test -z "$(CONFIG)" || test -f "recipes/configs/pretrain/$(CONFIG).yaml" || { echo "error: no CONFIG '$(CONFIG)'; there are: $(patsubst recipes/configs/pretrain/%.yaml,%,$(wildcard recipes/configs/pretrain/*.yaml))" >&2; exit 1; }
 	@test -f "accelerate_configs/$(LAUNCH).yaml" || { echo "error: no LAUNCH '$(LAUNCH)'; there are: $(patsubst accelerate_configs/%.yaml,%,$(wildcard accelerate_configs/*.yaml))" >&2; exit 1; }
 
-TABLE := a .txt, .jsonl, .json, .csv, .tsv or .parquet file
+INPUT_FORMS := a .txt, .jsonl, .json, .csv, .tsv or .parquet file
 # A setting that must be given, and what it is; checked before anything is started.
 need = @test -n "$($(1))" || { echo "error: give $(1)=, $(2)" >&2; exit 1; }
 
@@ -128,8 +128,11 @@ glue-all: check-names $(READY)  ## all nine GLUE tasks and their mean beside the
 static: $(READY)  ## TF-IDF and word vectors beside a BERT: TASK=sst2 or conll2003 MODEL= ARGS="--data_dir DATA"
 	$(PYTHON) recipes/static_vs_contextual.py $(if $(TASK),--task $(TASK)) $(MODEL_FLAG) $(ARGS)
 
-paper: $(READY)  ## a table of the paper, with its claims: TABLE=6 PROFILE=cpu SEEDS=3 ARGS="--store STORE --data_dir DATA"; TABLE= all
+paper: $(READY)  ## a table of the paper, with its claims: TABLE=6 PROFILE=cpu SEEDS=3 ARGS="--store STORE --data_dir DATA"
 	$(PYTHON) recipes/paper.py $(if $(TABLE),--tables $(TABLE)) --profile $(PROFILE) --num_seeds $(SEEDS) $(ARGS)
+
+paper-all: override TABLE :=
+paper-all: paper  ## all tables, which share their runs: PROFILE= SEEDS= ARGS=
 
 glue-submission: $(READY)  ## the zip that the GLUE leaderboard takes: RUNS="runs/glue" (runs made with --do_predict true)
 	$(PYTHON) recipes/make_glue_submission.py --runs $(or $(RUNS),runs/glue) $(ARGS)
@@ -161,12 +164,12 @@ evaluate: $(READY)  ## measure a checkpoint: MODEL=runs/quickstart STORE=..., or
 
 predict: $(READY)  ## texts -> predictions with probabilities: MODEL=runs/mrpc INPUT=texts.jsonl
 	$(call need,MODEL,the folder of a fine-tuning run)
-	$(call need,INPUT,$(TABLE))
+	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/predict.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
 
 score: $(READY)  ## how likely your sentences are to a masked LM: MODEL=runs/my_bert INPUT=sentences.txt
 	$(call need,MODEL,a checkpoint folder or a Hub name)
-	$(call need,INPUT,$(TABLE))
+	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/score_sentences.py $(MODEL_FLAG) --input_file $(INPUT) $(ARGS)
 
 blimp: $(READY)  ## does it prefer the grammatical sentence of two: MODEL=runs/my_bert ARGS="--data_dir blimp/data"
@@ -190,7 +193,7 @@ demo: has-model $(READY)  ## a page in the browser to try a checkpoint: MODEL=ru
 
 features: $(READY)  ## vectors of tokens or of inputs, from any layer: MODEL=runs/my_bert INPUT=texts.txt [FORMAT=parquet, safetensors, google_jsonl]
 	$(call need,MODEL,a checkpoint folder or a Hub name)
-	$(call need,INPUT,$(TABLE))
+	$(call need,INPUT,$(INPUT_FORMS))
 	$(PYTHON) recipes/extract_features.py $(MODEL_FLAG) --input_file $(INPUT) $(if $(FORMAT),--format $(FORMAT)) $(ARGS)
 
 probe-bias: $(READY)  ## which pronoun a masked-LM expects of an occupation: MODEL=runs/quickstart
