@@ -42,7 +42,11 @@ TARGET_SCRIPTS |= {"compare-stock": "benchmarks/compare_with_stock.py", "compare
 TARGET_SCRIPTS |= {"report": "recipes/write_report.py", "screenshots": "tools/screenshots.py"}
 TARGET_SCRIPTS |= {"export": "recipes/export.py"}
 TARGET_SCRIPTS |= {"demo": "recipes/demo.py"}
-TARGET_SCRIPTS |= {"static": "recipes/static_vs_contextual.py", "paper": "recipes/paper.py", "paper-all": "recipes/paper.py"}
+TARGET_SCRIPTS |= {
+    "static": "recipes/static_vs_contextual.py",
+    "paper": "recipes/paper.py",
+    "paper-all": "recipes/paper.py",
+}
 TARGET_SCRIPTS |= {"blimp": "recipes/blimp.py", "score": "recipes/score_sentences.py"}
 # Scripts that also take the flags of another one.
 TAKES_FLAGS_OF = dict.fromkeys(
