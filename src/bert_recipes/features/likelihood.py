@@ -3,6 +3,7 @@
 Source: Salazar et al. 2020, "Masked Language Model Scoring"; whole words: Kauf and Ivanova 2023, "A Better Way to Do Masked Language Model Scoring".
 """
 
+import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -42,13 +43,6 @@ class SentenceScore(NamedTuple):
     num_pieces: int
 
 
-class Masked(NamedTuple):
-    """The inputs that one sentence becomes: one for each of its pieces."""
-
-    input_ids: np.ndarray  # int64 (N, S)
-    labels: np.ndarray  # int64 (N, S), -100 where nothing is predicted
-
-
 @dataclass(frozen=True)
 class SentenceScorer:
     """A masked LM in evaluation mode on its device, or a BERT that reads from left to right, and its tokenizer."""
@@ -59,13 +53,13 @@ class SentenceScorer:
 
     def score(self, sentences: Sequence[str]) -> list[SentenceScore]:
         """Score sentences, those of one length together; a sentence without a piece has 0."""
-        encoded = [self._mask(sentence) for sentence in tqdm(sentences, desc="encode", leave=False, disable=None)]
-        pieces = np.array([(each.labels != IGNORE_INDEX).sum() for each in encoded])
+        encoded = [self._encode(sentence) for sentence in tqdm(sentences, desc="encode", leave=False, disable=None)]
+        pieces = np.array([len(words) for _, words in encoded])
         sums = np.zeros(len(sentences))
-        order = sorted(np.flatnonzero(pieces).tolist(), key=lambda number: encoded[number].input_ids.shape[1])
+        order = sorted(np.flatnonzero(pieces).tolist(), key=lambda number: pieces[number])
         with tqdm(total=len(sentences), desc="score", unit=" sentences", leave=False, disable=None) as bar:
-            for numbers in self._batches(order, encoded):
-                batch = [encoded[number] for number in numbers]
+            for numbers in self._batches(order, pieces):
+                batch = [self._mask(*encoded[number]) for number in numbers]
                 losses = self._losses(*(np.concatenate(arrays) for arrays in zip(*batch, strict=True)))
                 np.subtract.at(sums, np.repeat(numbers, pieces[numbers]), losses)
                 bar.update(len(numbers))
@@ -73,43 +67,43 @@ class SentenceScorer:
             raise InputError(f"{self.args.model_name_or_path}: the model's outputs are not finite; it has diverged")
         return [SentenceScore(*each) for each in zip(sums.tolist(), pieces.tolist(), strict=True)]
 
-    def _mask(self, sentence: str) -> Masked:
-        """The sentence with each of its pieces hidden in turn; as it is for a model that reads from left to right."""
+    def _encode(self, sentence: str) -> tuple[np.ndarray, np.ndarray]:
+        """[CLS] sentence [SEP], int32 (S,), and the number of each piece's word."""
         pieces = self.tokenizer(sentence, add_special_tokens=False, split_special_tokens=True, verbose=False)
-        ids = pieces["input_ids"]
-        first, longest = len(self.tokenizer.layout.prefix), num_positions(self.model.config, 512)
-        text = np.array(join_texts(self.tokenizer, ids, None, len(ids) + longest)["input_ids"])
+        ids, longest = pieces["input_ids"], num_positions(self.model.config, 512)
+        text = np.array(join_texts(self.tokenizer, ids, None, len(ids) + longest)["input_ids"], np.int32)
         if len(text) > longest:
             raise InputError(
                 f"'{sentence:.60}' has {len(text)} tokens, the model reads {longest}; cut it into sentences"
             )
+        return text, np.array(pieces.word_ids(), np.int32)
+
+    def _mask(self, text: np.ndarray, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The inputs that a sentence of N pieces becomes, and their labels, both int64 (N, S), -100 where nothing is predicted.
+
+        Each piece is hidden in turn. A model that reads from left to right has one input, the sentence.
+        """
+        first, number = len(self.tokenizer.layout.prefix), np.arange(len(words))
+        own = slice(first, first + len(words))
         if getattr(self.model.config, "is_decoder", False):
-            following = np.full((1, len(text)), IGNORE_INDEX)
-            following[0, first - 1 : first - 1 + len(ids)] = ids
-            return Masked(text[None], following)
-        words, number = np.array(pieces.word_ids()), np.arange(len(ids))
+            labels = np.full((1, len(text)), IGNORE_INDEX, np.int64)
+            labels[0, first - 1 : first - 1 + len(words)] = text[own]
+            return text[None].astype(np.int64), labels
         hidden = number[:, None] == number
-        labels = np.full((len(ids), len(text)), IGNORE_INDEX)
-        labels[number, first + number] = ids
         if self.args.whole_words:
             hidden = (words[:, None] == words) & (number >= number[:, None])
-        inputs = np.tile(text, (len(ids), 1))
-        inputs[:, first : first + len(ids)][hidden] = self.tokenizer.mask_token_id
-        return Masked(inputs, labels)
+        inputs = np.tile(text.astype(np.int64), (len(words), 1))
+        inputs[:, own][hidden] = self.tokenizer.mask_token_id
+        labels = np.full(inputs.shape, IGNORE_INDEX, np.int64)
+        labels[number, first + number] = text[own]
+        return inputs, labels
 
-    def _batches(self, order: Sequence[int], encoded: Sequence[Masked]) -> Iterator[list[int]]:
+    def _batches(self, order: Sequence[int], pieces: np.ndarray) -> Iterator[list[int]]:
         """Numbers of sentences of one length, about `batch_tokens` tokens together."""
-        batch: list[int] = []
-        num_tokens = length = 0
-        for number in order:
-            own = encoded[number].input_ids
-            if batch and (own.shape[1] != length or num_tokens + own.size > self.args.batch_tokens):
-                yield batch
-                batch, num_tokens = [], 0
-            batch.append(number)
-            length, num_tokens = own.shape[1], num_tokens + own.size
-        if batch:
-            yield batch
+        for length, numbers in itertools.groupby(order, key=lambda number: int(pieces[number])):
+            size = max(1, self.args.batch_tokens // (length * (length + 2)))
+            alike = list(numbers)
+            yield from (alike[start : start + size] for start in range(0, len(alike), size))
 
     @torch.no_grad()
     def _losses(self, input_ids: np.ndarray, labels: np.ndarray) -> np.ndarray:
