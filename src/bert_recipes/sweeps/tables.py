@@ -128,9 +128,13 @@ def read_table(path: Path, profile: str) -> Table:
     for name, given in tree["columns"].items():
         own = _checked(f"{path}, column {name}", "column", given)
         measured = None if "evaluate" not in own else {**evaluate, **(own["evaluate"] or {})}
-        columns.append(
-            Column(name, **{**own, "finetune": {**finetune, **(own.get("finetune") or {})}, "evaluate": measured})
-        )
+        features = None if "features" not in own else {**(base.get("features") or {}), **(own["features"] or {})}
+        joined = {
+            "finetune": {**finetune, **(own.get("finetune") or {})},
+            "evaluate": measured,
+            "features": features,
+        }
+        columns.append(Column(name, **{**own, **joined}))
     rows, absent = [], set()
     for name, given in tree["rows"].items():
         own = _checked(f"{path}, row {name}", "row", given or {})
