@@ -70,7 +70,7 @@ def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
     files = [file for file in folder.glob("*.yaml") if file.stem != "profiles"]
     assert files
     for file in files:
-        for profile in ("smoke", "cpu", "gpu", "paper"):
+        for profile in ("smoke", "cpu", "cpu_long", "gpu", "paper"):
             assert read_table(file, profile).rows
 
 
