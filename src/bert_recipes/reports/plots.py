@@ -295,7 +295,7 @@ def sweep_plots(
 
 
 def table_png(described: Mapping[str, Any]) -> bytes:
-    """A table of a paper: a panel a column, a row a model; points are seeds, bars their means, orange rings the paper's figures."""
+    """A table of a paper: a panel a column, a row a model; points are seeds, bars their means. The paper's figures would lie far outside."""
     columns, rows = described["columns"], described["rows"]
 
     def draw(figure: Any) -> None:
@@ -307,8 +307,6 @@ def table_png(described: Mapping[str, Any]) -> bytes:
                 axis.plot(values, [number] * len(values), "o", color=_LIGHT["blue"], ms=4)
                 if values:
                     axis.plot([sum(values) / len(values)], [number], "|", color=_LIGHT["blue"], ms=14, mew=2.5)
-                if (published := row["published"].get(column["name"])) is not None:
-                    axis.plot([published], [number], "o", color=_LIGHT["orange"], mfc="none", ms=6)
             axis.set_title(column["name"], fontsize=9, parse_math=False)
         for tick in axes[0].set_yticks(range(len(rows)), [row["name"] for row in rows]):
             tick.label1.set_parse_math(False)
