@@ -220,3 +220,30 @@ def test_a_regression_is_computed_in_float32_under_bfloat16(tiny_checkpoint, fas
     assert (logits.double() - expected).abs().max() < 1e-6
     assert not torch.equal(logits, logits.bfloat16().float())
     assert model.classifier.weight.grad is not None
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_bilstm_reads_each_text_alone(copy, packed):
+    """Devlin et al. 2019, section 5.1: "a randomly initialized BiLSTM on top"."""
+    model = open_for(copy, "mrpc", bilstm=True, freeze_encoder=True, dropout=0.0)
+    names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert {"bert.bilstm.weight_hh_l0_reverse", "classifier.weight"} <= names
+    assert "bert.embeddings.word_embeddings.weight" not in names
+    plain = open_for(copy, "mrpc", dropout=0.0).bert
+    if packed:
+        enable_packed_layers(model, "auto")
+    ids, mask = torch.randint(5, 60, (3, 9)), torch.ones(3, 9, dtype=torch.int64)
+    lengths = (4, 9, 7)
+    for row, length in enumerate(lengths):
+        mask[row, length:] = 0
+    logits = model(input_ids=ids, attention_mask=mask).logits
+    for row, length in enumerate(lengths):
+        states, _ = model.bert.bilstm(plain(input_ids=ids[row : row + 1, :length]).last_hidden_state)
+        torch.testing.assert_close(logits[row], model.classifier(states[0].amax(dim=0)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_checkpoint_with_a_bilstm_is_not_taken_for_one_without(copy, tmp_path):
+    open_for(copy, "mrpc", bilstm=True).save_pretrained(tmp_path / "with")
+    shutil.copy(copy / "tokenizer.json", tmp_path / "with")
+    with pytest.raises(InputError, match="was fine-tuned with a BiLSTM"):
+        open_for(tmp_path / "with", "mrpc")

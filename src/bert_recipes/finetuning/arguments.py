@@ -56,6 +56,9 @@ class TaskArguments:
     max_seq_length: int = option(128, "positions of an input, special tokens included", least=8)
     pad_to_max_length: bool = option(False, "pad to max_seq_length, not to the batch")
     freeze_encoder: bool = option(False, "train the head only")
+    bilstm: bool = option(
+        False, "a new BiLSTM between encoder and head, for figures: no other run opens its checkpoint"
+    )
     dropout: float | None = option(None, "dropout of encoder and head; default: the model's", least=0, below=1)
     doc_stride: int = option(128, "question answering, long_documents: step between windows of a text", least=1)
     max_query_length: int = option(64, "question answering: pieces of the question, at most", least=1)

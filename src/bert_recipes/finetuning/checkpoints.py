@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import transformers
 from torch import nn
+from torch.nn.utils import rnn
 from transformers import PretrainedConfig, PreTrainedModel, set_seed
 
 from bert_recipes.checkpointing import check_checkpoint, opening
@@ -83,7 +84,31 @@ def open_model(
                 parameter.requires_grad_(key in new)
         if new:
             logger.info("the encoder is frozen but for what is new: %s", ", ".join(sorted(new)))
+    if settings.bilstm:
+        _add_bilstm(model)
     return model
+
+
+def _add_bilstm(model: PreTrainedModel) -> None:
+    """Put a new BiLSTM between encoder and head; a pooled text is the largest of its states over the tokens.
+
+    Source: Devlin et al. 2019, section 5.1. The paper gives neither the size, half the hidden size a direction here, nor what a classifier reads.
+    """
+    encoder, size = model.base_model, model.config.hidden_size
+    encoder.bilstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
+
+    def read(encoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        is_token = kwargs["attention_mask"] != 0
+        hidden, lengths = output.last_hidden_state, is_token.sum(dim=1).cpu()
+        with torch.autocast(hidden.device.type, enabled=False):
+            packed = rnn.pack_padded_sequence(hidden.float(), lengths, batch_first=True, enforce_sorted=False)
+            states = encoder.get_submodule("bilstm")(packed)[0]
+        states, _ = rnn.pad_packed_sequence(states, batch_first=True, total_length=hidden.shape[1])
+        output.last_hidden_state = states
+        if output.get("pooler_output") is not None:
+            output.pooler_output = states.masked_fill(~is_token[..., None], -torch.inf).amax(dim=1)
+
+    encoder.register_forward_hook(read, with_kwargs=True)
 
 
 def _load(

@@ -162,6 +162,9 @@ def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str])
     Args:
         unexpected: Names of the weights that the model has no place for (`output_loading_info`).
     """
+    unexpected = list(unexpected)
+    if any(".bilstm." in key for key in unexpected):
+        raise InputError(f"{name} was fine-tuned with a BiLSTM, which only that run has; fine-tune without --bilstm")
     found = {int(match[1]): match[0] for key in unexpected if (match := re.search(r"\blayers?\.(\d+)\b", key))}
     beyond = [found[number] for number in sorted(found) if number >= getattr(config, "num_hidden_layers", number + 1)]
     if beyond:
