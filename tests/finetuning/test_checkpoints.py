@@ -227,7 +227,7 @@ def test_a_bilstm_reads_each_text_alone(copy, packed):
     """Devlin et al. 2019, section 5.1: "a randomly initialized BiLSTM on top"."""
     model = open_for(copy, "mrpc", bilstm=True, freeze_encoder=True, dropout=0.0)
     names = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    assert {"bert.bilstm.weight_hh_l0_reverse", "classifier.weight"} <= names
+    assert {"bilstm.weight_hh_l0_reverse", "classifier.weight"} <= names
     assert "bert.embeddings.word_embeddings.weight" not in names
     plain = open_for(copy, "mrpc", dropout=0.0).bert
     if packed:
@@ -238,7 +238,7 @@ def test_a_bilstm_reads_each_text_alone(copy, packed):
         mask[row, length:] = 0
     logits = model(input_ids=ids, attention_mask=mask).logits
     for row, length in enumerate(lengths):
-        states, _ = model.bert.bilstm(plain(input_ids=ids[row : row + 1, :length]).last_hidden_state)
+        states, _ = model.bilstm(plain(input_ids=ids[row : row + 1, :length]).last_hidden_state)
         torch.testing.assert_close(logits[row], model.classifier(states[0].amax(dim=0)), rtol=1e-4, atol=1e-5)
 
 

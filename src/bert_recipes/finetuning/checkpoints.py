@@ -94,21 +94,22 @@ def _add_bilstm(model: PreTrainedModel) -> None:
 
     Source: Devlin et al. 2019, section 5.1. The paper gives neither the size, half the hidden size a direction here, nor what a classifier reads.
     """
-    encoder, size = model.base_model, model.config.hidden_size
-    encoder.bilstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
+    size = model.config.hidden_size
+    # Outside of the encoder, which may be frozen and goes without training mode then.
+    model.bilstm = bilstm = nn.LSTM(size, size // 2, batch_first=True, bidirectional=True)
 
     def read(encoder: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         is_token = kwargs["attention_mask"] != 0
         hidden, lengths = output.last_hidden_state, is_token.sum(dim=1).cpu()
         with torch.autocast(hidden.device.type, enabled=False):
             packed = rnn.pack_padded_sequence(hidden.float(), lengths, batch_first=True, enforce_sorted=False)
-            states = encoder.get_submodule("bilstm")(packed)[0]
+            states = bilstm(packed)[0]
         states, _ = rnn.pad_packed_sequence(states, batch_first=True, total_length=hidden.shape[1])
         output.last_hidden_state = states
         if output.get("pooler_output") is not None:
             output.pooler_output = states.masked_fill(~is_token[..., None], -torch.inf).amax(dim=1)
 
-    encoder.register_forward_hook(read, with_kwargs=True)
+    model.base_model.register_forward_hook(read, with_kwargs=True)
 
 
 def _load(

@@ -157,13 +157,13 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
 
 
 def check_layers(name: str, config: PretrainedConfig, unexpected: Iterable[str]) -> None:
-    """Refuse a checkpoint with more layers than its config.json says: they would be dropped without a word.
+    """Refuse a checkpoint with more layers than its config.json says, or a BiLSTM: they would be dropped without a word.
 
     Args:
         unexpected: Names of the weights that the model has no place for (`output_loading_info`).
     """
     unexpected = list(unexpected)
-    if any(".bilstm." in key for key in unexpected):
+    if any(key.startswith("bilstm.") for key in unexpected):
         raise InputError(f"{name} was fine-tuned with a BiLSTM, which only that run has; fine-tune without --bilstm")
     found = {int(match[1]): match[0] for key in unexpected if (match := re.search(r"\blayers?\.(\d+)\b", key))}
     beyond = [found[number] for number in sorted(found) if number >= getattr(config, "num_hidden_layers", number + 1)]
