@@ -10,7 +10,7 @@ from scipy import stats
 
 from bert_recipes.errors import InputError
 from bert_recipes.reports.compare import compare_runs, read_runs
-from bert_recipes.reports.paired import bootstrap_difference, paired_bootstrap
+from bert_recipes.reports.paired import bootstrap_difference, join_answers, paired_bootstrap
 
 
 LABELS = ("yes", "no", "perhaps")
@@ -100,3 +100,28 @@ def test_the_mean_over_pairs_of_runs_has_the_interval_of_one_pair_where_all_are_
     assert bootstrap_difference([(better, run), (run, better)], "accuracy", None) == pytest.approx((0.0, 0.0))
     (better / "task.yaml").unlink()
     assert bootstrap_difference([(better, run)], "accuracy", None) is None
+    assert bootstrap_difference([(better, run), (run, run)], "accuracy", None) == (
+        0.0,
+        0.0,
+    )  # of the pair that is left
+
+
+def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside, tmp_path):
+    run, other = beside("question_answering", 0)
+    alone = join_answers([run, run], tmp_path / "alone", None)
+    results = json.loads((run / "all_results.json").read_text())
+    for name in ("exact_match", "f1"):
+        assert alone[f"eval_{name}"] == pytest.approx(results[f"eval_{name}"])
+    # The other member is sure of the right answers, and gives them less than the first gives its own in one case alone.
+    rows = [json.loads(line) for line in (run.parent / "data" / "validation.jsonl").read_text().splitlines()]
+    lists = json.loads((other / "nbest_predictions.json").read_text())
+    sure = {row["id"]: [{"text": row["answers"]["text"][0], "probability": 1.0}] for row in rows}
+    first = rows[0]["id"]
+    sure[first][0]["probability"] = lists[first][0]["probability"] / 2
+    (other / "nbest_predictions.json").write_text(json.dumps(sure))
+    join_answers([run, other], tmp_path / "both", None)
+    lines = (tmp_path / "both" / "predictions_validation.jsonl").read_text().splitlines()
+    answers = {line["idx"]: line["prediction"] for line in map(json.loads, lines)}
+    wanted = {row["id"]: row["answers"]["text"][0] for row in rows} | {first: lists[first][0]["text"]}
+    assert lists[first][0]["text"] != rows[0]["answers"]["text"][0]
+    assert answers == wanted

@@ -1,6 +1,7 @@
 """Tables of a paper: what is a run, which runs are shared and kept, and when a claim is reproduced."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -101,6 +102,25 @@ def test_runs_are_shared_by_what_they_set_and_by_nothing_else(tmp_path):
     assert len({runs.key(row, LOSS, 1), runs.key(row, LOSS, 2), runs.key(other, LOSS, 1)}) == 3
     assert runs.key(row, ACCURACY, 1) == runs.key(same, ACCURACY, 1) != runs.key(other, ACCURACY, 1)
     assert runs.key(Row("d", {}, {}, {}, model="bert"), LOSS, 1) is None
+
+
+def test_a_student_is_known_by_its_teacher_and_an_ensemble_by_all_its_members(tmp_path, repository):
+    shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
+    (tmp_path / "mine.yaml").write_text(
+        "title: T\nsource: S\ncolumns: {accuracy: {task: sst2, metric: accuracy}}\n"
+        "rows: {alone: {}, taught: {teacher: true}, all: {ensemble: true}}\n"
+    )
+    alone, taught, all_seeds = read_table(tmp_path / "mine.yaml", "smoke").rows
+    assert taught.pretrain == {**alone.pretrain, "max_steps": "4"}
+    assert taught.teacher is not None
+    assert taught.teacher.pretrain == alone.pretrain
+    runs = Runs(tmp_path, tmp_path, {}, "store", [1, 2])
+    assert runs.key(taught.teacher, None, 2) == runs.key(alone, None, 2)
+    without = replace(taught, teacher=None)
+    assert len({runs.key(row, None, seed) for row in (taught, without, alone) for seed in (1, 2)}) == 6
+    assert runs.key(all_seeds, ACCURACY, 1) == runs.key(all_seeds, ACCURACY, 2) != runs.key(alone, ACCURACY, 1)
+    others = Runs(tmp_path / "others", tmp_path, {}, "store", [1, 2, 3])
+    assert others.key(all_seeds, ACCURACY, 1) != runs.key(all_seeds, ACCURACY, 1)
 
 
 def test_the_markdown_has_the_papers_figures_in_brackets(tmp_path):

@@ -72,6 +72,19 @@ def test_with_all_layers_and_the_segment_folded_in_the_student_is_its_teacher(da
     assert (difference.abs().max() < 1e-3) == folds
 
 
+def test_a_student_of_a_random_start_has_nothing_of_its_teacher(data):
+    teacher = make_teacher(len(data[0]))
+    taken = make_student(teacher, settings(), 1).state_dict().values()
+    of_teacher = [value for value in teacher.state_dict().values() if value.dim() == 2]
+    own = make_student(teacher, settings(start_from_teacher=False), 1).state_dict().values()
+
+    def shared(values):
+        return sum(torch.equal(one, other) for one in values for other in of_teacher)
+
+    assert shared(taken) > 10
+    assert shared(own) == 0
+
+
 def test_robertas_student_is_a_roberta(data):
     teacher = make_teacher(len(data[0]), "roberta")
     student = make_student(teacher, settings(), 1)

@@ -7,6 +7,8 @@ Tibshirani 1993, section 13.3).
 import itertools
 import json
 import math
+import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,17 @@ from typing import Any
 import numpy as np
 
 from bert_recipes.errors import InputError
+from bert_recipes.files import atomic_dir, write_json
 from bert_recipes.finetuning.arguments import TASK_FILE, TaskArguments, read_task_file
 from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.run import KIND_CLASSES, hash_of_examples
+from bert_recipes.metrics.certainty import jackknife_intervals
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.reports.facts import RunFiles, read_run
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
 from bert_recipes.tokenization.loading import load_tokenizer
+from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE
 
 
 RESAMPLES = 1000
@@ -60,8 +65,12 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
 def bootstrap_difference(
     pairs: Sequence[tuple[Path, Path]], figure: str, data_dir: str | None
 ) -> tuple[float, float] | None:
-    """The 95 % interval of a figure's mean difference over pairs of runs, for the same resampled rows; None where a run's predictions are gone."""
-    if not all((folder / TASK_FILE).is_file() for pair in pairs for folder in pair):
+    """The 95 % interval of a figure's mean difference over pairs of runs, for the same resampled rows.
+
+    Pairs whose predictions are gone do not count; None where no pair is left.
+    """
+    pairs = [pair for pair in pairs if all((folder / TASK_FILE).is_file() for folder in pair)]
+    if not pairs:
         return None
     runs = [(read_run(better), read_run(worse)) for better, worse in pairs]
     first = runs[0][0]
@@ -79,6 +88,31 @@ def bootstrap_difference(
     means = [np.mean([better(rows)[name] - worse(rows)[name] for better, worse in scorers]) for rows in draws]
     low, high = np.nanpercentile(means, [2.5, 97.5])
     return float(low), float(high)
+
+
+def join_answers(members: Sequence[Path], folder: Path, data_dir: str | None) -> dict[str, Any]:
+    """Make the run of an ensemble from runs of one task of question answering, and return its metrics, with their intervals.
+
+    The answer to a question is that of the greatest mean probability in the members' n-best lists. Devlin et al. 2019, section 4.2, do not say
+    how their ensemble answers. Only the first validation split is answered.
+    """
+    first = read_run(members[0])
+    assert first.task is not None
+    split = first.task.validation_splits[0]
+    lists = [json.loads((member / "nbest_predictions.json").read_text(encoding="utf-8")) for member in members]
+    with atomic_dir(folder, replace=True) as made:
+        for name in (TASK_FILE, CONFIG_FILE):
+            shutil.copy(members[0] / name, made)
+        write_json(made / RESULTS_FILE, {"splits": {split: first.results["splits"][split]}})
+        with (made / f"predictions_{split}.jsonl").open("w", encoding="utf-8") as file:
+            for idx in lists[0]:
+                shares: Counter[str] = Counter()
+                for answer in itertools.chain.from_iterable(answers[idx] for answers in lists):
+                    shares[answer["text"]] += answer["probability"]
+                file.write(json.dumps({"idx": idx, "prediction": shares.most_common(1)[0][0]}) + "\n")
+    score, size = _scorer(read_run(folder), split, data_dir), first.results["splits"][split]["examples"]
+    figures = {f"eval_{name}": value for name, value in score(np.arange(size)).items()}
+    return figures | {"intervals": jackknife_intervals(lambda rows: score(np.array(rows)), size)}
 
 
 def _scorer(run: RunFiles, split: str, data_dir: str | None) -> Callable[[np.ndarray], Mapping[str, float]]:

@@ -1,5 +1,7 @@
 """The tables of a paper as runs: which each row and column needs; runs with the same settings are one, and finished ones are kept."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import logging
@@ -9,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +32,17 @@ PAIRS = "pairs_"
 UNTRAINED = {"max_steps": "1", "max_minutes": "null", "learning_rate": "1e-12", "muon_learning_rate": "1e-12"}
 _KEYS = {
     "table": ("title", "source", "note", "pretrain", "finetune", "evaluate", "columns", "rows", "claims"),
-    "row": ("pretrain", "checkpoint", "finetune", "model", "published", "untrained", "profiles"),
+    "row": (
+        "pretrain",
+        "checkpoint",
+        "finetune",
+        "model",
+        "published",
+        "untrained",
+        "teacher",
+        "ensemble",
+        "profiles",
+    ),
     "column": ("task", "config", "metric", "finetune", "evaluate", "features", "unit"),
     "claim": ("better", "worse", "column", "expected"),
 }
@@ -75,6 +87,8 @@ class Row:
     model: str | None = None
     untrained: bool = False
     checkpoint: str | None = None  # number, from 1, of the one of its run that is meant; the last where there is none
+    teacher: Row | None = None  # whose model teaches, of the same seed
+    ensemble: bool = False  # of the fine-tuned models of all seeds; the same for each seed
 
 
 class Claim(NamedTuple):
@@ -142,10 +156,14 @@ def read_table(path: Path, profile: str) -> Table:
             absent.add(name)
             continue
         untrained = own.get("untrained") == "true"
-        settings = {**pretrain, **(own.get("pretrain") or {}), **(UNTRAINED if untrained else {})}
+        taught = own.get("teacher") == "true"
+        settings = {**pretrain, **((base.get("student") or {}) if taught else {}), **(own.get("pretrain") or {})}
         published = {column: float(value) for column, value in (own.get("published") or {}).items()}
         others = own.get("model"), untrained, own.get("checkpoint")
-        rows.append(Row(name, settings, own.get("finetune") or {}, published, *others))
+        teacher = Row(f"{name}: teacher", pretrain, {}, {}) if taught else None
+        settings |= UNTRAINED if untrained else {}
+        ensemble = own.get("ensemble") == "true"
+        rows.append(Row(name, settings, own.get("finetune") or {}, published, *others, teacher, ensemble))
     claims = [Claim(**_checked(f"{path}, claims", "claim", given)) for given in tree.get("claims") or ()]
     claims = [claim for claim in claims if not absent & {claim.better, claim.worse}]
     table = Table(path.stem, tree["title"], tree["source"], tree.get("note") or "", columns, rows, claims)
@@ -162,16 +180,23 @@ def read_table(path: Path, profile: str) -> Table:
 class Runs:
     """The runs of tables in one folder. A run is known by a hash of its settings, a fine-tuning one also by that of its checkpoint."""
 
-    def __init__(self, folder: Path, recipes: Path, flags: Mapping[str, Sequence[str]], store: str) -> None:
-        """`flags` are those of each recipe's runs that say where the data is; `store` is the fingerprint of the text."""
-        self.folder, self.recipes, self.flags, self.store = folder, recipes, flags, store
+    def __init__(
+        self, folder: Path, recipes: Path, flags: Mapping[str, Sequence[str]], store: str, seeds: Sequence[int] = ()
+    ) -> None:
+        """`flags` are those of each recipe's runs that say where the data is; `store` is the fingerprint of the text; `seeds` make an ensemble."""
+        self.folder, self.recipes, self.flags, self.store, self.seeds = folder, recipes, flags, store, seeds
         lock_run(folder, patience=0)
         file = folder / RUNS_FILE
         self.known: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
     def key(self, row: Row, column: Column | None, seed: int) -> str | None:
         """The hash of the run that has a row's figure in a column (None: that makes its checkpoint); None where there is no such run."""
+        if row.ensemble and column is not None:
+            members = [str(self.key(replace(row, ensemble=False), column, each)) for each in self.seeds]
+            return _hash({"recipe": "ensemble", "members": " ".join(members)})
         pretraining = {"recipe": "pretrain", "store": self.store, **row.pretrain, "seed": str(seed)}
+        if row.teacher is not None:
+            pretraining["teacher"] = str(self.key(row.teacher, None, seed))
         checkpoint = row.model or _hash(pretraining)
         if column is None:
             return None if row.model else checkpoint
@@ -212,9 +237,12 @@ class Runs:
         """Do what a cell needs: pre-train, unless that is done and its checkpoint at hand, and measure."""
         made, key = self.key(row, None, seed), self.key(row, column, seed)
         assert key is not None
+        if row.ensemble:
+            self._join(row, column, key)
+            return
         folder = self.folder / str(made)
-        if made is not None and (made not in self.known or not (made == key or (folder / "config.json").is_file())):
-            self._run("pretrain", made, {**row.pretrain, "seed": str(seed)})
+        if made is not None:
+            self._pretrain(row, seed, needs_weights=made != key)
         if key == made:
             return
         if row.checkpoint:
@@ -228,6 +256,30 @@ class Runs:
         for path in (self.folder / key).glob("*.safetensors"):  # figures and predictions stay
             path.unlink()
         shutil.rmtree(self.folder / key / "features", ignore_errors=True)
+
+    def _pretrain(self, row: Row, seed: int, *, needs_weights: bool) -> Path:
+        """The folder of a row's model, trained where that, or its weights, are not there."""
+        made = str(self.key(row, None, seed))
+        folder = self.folder / made
+        if made not in self.known or (needs_weights and not (folder / "config.json").is_file()):
+            settings = {**row.pretrain, "seed": str(seed)}
+            if row.teacher is not None:
+                settings["teacher"] = str(self._pretrain(row.teacher, seed, needs_weights=True))
+            self._run("pretrain", made, settings)
+        return folder
+
+    def _join(self, row: Row, column: Column, key: str) -> None:
+        """Measure the ensemble of a row's models, after all of them."""
+        from bert_recipes.reports.paired import join_answers  # heavy
+
+        member, folders = replace(row, ensemble=False), []
+        for seed in self.seeds:
+            folders.append(self.folder / str(self.key(member, column, seed)))
+            if not (folders[-1] / TASK_FILE).is_file():  # predictions are needed, not figures alone
+                self.measure(member, column, seed)
+        start, data = time.monotonic(), self.flags["finetune"]
+        results = join_answers(folders, self.folder / key, data[1] if data else None)
+        self._keep("ensemble", key, {"members": " ".join(folder.name for folder in folders)}, results, start)
 
     def _command(self, recipe: str, settings: Mapping[str, str]) -> tuple[list[str], tuple[str, ...], list[str]]:
         """The script, the flags that say where its data is, and those of the settings."""
@@ -245,7 +297,11 @@ class Runs:
         needs = (TASK_FILE,) if recipe == "finetune" else ()
         launcher = RunLauncher(tuple(script), data, needs, "save_steps" in settings)
         start = time.monotonic()
-        results = launcher.run(self.folder / key, flags)
+        self._keep(recipe, key, settings, launcher.run(self.folder / key, flags), start)
+
+    def _keep(
+        self, recipe: str, key: str, settings: Mapping[str, str], results: Mapping[str, Any], start: float
+    ) -> None:
         figures: dict[str, Any] = {name: value for name, value in results.items() if isinstance(value, int | float)}
         self.known[key] = {
             "recipe": recipe,
@@ -271,7 +327,7 @@ class Runs:
         alike: dict[str, list[Any]] = {}
         seen: set[str | None] = {None, *self.known}
         for row, column, seed in (cell for table in tables for cell in self.missing(table, seeds)):
-            for part in (None, column):
+            for part in () if row.ensemble else (None, column):
                 key = self.key(row, part, seed)
                 is_wanted = not row.untrained if part is None else part.recipe == "finetune"
                 if key in seen or not is_wanted:
@@ -284,14 +340,15 @@ class Runs:
                 own = {} if part is None else self._settings(row, part, seeds[0])
                 alike.setdefault(_hash({**own, **model}), [row, part, 0])[2] += 1
         for row, column, count in alike.values():
+            start, teacher = ({**each.pretrain, **UNTRAINED} if each else {} for each in (row, row.teacher))
+            untrained = replace(row, pretrain=start, teacher=row.teacher and replace(row.teacher, pretrain=teacher))
             recipe, settings = "pretrain", {**row.pretrain, "seed": str(seeds[0])}
             if column is not None:
-                start = {**row.pretrain, **UNTRAINED, "seed": str(seeds[0])}
-                made = _hash({"recipe": "pretrain", "store": self.store, **start})
-                if row.model is None and not (self.folder / made / "config.json").is_file():
-                    self._run("pretrain", made, start)
+                made = row.model or self._pretrain(untrained, seeds[0], needs_weights=True)
                 recipe, settings = column.recipe, self._settings(row, column, seeds[0])
-                settings |= {"model_name_or_path": row.model or str(self.folder / made)}
+                settings |= {"model_name_or_path": str(made)}
+            elif untrained.teacher is not None:
+                settings["teacher"] = str(self._pretrain(untrained.teacher, seeds[0], needs_weights=True))
             script, data, flags = self._command(recipe, settings)
             output = ["--estimate", "true", "--output_dir", str(self.folder / "estimate")]
             said = subprocess.run(

@@ -350,6 +350,9 @@ class DistillationArguments:
 
     teacher: str | None = option(None, "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind")
     student_layers: int | None = option(None, "layers of the student; default: half of the teacher's", least=1)
+    start_from_teacher: bool | None = option(
+        None, "begin with the teacher's embeddings and layers, as the paper; else at random"
+    )
     fold_segments: bool | None = option(None, "add the teacher's first segment to the positions: a student has none")
     temperature: float | None = option(None, "of both softmaxes in the loss between teacher and student", above=0)
     alpha_ce: float | None = option(None, "weight of the loss between teacher and student", least=0)

@@ -29,7 +29,7 @@ def chosen_layers(num_teacher: int, num_student: int) -> list[int]:
 
 @torch.no_grad()
 def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTrainingModel:
-    """A model of fewer layers that begins with some of the teacher's: DistilBERT for BERT, RoBERTa for RoBERTa."""
+    """A model of fewer layers that begins with some of the teacher's, unless told not to: DistilBERT for BERT, RoBERTa for RoBERTa."""
     set_seed(seed)
     config, base = teacher.config, teacher.base_model
     layers = chosen_layers(config.num_hidden_layers, args.student_layers or max(1, config.num_hidden_layers // 2))
@@ -58,6 +58,8 @@ def make_student(teacher: Any, args: DistillationArguments, seed: int) -> PreTra
         raise InputError(
             f"{args.teacher}: model_type {config.model_type} does not teach here; give a BERT or a RoBERTa"
         )
+    if args.start_from_teacher is False:
+        return student
     own = student.base_model
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "LayerNorm"):
         if not hasattr(own.embeddings, name):
