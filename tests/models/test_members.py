@@ -183,10 +183,12 @@ def test_published_sizes_have_their_parameters(member, size, expected):
     assert sum(count_parameters(model).values()) == expected
 
 
-def test_left_to_right_is_stocks_causal_model(tmp_path):
+@pytest.mark.parametrize("fast_loss", ["off", "plain", "auto"])
+def test_left_to_right_is_stocks_causal_model(fast_loss):
     config = transformers.BertConfig(**SIZES, **INNER, is_decoder=True)
     torch.manual_seed(0)
     model, batch = MEMBERS["bert_ltr"](config).train(), make_batch(LENGTHS["ragged"])
+    assert not model.base_model.use_fast_layers(fast_loss)
     stock = transformers.BertLMHeadModel(config).train()
     stock.load_state_dict(model.state_dict())
     stock.tie_weights()
@@ -194,6 +196,7 @@ def test_left_to_right_is_stocks_causal_model(tmp_path):
     labels = torch.where(batch["attention_mask"] == 1, batch["input_ids"], IGNORE_INDEX)
     following = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
     output, expected = model(**inputs, labels=following), stock(**inputs, labels=labels)
+    assert (output.prediction_logits is None) == (model.base_model.loss_kernels is not None)
     output.loss.backward()
     expected.loss.backward()
     torch.testing.assert_close(output.loss, expected.loss, rtol=1e-5, atol=1e-5)

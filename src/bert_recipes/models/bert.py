@@ -264,7 +264,10 @@ class PreTrainingModel(OriginalInitialization):
         """The masked-LM loss of rows (T, H) at `predicted` int64 (M,), and their logits (M, V) where they are held."""
         decoder: Any = self.get_output_embeddings()
         learns = self.training and torch.is_grad_enabled()
-        kernels = None if encoded is None else self.base_model.fast_kernels
+        base: Any = self.base_model
+        # Where somebody has hung something on encoder or heads, he sees what he sees in stock (`_encode`).
+        passes_by = encoded is not None or (base.fast_kernels is None and all(map(is_plain, self._passed_by)))
+        kernels = base.loss_kernels if passes_by else None
         if kernels is not None and learns and not is_plain(decoder):
             say_once("logits held as a whole", "the output layer has hooks, another type or a forward")
         if kernels is None or not learns or not is_plain(decoder):

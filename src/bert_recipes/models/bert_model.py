@@ -79,7 +79,7 @@ def sinusoids(length: int, size: int) -> torch.Tensor:
 class PackedModel(OriginalInitialization):
     """What the members of the family add to a stock encoder: the original's initialisation, and faster layers on request (`use_fast_layers`)."""
 
-    _fast_layers = "off"
+    _fast_layers = _fast_loss = "off"
     # Whether the fast layers compute pads too, for a head that counts them in its loss; otherwise their hidden states are 0.
     computes_pads = False
     # Whether stock layers run on packed rows (`use_packed_attention`).
@@ -98,7 +98,7 @@ class PackedModel(OriginalInitialization):
     def use_fast_layers(self, name: str) -> bool:
         """Compute layers on packed rows with fused kernels (`load_kernels`), where model and machine allow it; return whether they do."""
         reason = why_not_packed(self)
-        self._fast_layers = name if reason is None else "off"
+        self._fast_layers, self._fast_loss = name if reason is None else "off", name
         if reason is not None and name != "off":
             logger.info("stock layers: %s", reason)
         return self.fast_kernels is not None
@@ -112,6 +112,11 @@ class PackedModel(OriginalInitialization):
     def fast_kernels(self) -> Kernels | None:
         """What the layers are computed with; None = stock layers, which torch.compile gets, too."""
         return None if torch.compiler.is_compiling() else load_kernels(self._fast_layers, self.device)
+
+    @property
+    def loss_kernels(self) -> Kernels | None:
+        """What a loss over the vocabulary is computed with in training, also over stock layers; None = with its logits as a whole."""
+        return None if torch.compiler.is_compiling() else load_kernels(self._fast_loss, self.device)
 
     def _segments(self, token_type_ids: torch.Tensor | None) -> torch.Tensor | None:
         """A model of one segment, as RoBERTa, reads both texts of a pair as that one."""
