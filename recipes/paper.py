@@ -18,7 +18,7 @@ from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import option
 from bert_recipes.sweeps.sweep import choose_seeds, end_with_children
-from bert_recipes.sweeps.tables import Runs, Table, read_table
+from bert_recipes.sweeps.tables import PAIRS, Runs, Table, read_table
 
 
 TABLES = Path(__file__).parent / "configs" / "paper"
@@ -50,7 +50,8 @@ def write_table(table: Table, runs: Runs, seeds: Sequence[int], data_dir: str | 
 
     def bootstrap(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], figure: str) -> Any:
         folders = [(runs.folder / better["key"], runs.folder / worse["key"]) for better, worse in pairs]
-        return bootstrap_difference(folders, figure, data_dir)
+        is_probe = str(pairs[0][0]["settings"].get("task")).startswith(PAIRS)  # its data lies beside its task file
+        return bootstrap_difference(folders, figure, None if is_probe else data_dir)
 
     folder = runs.folder / table.name
     folder.mkdir(parents=True, exist_ok=True)

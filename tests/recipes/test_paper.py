@@ -3,6 +3,8 @@
 import json
 import shutil
 
+import pytest
+
 
 def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repository, call_recipe):
     shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
@@ -37,6 +39,21 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repo
     again = json.loads((output / "runs.json").read_text())
     assert [again[key] for key in known if key != gone] == [run for key, run in known.items() if key != gone]
     assert again[gone]["figures"]["eval_mlm_loss"] == known[gone]["figures"]["eval_mlm_loss"]
+
+
+@pytest.mark.slow
+def test_a_claim_of_a_probe_has_an_interval_over_the_stores_own_pairs(small_store, tmp_path, repository, call_recipe):
+    shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
+    (tmp_path / "mine.yaml").write_text(
+        "title: Mine\nsource: nobody\ncolumns: {probe: {task: pairs_next, metric: accuracy, finetune: {freeze_encoder: true}}}\n"
+        "rows: {trained: {}, others: {pretrain: {objective: mlm}}}\n"
+        "claims: [{better: trained, worse: others, column: probe, expected: must}]\n"
+    )
+    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 2, "--store", small_store]
+    call_recipe("paper", *flags, "--data_dir", tmp_path, "--output_dir", tmp_path / "runs")
+    (claim,) = json.loads((tmp_path / "runs" / "mine" / "table.json").read_text())["claims"]
+    low, high = claim["intervals"]["of_rows"]
+    assert low <= claim["difference"] <= high
 
 
 def test_a_stores_pairs_become_a_task_of_texts(small_store, tmp_path, call_recipe):
