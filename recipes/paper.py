@@ -76,7 +76,14 @@ def main() -> None:
     data = [] if args.data_dir is None else ["--data_dir", args.data_dir]
     store = ["--store", args.store]
     flags = {"pretrain": store, "evaluate_checkpoint": store, "finetune": data, "feature_based_ner": data}
-    runs = Runs(Path(args.output_dir), Path(__file__).parent, flags, open_store(args.store).fingerprint, seeds)
+
+    def join(members: Sequence[Path], folder: Path) -> Mapping[str, Any]:
+        from bert_recipes.reports.paired import join_answers
+
+        return join_answers(members, folder, args.data_dir)
+
+    fingerprint = open_store(args.store).fingerprint
+    runs = Runs(Path(args.output_dir), Path(__file__).parent, flags, fingerprint, seeds, join)
     end_with_children()
     if args.estimate:
         total = 0.0

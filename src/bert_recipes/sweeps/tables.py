@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 EXPECTED = ("must", "should", "report")
 # The runs of a folder and their figures: what is finished elsewhere is finished here.
 RUNS_FILE = "runs.json"
+# Folders of the members and of the ensemble -> its results.
+Join = Callable[[Sequence[Path], Path], Mapping[str, Any]]
 # Before next or order: the task of telling the store's pairs (recipes/make_pair_task.py).
 PAIRS = "pairs_"
 # What an untrained model is: one step that changes next to nothing.
@@ -181,10 +183,17 @@ class Runs:
     """The runs of tables in one folder. A run is known by a hash of its settings, a fine-tuning one also by that of its checkpoint."""
 
     def __init__(
-        self, folder: Path, recipes: Path, flags: Mapping[str, Sequence[str]], store: str, seeds: Sequence[int] = ()
+        self,
+        folder: Path,
+        recipes: Path,
+        flags: Mapping[str, Sequence[str]],
+        store: str,
+        seeds: Sequence[int] = (),
+        join: Join | None = None,
     ) -> None:
-        """`flags` are those of each recipe's runs that say where the data is; `store` is the fingerprint of the text; `seeds` make an ensemble."""
-        self.folder, self.recipes, self.flags, self.store, self.seeds = folder, recipes, flags, store, seeds
+        """`flags` are those of each recipe's runs that say where the data is; `store` is the fingerprint of the text; `seeds` make an ensemble by `join`."""
+        self.folder, self.recipes, self.flags, self.store = folder, recipes, flags, store
+        self.seeds, self.join = seeds, join
         lock_run(folder, patience=0)
         file = folder / RUNS_FILE
         self.known: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -270,16 +279,14 @@ class Runs:
 
     def _join(self, row: Row, column: Column, key: str) -> None:
         """Measure the ensemble of a row's models, after all of them."""
-        from bert_recipes.reports.paired import join_answers  # heavy
-
+        assert self.join is not None
         member, folders = replace(row, ensemble=False), []
         for seed in self.seeds:
             folders.append(self.folder / str(self.key(member, column, seed)))
             if not (folders[-1] / TASK_FILE).is_file():  # predictions are needed, not figures alone
                 self.measure(member, column, seed)
-        start, data = time.monotonic(), self.flags["finetune"]
-        results = join_answers(folders, self.folder / key, data[1] if data else None)
-        self._keep("ensemble", key, {"members": " ".join(folder.name for folder in folders)}, results, start)
+        start, names = time.monotonic(), " ".join(folder.name for folder in folders)
+        self._keep("ensemble", key, {"members": names}, self.join(folders, self.folder / key), start)
 
     def _command(self, recipe: str, settings: Mapping[str, str]) -> tuple[list[str], tuple[str, ...], list[str]]:
         """The script, the flags that say where its data is, and those of the settings."""
