@@ -18,7 +18,7 @@ from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import option
 from bert_recipes.sweeps.sweep import choose_seeds, end_with_children
-from bert_recipes.sweeps.tables import PAIRS, Runs, Table, read_table
+from bert_recipes.sweeps.tables import Runs, Table, read_table
 
 
 TABLES = Path(__file__).parent / "configs" / "paper"
@@ -42,7 +42,7 @@ class PaperArguments:
     report_only: bool = option(False, "run nothing; write the table again")
 
 
-def write_table(table: Table, runs: Runs, seeds: Sequence[int], data_dir: str | None) -> Path:
+def write_table(table: Table, runs: Runs, seeds: Sequence[int]) -> Path:
     """Write table.json, table.md and table.png."""
     from bert_recipes.reports.paired import bootstrap_difference
     from bert_recipes.reports.plots import table_png
@@ -50,8 +50,7 @@ def write_table(table: Table, runs: Runs, seeds: Sequence[int], data_dir: str | 
 
     def bootstrap(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], figure: str) -> Any:
         folders = [(runs.folder / better["key"], runs.folder / worse["key"]) for better, worse in pairs]
-        is_probe = str(pairs[0][0]["settings"].get("task")).startswith(PAIRS)  # its data lies beside its task file
-        return bootstrap_difference(folders, figure, None if is_probe else data_dir)
+        return bootstrap_difference(folders, figure)
 
     folder = runs.folder / table.name
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,14 +75,11 @@ def main() -> None:
     data = [] if args.data_dir is None else ["--data_dir", args.data_dir]
     store = ["--store", args.store]
     flags = {"pretrain": store, "evaluate_checkpoint": store, "finetune": data, "feature_based_ner": data}
-
-    def join(members: Sequence[Path], folder: Path) -> Mapping[str, Any]:
-        from bert_recipes.reports.paired import join_answers
-
-        return join_answers(members, folder, args.data_dir)
-
     fingerprint = open_store(args.store).fingerprint
-    runs = Runs(Path(args.output_dir), Path(__file__).parent, flags, fingerprint, seeds, join)
+    # Imported only now, for it takes seconds.
+    from bert_recipes.reports.paired import join_answers
+
+    runs = Runs(Path(args.output_dir), Path(__file__).parent, flags, fingerprint, seeds, join_answers)
     end_with_children()
     if args.estimate:
         total = 0.0
@@ -98,7 +94,7 @@ def main() -> None:
             hours = "unknown" if left is None else f"{left:.1f} hours"
             logger.info("%s: %s, %s, seed %d; left: %s", table.name, cell[0].name, cell[1].name, cell[2], hours)
             runs.measure(*cell)
-        written = write_table(table, runs, seeds, args.data_dir)
+        written = write_table(table, runs, seeds)
         print(written.read_text(encoding="utf-8"))
         print(f"{written.parent}: table.md, table.json, table.png")
 

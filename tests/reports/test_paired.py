@@ -96,19 +96,17 @@ def test_the_mean_over_pairs_of_runs_has_the_interval_of_one_pair_where_all_are_
     found = next(row for row in paired_bootstrap(read_runs([run, better]), None) if row[0] == "accuracy")
     ends = tuple(map(float, found[3].split(" to ")))
     for pairs in ([(better, run)], [(better, run)] * 3):
-        assert bootstrap_difference(pairs, "accuracy", None) == pytest.approx(ends, abs=1e-4)
-    assert bootstrap_difference([(better, run), (run, better)], "accuracy", None) == pytest.approx((0.0, 0.0))
+        assert bootstrap_difference(pairs, "accuracy") == pytest.approx(ends, abs=1e-4)
+    assert bootstrap_difference([(better, run), (run, better)], "accuracy") == pytest.approx((0.0, 0.0))
     (better / "task.yaml").unlink()
-    assert bootstrap_difference([(better, run)], "accuracy", None) is None
-    assert bootstrap_difference([(better, run), (run, run)], "accuracy", None) == (
-        0.0,
-        0.0,
-    )  # of the pair that is left
+    assert bootstrap_difference([(better, run)], "accuracy") is None
+    # Of the pair that is left.
+    assert bootstrap_difference([(better, run), (run, run)], "accuracy") == (0.0, 0.0)
 
 
 def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside, tmp_path):
     run, other = beside("question_answering", 0)
-    alone = join_answers([run, run], tmp_path / "alone", None)
+    alone = join_answers([run, run], tmp_path / "alone")
     results = json.loads((run / "all_results.json").read_text())
     for name in ("exact_match", "f1"):
         assert alone[f"eval_{name}"] == pytest.approx(results[f"eval_{name}"])
@@ -119,7 +117,7 @@ def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside,
     first = rows[0]["id"]
     sure[first][0]["probability"] = lists[first][0]["probability"] / 2
     (other / "nbest_predictions.json").write_text(json.dumps(sure))
-    join_answers([run, other], tmp_path / "both", None)
+    join_answers([run, other], tmp_path / "both")
     lines = (tmp_path / "both" / "predictions_validation.jsonl").read_text().splitlines()
     answers = {line["idx"]: line["prediction"] for line in map(json.loads, lines)}
     wanted = {row["id"]: row["answers"]["text"][0] for row in rows} | {first: lists[first][0]["text"]}

@@ -265,9 +265,10 @@ class PreTrainingModel(OriginalInitialization):
         decoder: Any = self.get_output_embeddings()
         learns = self.training and torch.is_grad_enabled()
         base: Any = self.base_model
-        # Where somebody has hung something on encoder or heads, he sees what he sees in stock (`_encode`).
-        passes_by = encoded is not None or (base.fast_kernels is None and all(map(is_plain, self._passed_by)))
-        kernels = base.loss_kernels if passes_by else None
+        kernels = getattr(base, "loss_kernels", None)
+        # Over stock layers too, unless they are so because somebody has hung something on encoder or heads (`_encode`).
+        if encoded is None and (getattr(base, "fast_kernels", None) or not all(map(is_plain, self._passed_by))):
+            kernels = None
         if kernels is not None and learns and not is_plain(decoder):
             say_once("logits held as a whole", "the output layer has hooks, another type or a forward")
         if kernels is None or not learns or not is_plain(decoder):

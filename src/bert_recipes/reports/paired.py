@@ -62,9 +62,7 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
     return table
 
 
-def bootstrap_difference(
-    pairs: Sequence[tuple[Path, Path]], figure: str, data_dir: str | None
-) -> tuple[float, float] | None:
+def bootstrap_difference(pairs: Sequence[tuple[Path, Path]], figure: str) -> tuple[float, float] | None:
     """The 95 % interval of a figure's mean difference over pairs of runs, for the same resampled rows.
 
     Pairs whose predictions are gone do not count; None where no pair is left.
@@ -82,7 +80,7 @@ def bootstrap_difference(
         if figure.startswith(with_suffix(suffix, ""))
     )
     name = figure.removeprefix(with_suffix(suffix, ""))
-    scorers = [tuple(_scorer(run, split, data_dir) for run in pair) for pair in runs]
+    scorers = [tuple(_scorer(run, split, None) for run in pair) for pair in runs]
     size, rng = first.results["splits"][split]["examples"], np.random.default_rng(0)
     draws = (rng.integers(0, size, size) for _ in range(RESAMPLES))
     means = [np.mean([better(rows)[name] - worse(rows)[name] for better, worse in scorers]) for rows in draws]
@@ -90,7 +88,7 @@ def bootstrap_difference(
     return float(low), float(high)
 
 
-def join_answers(members: Sequence[Path], folder: Path, data_dir: str | None) -> dict[str, Any]:
+def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:
     """Make the run of an ensemble from runs of one task of question answering, and return its metrics, with their intervals.
 
     The answer to a question is that of the greatest mean probability in the members' n-best lists. Devlin et al. 2019, section 4.2, do not say
@@ -110,7 +108,7 @@ def join_answers(members: Sequence[Path], folder: Path, data_dir: str | None) ->
                 for answer in itertools.chain.from_iterable(answers[idx] for answers in lists):
                     shares[answer["text"]] += answer["probability"]
                 file.write(json.dumps({"idx": idx, "prediction": shares.most_common(1)[0][0]}) + "\n")
-    score, size = _scorer(read_run(folder), split, data_dir), first.results["splits"][split]["examples"]
+    score, size = _scorer(read_run(folder), split, None), first.results["splits"][split]["examples"]
     figures = {f"eval_{name}": value for name, value in score(np.arange(size)).items()}
     return figures | {"intervals": jackknife_intervals(lambda rows: score(np.array(rows)), size)}
 

@@ -249,9 +249,7 @@ class Runs:
         if row.ensemble:
             self._join(row, column, key)
             return
-        folder = self.folder / str(made)
-        if made is not None:
-            self._pretrain(row, seed, needs_weights=made != key)
+        folder = self.folder if row.model else self._pretrain(row, seed, needs_weights=made != key)
         if key == made:
             return
         if row.checkpoint:
@@ -347,8 +345,7 @@ class Runs:
                 own = {} if part is None else self._settings(row, part, seeds[0])
                 alike.setdefault(_hash({**own, **model}), [row, part, 0])[2] += 1
         for row, column, count in alike.values():
-            start, teacher = ({**each.pretrain, **UNTRAINED} if each else {} for each in (row, row.teacher))
-            untrained = replace(row, pretrain=start, teacher=row.teacher and replace(row.teacher, pretrain=teacher))
+            untrained = _untrained(row)
             recipe, settings = "pretrain", {**row.pretrain, "seed": str(seeds[0])}
             if column is not None:
                 made = row.model or self._pretrain(untrained, seeds[0], needs_weights=True)
@@ -384,6 +381,11 @@ class Runs:
                 return None
             total += count * sum(done) / max(1, len(done))
         return total / 3600
+
+
+def _untrained(row: Row) -> Row:
+    """A row's model, and its teacher, before training."""
+    return replace(row, pretrain={**row.pretrain, **UNTRAINED}, teacher=row.teacher and _untrained(row.teacher))
 
 
 def _hash(settings: Mapping[str, str]) -> str:
