@@ -17,7 +17,7 @@ from bert_recipes.models.sizes import ALBERT_SIZES, MEMBER_SIZES, MIN_POSITIONS,
 from bert_recipes.settings import check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.objectives import OBJECTIVES
-from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES
+from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES, bfloat16_units
 
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -35,11 +35,10 @@ def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
 
     Weights, optimiser state and losses stay in float32; the choice is about matrix products under autocast.
     """
-    # including_emulation=False: older GPUs emulate bfloat16, slower than float32.
-    native = not use_cpu and torch.cuda.is_bf16_supported(including_emulation=False)
+    units = bfloat16_units("cpu" if use_cpu else "cuda")
     if wanted == "fp16" and use_cpu:
         raise InputError("precision is 'fp16'; a CPU has no fast fp16 products: use bf16, fp32 or auto")
-    if wanted == "bf16" and not use_cpu and not native:
+    if wanted == "bf16" and not use_cpu and not units:
         raise InputError(
             "precision is 'bf16'; this GPU has no bfloat16 units (compute capability below 8.0): use fp16"
         )
@@ -48,18 +47,12 @@ def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
     if not use_cpu:
         return (
             Precision("bf16", "this GPU has bfloat16 units")
-            if native
+            if units
             else Precision("fp16", "this GPU is older than 8.0")
         )
-    if units := cpu_bf16_units():
+    if units:
         return Precision("bf16", f"this CPU multiplies bfloat16 in hardware ({', '.join(units)})")
     return Precision("fp32", "this CPU has neither AMX nor AVX512_BF16")
-
-
-def cpu_bf16_units() -> list[str]:
-    """Which instruction sets for bfloat16 products this CPU has."""
-    units = {"AMX": torch.cpu._is_amx_tile_supported, "AVX512_BF16": torch.cpu._is_avx512_bf16_supported}
-    return [name for name, is_there in units.items() if is_there()]
 
 
 # Of a run by the clock, which ends long before.

@@ -180,13 +180,25 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
-    """bfloat16 (N, R, C) with singular values near 1, of (N, R, C) with R <= C: Newton-Schulz with the constants of torch.optim.Muon."""
-    x = matrices.bfloat16()
+    """(N, R, C) with singular values near 1, of (N, R, C) with R <= C: Newton-Schulz with the constants of torch.optim.Muon.
+
+    In bfloat16 as there, but in float32 where products of bfloat16 are emulated: on a CPU with AVX2 alone they take more than half of a step.
+    """
+    x = matrices.to(torch.bfloat16 if bfloat16_units(matrices.device.type) else torch.float32)
     x /= x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
     return x
+
+
+def bfloat16_units(device_type: str) -> list[str]:
+    """What multiplies bfloat16 in hardware, on a CPU or else on the current GPU; [] where nothing does."""
+    if device_type == "cpu":
+        units = {"AMX": torch.cpu._is_amx_tile_supported, "AVX512_BF16": torch.cpu._is_avx512_bf16_supported}
+        return [name for name, is_there in units.items() if is_there()]
+    # including_emulation=False: older GPUs emulate it, slower than float32.
+    return ["GPU"] if torch.cuda.is_bf16_supported(including_emulation=False) else []
 
 
 def muon_groups(model: nn.Module, weight_decay: float, learning_rate: float, **adam: Any) -> list[dict[str, Any]]:
