@@ -9,8 +9,12 @@ import pytest
 from scipy import stats
 
 from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import read_task_file
+from bert_recipes.finetuning.run import hash_of_examples
+from bert_recipes.metrics.squad import squad_v2_scores
 from bert_recipes.reports.compare import compare_runs, read_runs
 from bert_recipes.reports.paired import bootstrap_difference, join_answers, paired_bootstrap
+from bert_recipes.tasks.sources import load_split
 
 
 LABELS = ("yes", "no", "perhaps")
@@ -102,6 +106,37 @@ def test_the_mean_over_pairs_of_runs_has_the_interval_of_one_pair_where_all_are_
     assert bootstrap_difference([(better, run)], "accuracy") is None
     # Of the pair that is left.
     assert bootstrap_difference([(better, run), (run, run)], "accuracy") == (0.0, 0.0)
+
+
+def test_figures_of_squad_2_are_of_the_questions_with_and_of_those_without_an_answer(beside, tmp_path):
+    run, better = beside("question_answering", 23)
+    shutil.copytree(run.parent / "data", tmp_path / "data")
+    file, own = tmp_path / "data" / "validation.jsonl", tmp_path / "data" / "task.yaml"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[0]["answers"] = {"text": [], "answer_start": []}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own.write_text(own.read_text().replace("metrics: squad", "metrics: squad_v2"))
+    examples = load_split(read_task_file(str(own)), "validation", data_dir=None, max_examples=None, need_labels=True)
+    pair = []
+    for folder in (run, better):
+        copy = shutil.copytree(folder, tmp_path / "changed" / folder.name)
+        results = json.loads((copy / "all_results.json").read_text())
+        results["splits"]["validation"]["sha256"] = hash_of_examples(examples.examples)
+        (copy / "all_results.json").write_text(json.dumps(results))
+        for name in ("run.yaml", "task.yaml"):
+            text = (copy / name).read_text().replace(str(run.parent / "data"), str(tmp_path / "data"))
+            (copy / name).write_text(text.replace("- squad", "- squad_v2"))
+        pair.append(copy)
+    low, high = bootstrap_difference([(pair[1], pair[0])], "f1")
+    assert 0 < low < high
+    assert bootstrap_difference([(pair[1], pair[0])], "split_f1") is None  # needs the odds of "no answer" too
+    gold, whole = {row["id"]: row["answers"]["text"] for row in rows}, []
+    for folder in pair:
+        lines = map(json.loads, (folder / "predictions_validation.jsonl").read_text().splitlines())
+        whole.append(squad_v2_scores(gold, {line["idx"]: line["prediction"] for line in lines}))
+    table = {row[0]: float(row[2]) for row in paired_bootstrap(read_runs(pair), None)}
+    assert {*table} == {"exact", "f1", "HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"}
+    assert table == pytest.approx({name: whole[1][name] - whole[0][name] for name in table}, abs=1e-4)
 
 
 def test_an_ensemble_answers_what_its_members_find_likeliest_in_the_mean(beside, tmp_path):

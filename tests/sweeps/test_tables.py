@@ -66,6 +66,42 @@ def test_a_task_that_no_row_has_learnt_says_nothing(untrained, because):
     assert judge(CLAIM, table, own, lambda pairs, figure: (0.05, 0.15))["because"] == because
 
 
+@pytest.mark.parametrize(
+    ("a", "of_rows", "verdict"),
+    [
+        ([0.51, 0.52, 0.51], (-0.01, 0.03), REPRODUCED),
+        ([0.51, 0.52, 0.51], (-0.01, 0.06), NOT_RESOLVED),
+        ([0.42, 0.41, 0.42], (-0.09, -0.055), CONTRADICTED),
+    ],
+)
+def test_two_rows_are_alike_where_both_intervals_lie_within_the_distance(a, of_rows, verdict):
+    claim = CLAIM._replace(within=0.05)
+    own = cells(ACCURACY, a=a, b=[0.5, 0.5, 0.5])
+    found = judge(claim, table_of(ACCURACY, claim), own, lambda pairs, figure: of_rows)
+    assert found["verdict"] == verdict
+
+
+def test_columns_of_one_row_are_compared_by_seeds_and_a_mean_needs_all_its_columns(tmp_path, repository):
+    shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
+    (tmp_path / "mine.yaml").write_text(
+        "title: T\nsource: S\nrows: {a: {}}\n"
+        "columns: {x: {task: sst2, metric: accuracy}, y: {task: mrpc, metric: accuracy}, mean: {mean_of: [x, y]}}\n"
+        "claims: [{better: a, worse: a, column: x, worse_column: y, expected: must}]\n"
+    )
+    table = read_table(tmp_path / "mine.yaml", "smoke")
+    (row,), (x, y, mean) = table.rows, table.columns
+    runs = Runs(tmp_path, tmp_path, {}, "store")
+    runs.known = {runs.key(row, x, seed): {"figures": {"eval_accuracy": 0.8 + seed / 100}} for seed in (1, 2, 3)}
+    assert runs.cell(row, mean, 1) is None
+    runs.known |= {runs.key(row, y, seed): {"figures": {"eval_accuracy": 0.6}} for seed in (1, 2, 3)}
+    assert runs.cell(row, mean, 1).value == pytest.approx(0.705)
+    assert list(runs.missing(table, [1, 2, 3])) == []
+    described = describe(table, runs, [1, 2, 3], lambda pairs, figure: pytest.fail("rows of two tasks are no pairs"))
+    assert described["claims"][0]["verdict"] == REPRODUCED
+    assert described["claims"][0]["difference"] == pytest.approx(0.22)
+    assert "| a better than a in y | x | must | 22.0 |" in markdown(described)
+
+
 def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
     folder = repository / "recipes" / "configs" / "paper"
     files = [file for file in folder.glob("*.yaml") if file.stem != "profiles"]
@@ -79,6 +115,7 @@ def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
     ("text", "message"),
     [
         ("rows: {a: {}}\ncolumns: {c: {metrik: x}}", "column c: unknown key 'metrik'; did you mean metric?"),
+        ("rows: {a: {}}\ncolumns: {c: {mean_of: [d]}}", "column c: no column d before it"),
         ("rows: {a: {pretrian: {}}}\ncolumns: {c: {metric: x}}", "row a: unknown key 'pretrian'"),
         (
             "rows: {a: {}}\ncolumns: {c: {metric: x}}\nclaims: [{better: a, worse: b, column: c, expected: must}]",

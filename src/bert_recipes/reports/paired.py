@@ -65,7 +65,7 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
 def bootstrap_difference(pairs: Sequence[tuple[Path, Path]], figure: str) -> tuple[float, float] | None:
     """The 95 % interval of a figure's mean difference over pairs of runs, for the same resampled rows.
 
-    Pairs whose predictions are gone do not count; None where no pair is left.
+    Pairs whose predictions are gone do not count; None where no pair is left, or where predictions alone do not make the figure.
     """
     pairs = [pair for pair in pairs if all((folder / TASK_FILE).is_file() for folder in pair)]
     if not pairs:
@@ -82,6 +82,8 @@ def bootstrap_difference(pairs: Sequence[tuple[Path, Path]], figure: str) -> tup
     name = figure.removeprefix(with_suffix(suffix, ""))
     scorers = [tuple(_scorer(run, split, None) for run in pair) for pair in runs]
     size, rng = first.results["splits"][split]["examples"], np.random.default_rng(0)
+    if name not in scorers[0][0](np.arange(size)):
+        return None
     draws = (rng.integers(0, size, size) for _ in range(RESAMPLES))
     means = [np.mean([better(rows)[name] - worse(rows)[name] for better, worse in scorers]) for rows in draws]
     low, high = np.nanpercentile(means, [2.5, 97.5])
@@ -128,8 +130,10 @@ def _scorer(run: RunFiles, split: str, data_dir: str | None) -> Callable[[np.nda
     values = [json.loads(line)["prediction"] for line in lines]
     if task.kind == "question_answering":
         scores = [_score_answer(task, example, value) for example, value in zip(examples, values, strict=True)]
-        table = {name: np.array([each[name] for each in scores]) for name in scores[0]}
-        return lambda rows: {name: float(column[rows].mean()) for name, column in table.items()}
+        # Of SQuAD 2.0 some figures are of the questions that have an answer, others of those that have none.
+        names = sorted({name for each in scores for name in each})
+        table = {name: np.array([each.get(name, math.nan) for each in scores]) for name in names}
+        return lambda rows: {name: float(np.nanmean(column[rows])) for name, column in table.items()}
     numbers = {name: number for number, name in enumerate(task.labels)}
     arguments = TaskArguments(task_file=str(folder / TASK_FILE))
     kind = KIND_CLASSES[task.kind](task, load_tokenizer(folder), arguments, numbers)

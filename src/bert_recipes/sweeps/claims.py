@@ -30,7 +30,7 @@ def describe(table: Table, runs: Runs, seeds: Sequence[int], bootstrap: Bootstra
         own = {column.name: _figures(cells[row.name, column.name]) for column in table.columns}
         rows.append({"name": row.name, "published": dict(row.published), "figures": own})
     claims = [claim._asdict() | judge(claim, table, cells, bootstrap) for claim in table.claims]
-    used = {cell.run["key"]: cell.run for of_seeds in cells.values() for cell in of_seeds.values()}
+    used = {cell.run["key"]: cell.run for of_seeds in cells.values() for cell in of_seeds.values() if cell.run}
     return {
         **{"table": table.name, "title": table.title, "source": table.source, "note": table.note},
         "columns": [{"name": column.name, "unit": column.unit, "metric": column.metric} for column in table.columns],
@@ -48,10 +48,11 @@ def judge(
     """Whether a claim is reproduced, with the mean difference on its side and its intervals.
 
     Reproduced: the interval of the differences by seed (Student's t) and, of a task, that over resampled rows of its validation data are
-    above 0. Contradicted: both are below. A task that no row has learnt says nothing.
+    above 0. Contradicted: both are below. A task that no row has learnt says nothing. That two are alike is reproduced where the intervals lie
+    within the distance that the claim allows, and contradicted where they lie outside.
     """
     column = next(column for column in table.columns if column.name == claim.column)
-    better, worse = cells[claim.better, claim.column], cells[claim.worse, claim.column]
+    better, worse = cells[claim.better, claim.column], cells[claim.worse, claim.worse_column or claim.column]
     seeds = [seed for seed in better if seed in worse]
     sign = -1.0 if column.less_is_better else 1.0
     differences = [sign * (better[seed].value - worse[seed].value) for seed in seeds]
@@ -61,11 +62,17 @@ def judge(
     mean, error = statistics.fmean(differences), statistics.stdev(differences) / math.sqrt(len(seeds))
     half = float(student.ppf(0.975, len(seeds) - 1)) * error
     intervals = {"of_seeds": (mean - half, mean + half)}
-    if column.task is not None:
+    if column.task is not None and claim.worse_column is None:
         rows = bootstrap([(better[seed].run, worse[seed].run) for seed in seeds], column.metric)
         if rows is not None:
             intervals["of_rows"] = rows if sign > 0 else (-rows[1], -rows[0])
     found |= {"difference": mean, "intervals": intervals}
+    if (edge := claim.within) is not None:
+        if all(-edge < low and high < edge for low, high in intervals.values()):
+            return found | {"verdict": REPRODUCED}
+        if all(low > edge or high < -edge for low, high in intervals.values()):
+            return found | {"verdict": CONTRADICTED}
+        return found | {"because": "the intervals reach beyond that"}
     if column.task is not None and (reason := _why_not_learnt(table.rows, column, cells)):
         return found | {"because": reason}
     if all(low > 0 for low, _ in intervals.values()):
@@ -140,7 +147,15 @@ def markdown(described: Mapping[str, Any]) -> str:
         ]
         difference = _shown(claim["difference"], unit) if "difference" in claim else ""
         verdict = f"**{claim['verdict']}**" + (f": {claim['because']}" if claim["because"] else "")
-        lines.append(
-            f"| {claim['better']} better than {claim['worse']} | {claim['column']} | {claim['expected']} | {difference} | {ends[0]} | {ends[1]} | {verdict} |"
-        )
+        relation = "better than" if claim["within"] is None else f"within {_shown(claim['within'], unit)} of"
+        worse = " ".join(filter(None, (claim["worse"], claim["worse_column"] and f"in {claim['worse_column']}")))
+        cells = [
+            f"{claim['better']} {relation} {worse}",
+            claim["column"],
+            claim["expected"],
+            difference,
+            *ends,
+            verdict,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -45,8 +46,8 @@ _KEYS = {
         "ensemble",
         "profiles",
     ),
-    "column": ("task", "config", "metric", "finetune", "evaluate", "features", "unit"),
-    "claim": ("better", "worse", "column", "expected"),
+    "column": ("task", "config", "metric", "finetune", "evaluate", "features", "unit", "mean_of"),
+    "claim": ("better", "worse", "column", "expected", "worse_column", "within"),
 }
 
 
@@ -55,13 +56,14 @@ class Column:
     """A figure of each row: of its pre-training, of its checkpoint with the settings of `evaluate`, of a tagger over its frozen features, or where there is a task, of fine-tuning."""
 
     name: str
-    metric: str  # as all_results.json has it, without eval_
+    metric: str = ""  # as all_results.json has it, without eval_
     task: str | None = None
     config: str | None = None  # of recipes/configs/finetune
     finetune: Mapping[str, str] | None = None
     evaluate: Mapping[str, str] | None = None
     features: Mapping[str, str] | None = None  # settings of recipes/feature_based_ner.py
     unit: str = "percent"
+    mean_of: Sequence[Column] = ()  # which alone make this one
 
     @property
     def recipe(self) -> str:
@@ -94,12 +96,14 @@ class Row:
 
 
 class Claim(NamedTuple):
-    """A row is better than another one in a column."""
+    """A row is better than another one in a column, or than itself in another column; or no further from it than `within`."""
 
     better: str
     worse: str
     column: str
     expected: str
+    worse_column: str | None = None
+    within: float | None = None
 
 
 @dataclass(frozen=True)
@@ -144,11 +148,14 @@ def read_table(path: Path, profile: str) -> Table:
     for name, given in tree["columns"].items():
         own = _checked(f"{path}, column {name}", "column", given)
         measured = None if "evaluate" not in own else {**evaluate, **(own["evaluate"] or {})}
+        if unknown := {*own.get("mean_of", ())} - {column.name for column in columns}:
+            raise InputError(f"{path}, column {name}: no column {', '.join(sorted(unknown))} before it")
         features = None if "features" not in own else {**(base.get("features") or {}), **(own["features"] or {})}
         joined = {
             "finetune": {**finetune, **(own.get("finetune") or {})},
             "evaluate": measured,
             "features": features,
+            "mean_of": [column for column in columns if column.name in own.get("mean_of", ())],
         }
         columns.append(Column(name, **{**own, **joined}))
     rows, absent = [], set()
@@ -166,13 +173,15 @@ def read_table(path: Path, profile: str) -> Table:
         settings |= UNTRAINED if untrained else {}
         ensemble = own.get("ensemble") == "true"
         rows.append(Row(name, settings, own.get("finetune") or {}, published, *others, teacher, ensemble))
-    claims = [Claim(**_checked(f"{path}, claims", "claim", given)) for given in tree.get("claims") or ()]
+    given_claims = [_checked(f"{path}, claims", "claim", given) for given in tree.get("claims") or ()]
+    claims = [Claim(**{**own, "within": own.get("within") and float(own["within"])}) for own in given_claims]
     claims = [claim for claim in claims if not absent & {claim.better, claim.worse}]
     table = Table(path.stem, tree["title"], tree["source"], tree.get("note") or "", columns, rows, claims)
     names = {"row": {row.name for row in rows}, "column": {column.name for column in columns}}
     for claim in claims:
-        for kind, name in (("row", claim.better), ("row", claim.worse), ("column", claim.column)):
-            if name not in names[kind]:
+        named = ("row", claim.better), ("row", claim.worse), ("column", claim.column), ("column", claim.worse_column)
+        for kind, name in named:
+            if name is not None and name not in names[kind]:
                 raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(names[kind])}")
         if claim.expected not in EXPECTED:
             raise InputError(f"{path}: a claim is expected {claim.expected!r}; allowed: {', '.join(EXPECTED)}")
@@ -200,6 +209,8 @@ class Runs:
 
     def key(self, row: Row, column: Column | None, seed: int) -> str | None:
         """The hash of the run that has a row's figure in a column (None: that makes its checkpoint); None where there is no such run."""
+        if column is not None and column.mean_of:
+            return None
         if row.ensemble and column is not None:
             members = [str(self.key(replace(row, ensemble=False), column, each)) for each in self.seeds]
             return _hash({"recipe": "ensemble", "members": " ".join(members)})
@@ -224,6 +235,9 @@ class Runs:
 
     def cell(self, row: Row, column: Column, seed: int) -> Cell | None:
         """What is known of a cell; None before its run."""
+        if column.mean_of:
+            values = [each.value for part in column.mean_of if (each := self.cell(row, part, seed)) is not None]
+            return Cell({}, statistics.fmean(values)) if len(values) == len(column.mean_of) else None
         key = self.key(row, column, seed)
         run = None if key is None else self.known.get(key)
         if run is None:
