@@ -27,7 +27,7 @@ def cells(column, **values):
 
 
 def table_of(column, claim, rows=("a", "b")):
-    made = [Row(name, {}, {}, {}, untrained=name == "untrained") for name in rows]
+    made = [Row(name, {}, untrained=name == "untrained") for name in rows]
     return Table("table", "Title", "Source", "", [column], made, [claim])
 
 
@@ -132,13 +132,11 @@ def test_a_mistake_in_a_table_is_one_line(tmp_path, repository, text, message):
 
 def test_runs_are_shared_by_what_they_set_and_by_nothing_else(tmp_path):
     runs = Runs(tmp_path, tmp_path, {}, "store")
-    row, same, other = (
-        Row(name, {"size": size}, {}, {}) for name, size in (("a", "tiny"), ("b", "tiny"), ("c", "mini"))
-    )
+    row, same, other = (Row(name, {"size": size}) for name, size in (("a", "tiny"), ("b", "tiny"), ("c", "mini")))
     assert runs.key(row, LOSS, 1) == runs.key(same, None, 1)
     assert len({runs.key(row, LOSS, 1), runs.key(row, LOSS, 2), runs.key(other, LOSS, 1)}) == 3
     assert runs.key(row, ACCURACY, 1) == runs.key(same, ACCURACY, 1) != runs.key(other, ACCURACY, 1)
-    assert runs.key(Row("d", {}, {}, {}, model="bert"), LOSS, 1) is None
+    assert runs.key(Row("d", {}, model="bert"), LOSS, 1) is None
 
 
 def test_a_student_is_known_by_its_teacher_and_an_ensemble_by_all_its_members(tmp_path, repository):

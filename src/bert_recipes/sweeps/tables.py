@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,22 +33,7 @@ Join = Callable[[Sequence[Path], Path], Mapping[str, Any]]
 PAIRS = "pairs_"
 # What an untrained model is: one step that changes next to nothing.
 UNTRAINED = {"max_steps": "1", "max_minutes": "null", "learning_rate": "1e-12", "muon_learning_rate": "1e-12"}
-_KEYS = {
-    "table": ("title", "source", "note", "pretrain", "finetune", "evaluate", "columns", "rows", "claims"),
-    "row": (
-        "pretrain",
-        "checkpoint",
-        "finetune",
-        "model",
-        "published",
-        "untrained",
-        "teacher",
-        "ensemble",
-        "profiles",
-    ),
-    "column": ("task", "config", "metric", "finetune", "evaluate", "features", "unit", "mean_of"),
-    "claim": ("better", "worse", "column", "expected", "worse_column", "within"),
-}
+_TABLE_KEYS = ("title", "source", "note", "pretrain", "finetune", "evaluate", "features", "columns", "rows", "claims")
 
 
 @dataclass(frozen=True)
@@ -86,8 +71,8 @@ class Row:
 
     name: str
     pretrain: Mapping[str, str]
-    finetune: Mapping[str, str]
-    published: Mapping[str, float]
+    finetune: Mapping[str, str] = field(default_factory=dict)
+    published: Mapping[str, float] = field(default_factory=dict)
     model: str | None = None
     untrained: bool = False
     checkpoint: str | None = None  # number, from 1, of the one of its run that is meant; the last where there is none
@@ -126,12 +111,12 @@ class Cell(NamedTuple):
     value: float
 
 
-def _checked(where: str, kind: str, given: Any) -> dict[str, Any]:
+def _checked(where: str, given: Any, keys: Sequence[str]) -> dict[str, Any]:
     if not isinstance(given, dict):
-        raise InputError(f"{where}: a mapping is expected, with {', '.join(_KEYS[kind])}")
+        raise InputError(f"{where}: a mapping is expected, with {', '.join(keys)}")
     for key in given:
-        if key not in _KEYS[kind]:
-            raise InputError(f"{where}: unknown key {key!r}{nearest_name(key, _KEYS[kind])}")
+        if key not in keys:
+            raise InputError(f"{where}: unknown key {key!r}{nearest_name(key, keys)}")
     return given
 
 
@@ -140,49 +125,41 @@ def read_table(path: Path, profile: str) -> Table:
     profiles, _ = read_tree(path.with_name("profiles.yaml"))
     if profile not in profiles:
         raise InputError(f"profile is '{profile}'; allowed: {', '.join(profiles)}")
-    base, tree = profiles[profile], _checked(str(path), "table", read_tree(path)[0])
-    pretrain = {**(base.get("pretrain") or {}), **(tree.get("pretrain") or {})}
-    finetune = {**(base.get("finetune") or {}), **(tree.get("finetune") or {})}
-    evaluate = {**(base.get("evaluate") or {}), **(tree.get("evaluate") or {})}
-    columns = []
+    base, tree = profiles[profile], _checked(str(path), read_tree(path)[0], _TABLE_KEYS)
+    names = ("pretrain", "finetune", "evaluate", "features")
+    common = {name: {**(base.get(name) or {}), **(tree.get(name) or {})} for name in names}
+    _, *column_keys = (each.name for each in fields(Column))
+    columns: list[Column] = []
     for name, given in tree["columns"].items():
-        own = _checked(f"{path}, column {name}", "column", given)
-        measured = None if "evaluate" not in own else {**evaluate, **(own["evaluate"] or {})}
+        own = _checked(f"{path}, column {name}", given, column_keys)
         if unknown := {*own.get("mean_of", ())} - {column.name for column in columns}:
             raise InputError(f"{path}, column {name}: no column {', '.join(sorted(unknown))} before it")
-        features = None if "features" not in own else {**(base.get("features") or {}), **(own["features"] or {})}
-        joined = {
-            "finetune": {**finetune, **(own.get("finetune") or {})},
-            "evaluate": measured,
-            "features": features,
-            "mean_of": [column for column in columns if column.name in own.get("mean_of", ())],
-        }
-        columns.append(Column(name, **{**own, **joined}))
+        joined = {key: common[key] | (own.get(key) or {}) for key in common if key in own or key == "finetune"}
+        parts = [column for column in columns if column.name in own.get("mean_of", ())]
+        columns.append(Column(name, **own | joined | {"mean_of": parts}))
+    _, *row_keys = (each.name for each in fields(Row))
     rows, absent = [], set()
     for name, given in tree["rows"].items():
-        own = _checked(f"{path}, row {name}", "row", given or {})
-        if profile not in own.get("profiles", [profile]):
+        own = _checked(f"{path}, row {name}", given or {}, [*row_keys, "profiles"])
+        if profile not in own.pop("profiles", [profile]):
             absent.add(name)
             continue
-        untrained = own.get("untrained") == "true"
-        taught = own.get("teacher") == "true"
-        settings = {**pretrain, **((base.get("student") or {}) if taught else {}), **(own.get("pretrain") or {})}
+        flags = {key: own.get(key) == "true" for key in ("untrained", "ensemble", "teacher")}
+        settings = common["pretrain"] | ((base.get("student") or {}) if flags["teacher"] else {})
+        settings |= (own.get("pretrain") or {}) | (UNTRAINED if flags["untrained"] else {})
         published = {column: float(value) for column, value in (own.get("published") or {}).items()}
-        others = own.get("model"), untrained, own.get("checkpoint")
-        teacher = Row(f"{name}: teacher", pretrain, {}, {}) if taught else None
-        settings |= UNTRAINED if untrained else {}
-        ensemble = own.get("ensemble") == "true"
-        rows.append(Row(name, settings, own.get("finetune") or {}, published, *others, teacher, ensemble))
-    given_claims = [_checked(f"{path}, claims", "claim", given) for given in tree.get("claims") or ()]
+        flags["teacher"] = Row(f"{name}: teacher", common["pretrain"]) if flags["teacher"] else None
+        rows.append(Row(name, **own | flags | {"pretrain": settings, "published": published}))
+    given_claims = [_checked(f"{path}, claims", given, Claim._fields) for given in tree.get("claims") or ()]
     claims = [Claim(**{**own, "within": own.get("within") and float(own["within"])}) for own in given_claims]
     claims = [claim for claim in claims if not absent & {claim.better, claim.worse}]
     table = Table(path.stem, tree["title"], tree["source"], tree.get("note") or "", columns, rows, claims)
-    names = {"row": {row.name for row in rows}, "column": {column.name for column in columns}}
+    there = {"row": {row.name for row in rows}, "column": {column.name for column in columns}}
     for claim in claims:
         named = ("row", claim.better), ("row", claim.worse), ("column", claim.column), ("column", claim.worse_column)
         for kind, name in named:
-            if name is not None and name not in names[kind]:
-                raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(names[kind])}")
+            if name is not None and name not in there[kind]:
+                raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(there[kind])}")
         if claim.expected not in EXPECTED:
             raise InputError(f"{path}: a claim is expected {claim.expected!r}; allowed: {', '.join(EXPECTED)}")
     return table
