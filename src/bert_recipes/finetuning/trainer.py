@@ -126,25 +126,12 @@ class FineTuningTrainer(RecipeTrainer):
         labels = batch["labels"]
         return self.class_weights.to(labels.device)[labels[labels != IGNORE_INDEX]].double().sum().view(1)
 
-    def compute_loss(
-        self,
-        model: torch.nn.Module,
-        inputs: Batch,
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | None = None,
-    ) -> Any:
-        """Loss of one micro-batch; those of a step add up to that of the global batch of num_items_in_batch float64 (1,)."""
+    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The mean over the items."""
         if self.freeze_encoder:
             self.model.base_model.eval()  # the Trainer has switched dropout on everywhere
         output = model(**{key: inputs[key] for key in self._model_inputs})
-        total = self.loss_sum(output, inputs)
-        if num_items_in_batch is None:
-            items = self.num_items(inputs)[0]
-            loss = total / torch.where(items > 0, items, 1).float()
-        else:
-            # Processes average their gradients, our parts are to be added up.
-            loss = total * self.args.world_size / num_items_in_batch[0].float()
-        return (loss, output) if return_outputs else loss
+        return self.loss_sum(output, inputs) / counts[0], output
 
     def loss_sum(self, output: Any, inputs: Batch) -> torch.Tensor:
         """float32 (): the training loss summed over the items of a batch."""

@@ -332,28 +332,11 @@ class BertTrainer(RecipeTrainer):
         """With the predicted tokens."""
         return torch.cat([super().count_work(batch, items)[:3], items[:1]])
 
-    def compute_loss(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, torch.Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | None = None,
-    ) -> Any:
-        """Loss of one micro-batch; those of a step add up to that of the global batch.
-
-        num_items_in_batch, float64 (2,), is what `num_items` counts, over the whole step: masked tokens and pairs. Autocast is
-        Accelerate's, around the model's `forward`.
-        """
-        if num_items_in_batch is None:
-            output = model(**inputs)
-            return (output.loss, output) if return_outputs else output.loss
-        masked, pairs = num_items_in_batch.float().clamp(min=1)
+    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Masked-LM and pair loss."""
+        masked, pairs = counts
         output = model(**inputs, num_items_in_batch=masked, num_pairs_in_batch=pairs)
-        # Processes average their gradients, our parts are to be added up.
-        scale = self.args.world_size
-        self.meter.add_losses(output.mlm_loss, output.nsp_loss, scale)
-        loss = output.loss * scale
-        return (loss, output) if return_outputs else loss
+        return output.loss, output
 
     # Logging
 

@@ -106,29 +106,15 @@ class DistillationTrainer(BertTrainer):
         """int64 (2,): predicted tokens, and real ones."""
         return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
 
-    def compute_loss(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, torch.Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | None = None,
-    ) -> Any:
-        """Loss of one micro-batch; see `BertTrainer`. Source: distillation/distiller.py, `Distiller.step`."""
-        counts = self.num_items(inputs) if num_items_in_batch is None else num_items_in_batch
-        masked, tokens = counts.float().clamp(min=1)
+    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The masked LM's, and those against the teacher. Source: distillation/distiller.py, `Distiller.step`."""
+        masked, tokens = counts
         texts = {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
-        with torch.no_grad():
+        with torch.no_grad(), self.accelerator.autocast():
             taught = self.teacher.encode_tokens(**texts)
-        output = model(
-            **texts,
-            labels=inputs["labels"],
-            num_items_in_batch=masked,
-            distiller=partial(self._distil, taught, tokens),
-        )
-        scale = self.args.world_size
-        self.meter.add_losses(output.mlm_loss, None, scale)
-        loss = (self.settings.alpha_mlm * output.mlm_loss + output.distillation_loss) * scale
-        return (loss, output) if return_outputs else loss
+        distiller = partial(self._distil, taught, tokens)
+        output = model(**texts, labels=inputs["labels"], num_items_in_batch=masked, distiller=distiller)
+        return self.settings.alpha_mlm * output.mlm_loss + output.distillation_loss, output
 
     def _distil(self, taught: torch.Tensor, tokens: torch.Tensor, student: Any, rows: torch.Tensor) -> torch.Tensor:
         """Both losses against the teacher, weighed: hidden states (N, H) of the same N tokens."""

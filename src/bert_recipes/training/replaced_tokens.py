@@ -45,6 +45,7 @@ class ElectraTrainer(BertTrainer):
     """`BertTrainer` for `ElectraForPreTraining`: both losses are means over the *global* batch."""
 
     pairs_task = "disc"
+    logged_losses = ("mlm_loss", "disc_loss")
 
     def _enter(self, part: TrainingPhase) -> None:
         """With the numbers that decide the generator's samples."""
@@ -60,21 +61,11 @@ class ElectraTrainer(BertTrainer):
         """int64 (2,): predicted tokens, and real ones."""
         return torch.stack([(batch["labels"] != IGNORE_INDEX).sum(), batch["attention_mask"].sum()])
 
-    def compute_loss(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, torch.Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | None = None,
-    ) -> Any:
-        """Loss of one micro-batch; see `BertTrainer`."""
-        counts = self.num_items(inputs) if num_items_in_batch is None else num_items_in_batch
-        masked, tokens = counts.float().clamp(min=1)
+    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """Generator's and discriminator's loss."""
+        masked, tokens = counts
         output = model(**inputs, num_items_in_batch=masked, num_tokens_in_batch=tokens)
-        scale = self.args.world_size
-        self.meter.add_losses(output.mlm_loss, output.disc_loss, scale)
-        loss = output.loss * scale
-        return (loss, output) if return_outputs else loss
+        return output.loss, output
 
     def flops_of(self, work: BatchStats) -> int:
         """Of both: only the generator meets the vocabulary."""
@@ -85,6 +76,10 @@ class ElectraTrainer(BertTrainer):
     def _load_from_checkpoint(self, resume_from_checkpoint: Any, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         self.model.load_generator(Path(resume_from_checkpoint))
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        self.model.load_generator(Path(self.state.best_model_checkpoint))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         missing = [name for name in load_result.missing_keys if not name.startswith("generator.")]

@@ -172,20 +172,11 @@ class ImitationTrainer(RecipeTrainer):
         fit: Any = self.model.fit_dense
         return imitation_losses(output, taught, fit, batch["attention_mask"])
 
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, torch.Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | None = None,
-    ) -> Any:
-        """Loss of one micro-batch; those of a step add up to that of the global batch."""
-        counts = self.num_items(inputs) if num_items_in_batch is None else num_items_in_batch
-        tokens, pairs = counts.float().clamp(min=1)
+    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The sum of the three, weighed."""
+        tokens, pairs = counts
         parts = self.imitate(model, inputs) / torch.stack([pairs, tokens, tokens])
-        # Processes average their gradients, our parts are to be added up.
-        loss = (parts * self.weights).sum() * self.args.world_size
-        return (loss, {}) if return_outputs else loss
+        return (parts * self.weights).sum(), {}
 
 
 class ImitationSums:

@@ -93,7 +93,7 @@ class RecipeTrainer(Trainer):
     The global batch G is all micro-batches of all processes; stock BERT heads scale the loss with both. Step s trains on the
     samples [s * G, (s + 1) * G) of one order, however G is split. SIGTERM and SIGINT end the run after the step that is being
     computed, with a checkpoint. A step whose gradient is not finite changes nothing and is counted. A subclass says what the
-    loss is a mean over (`num_items`), and computes its part of it (`compute_loss`). `resume_fingerprint` names what must be the
+    loss is a mean over (`num_items`), and computes its part of it (`part_of_loss`). `resume_fingerprint` names what must be the
     same where a run is resumed, such as the data and the tokenizer.
     """
 
@@ -102,6 +102,8 @@ class RecipeTrainer(Trainer):
     deepspeed: Any
     lr_scheduler: Any
     control: TrainerControl
+    # Of the model's output: what the log has beside the sum.
+    logged_losses = ("mlm_loss", "nsp_loss")
 
     def __init__(
         self,
@@ -321,6 +323,26 @@ class RecipeTrainer(Trainer):
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """int64 (K,): what each part of the loss is a mean over, in this batch."""
+        raise NotImplementedError
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: torch.Tensor | None = None
+    ) -> Any:
+        """Loss of one micro-batch; those of a step add up to that of the global batch, of which num_items_in_batch is `num_items`.
+
+        Autocast is Accelerate's, around the model's `forward`.
+        """
+        counts = self.num_items(inputs) if num_items_in_batch is None else num_items_in_batch
+        loss, output = self.part_of_loss(model, inputs, torch.where(counts > 0, counts, 1).float())
+        if num_items_in_batch is not None:
+            # Processes average their gradients, our parts are to be added up.
+            scale = self.args.world_size
+            self.meter.add_losses(*(getattr(output, name, None) for name in self.logged_losses), scale)
+            loss = loss * scale
+        return (loss, output) if return_outputs else loss
+
+    def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """What a micro-batch adds to the loss, and the model's output; float32 `counts` are those of `num_items`, of the whole step."""
         raise NotImplementedError
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
