@@ -65,9 +65,14 @@ def main() -> None:
     from bert_recipes.finetuning.augmentation import Augmenter, as_line
     from bert_recipes.finetuning.checkpoints import open_tokenizer
     from bert_recipes.models.bert import MASKED_LM_HEADS, open_checkpoint
+    from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
     name = args.model_name_or_path
     tokenizer, cached_only = open_tokenizer(name), check_checkpoint(name)
+    if not isinstance(tokenizer, OriginalBertTokenizer):
+        raise InputError(
+            f"{name} has no WordPiece tokenizer; the rules of augmentation are for BERT's words and pieces"
+        )
     with opening(name):
         model, new = open_checkpoint(name, cached_only=cached_only, member="bert_mlm")
     if any(key.startswith(MASKED_LM_HEADS) for key in new):

@@ -22,7 +22,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import hash_of, sync_paths, write_json
+from bert_recipes.files import hash_of, put_in_place, sync_paths, write_json
 from bert_recipes.hub_access import is_hub_name, why_unreachable
 
 
@@ -62,13 +62,7 @@ def write_manifest(folder: Path) -> None:
 
 def commit(staged: Path, target: Path) -> None:
     """Give a folder with a manifest its name, `checkpoint-N` in the run's folder; one of that name is deleted."""
-    old = target.with_name(f"{ASIDE_PREFIX}old-{target.name}")
-    if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        target.rename(old)
-    staged.rename(target)
-    sync_paths([target.parent])
-    shutil.rmtree(old, ignore_errors=True)
+    put_in_place(staged, target, target.with_name(f"{ASIDE_PREFIX}old-{target.name}"))
 
 
 def why_incomplete(folder: Path, *, reads_all: bool = True) -> str | None:

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -172,6 +173,21 @@ def check_new_folder(folder: Path) -> None:
         raise InputError(f"output_dir: {folder} is not empty; give a new folder")
 
 
+def put_in_place(new: Path, target: Path, aside: Path) -> None:
+    """Rename a folder; one that has the name already steps `aside`, comes back where that fails, and else is deleted."""
+    shutil.rmtree(aside, ignore_errors=True)
+    if target.exists():
+        target.rename(aside)
+    try:
+        new.rename(target)
+    except OSError:
+        if aside.exists():
+            aside.rename(target)
+        raise
+    sync_paths([target.parent])
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 @contextmanager
 def atomic_dir(folder: Path, *, replace: bool = False) -> Iterator[Path]:
     """Give a folder beside a new one (see `check_new_folder`) to write to, which becomes it when the block ends well."""
@@ -182,11 +198,9 @@ def atomic_dir(folder: Path, *, replace: bool = False) -> Iterator[Path]:
             whole = Path(aside) / "whole"
             whole.mkdir()
             yield whole
-            if folder.is_dir() and replace:
-                folder.rename(Path(aside) / "replaced")
-            elif folder.is_dir():  # an empty one
+            if folder.is_dir() and not replace:  # an empty one
                 folder.rmdir()
-            whole.rename(folder)
+            put_in_place(whole, folder, Path(aside) / "replaced")
 
 
 def write_model_folder(
@@ -203,16 +217,14 @@ def write_model_folder(
             write_json(whole / name, report)
 
 
-def build_once(path: Path, build: Callable[[Path], None], *, rebuild: bool = False) -> None:
+def build_once(path: Path, build: Callable[[Path], None]) -> None:
     """Make a file unless it is there, complete and on the disk; of several processes that ask at once, one builds."""
     path = Path(os.path.realpath(path))  # a link stays
-    if path.exists() and not rebuild:
+    if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = _identity(path)
     with FileLock(path.with_name(f".{path.name}.lock")):
-        # Another process may have made it, or made it again, while this one waited for the lock.
-        if path.exists() and not (rebuild and _identity(path) == before):
+        if path.exists():  # another process has made it while this one waited for the lock
             return
         with atomic_write(path) as staged:
             build(staged)
@@ -242,11 +254,3 @@ def usable_cache_dir(preferred: Path | None) -> Path:
     if fallback.stat().st_uid != os.getuid():
         raise PermissionError(13, "belongs to another user; name another folder with --data_cache_dir", str(fallback))
     return fallback
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what changes when a file is replaced, None if there is none."""
-    with contextlib.suppress(FileNotFoundError):
-        status = path.stat()
-        return status.st_ino, status.st_mtime_ns
-    return None

@@ -32,7 +32,7 @@ def why_unreachable() -> str | None:
 def can_connect(endpoint: str) -> bool:
     """Tell within seconds whether a server answers at a URL; True also where there is a proxy: only that knows."""
     url = urlsplit(endpoint)
-    if urllib.request.getproxies() or url.hostname is None:
+    if urllib.request.getproxies().keys() - {"no"} or url.hostname is None:
         return True  # let the client find out
     address = (url.hostname, url.port or (80 if url.scheme == "http" else 443))
     answered = threading.Event()

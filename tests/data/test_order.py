@@ -6,7 +6,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from bert_recipes.data.order import (
     EpochShuffle,
-    FixedOrder,
     ResumableBatchSampler,
     epoch_order,
     num_training_steps,
@@ -24,7 +23,7 @@ class Growing:
 
 def test_every_pair_of_every_epoch_comes_once_and_shuffled():
     order = EpochShuffle(Growing(), 33, seed=1)
-    keys = order.keys(0, len(order))
+    keys = order.keys(0, order.num_samples)
     assert len(keys) == 33
     for epoch, size in ((0, 10), (1, 11), (2, 12)):
         indices = [index for number, index in keys if number == epoch]
@@ -72,26 +71,22 @@ def test_no_pairs_is_an_error_not_an_endless_loop():
 GLOBAL_BATCH, STEPS = 12, 5
 
 
-class Numbers:
-    """Sample k is k; remembers what was asked for."""
+def micro_batches(asked=None, **settings):
+    """Sample k is k; `asked` gets the first of each call."""
 
-    def __init__(self):
-        self.asked = []
-
-    def __len__(self):
-        return GLOBAL_BATCH * STEPS
-
-    def keys(self, begin, end):
-        self.asked.append((begin, end))
+    def keys(begin, end):
+        if asked is not None:
+            asked.append(begin)
         return list(range(begin, end))
+
+    return ResumableBatchSampler(keys, GLOBAL_BATCH * STEPS, **settings)
 
 
 @pytest.mark.parametrize(("processes", "batch"), [(1, 12), (1, 3), (2, 6), (2, 2), (3, 4), (4, 1)])
 def test_a_step_has_its_samples_whatever_the_split(processes, batch):
     accumulation = GLOBAL_BATCH // (processes * batch)
     shares = [
-        list(ResumableBatchSampler(Numbers(), batch_size=batch, num_processes=processes, process_index=rank))
-        for rank in range(processes)
+        list(micro_batches(batch_size=batch, num_processes=processes, process_index=rank)) for rank in range(processes)
     ]
     for step in range(STEPS):
         micro = range(step * accumulation, (step + 1) * accumulation)
@@ -103,14 +98,13 @@ def test_a_step_has_its_samples_whatever_the_split(processes, batch):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_is_done_is_stepped_over_and_not_read(rank):
     settings = {"batch_size": 3, "num_processes": 2, "process_index": rank}
-    whole = list(ResumableBatchSampler(Numbers(), **settings))
-    order = Numbers()
-    resumed = ResumableBatchSampler(order, **settings, skipped=4)
+    whole, asked = list(micro_batches(**settings)), []
+    resumed = micro_batches(asked, **settings, skipped=4)
     assert len(resumed) == len(whole)
     found = list(resumed)
     assert found[:4] == [[]] * 4
     assert found[4:] == whole[4:]
-    assert min(begin for begin, _ in order.asked) >= 4 * 6
+    assert min(asked) >= 4 * 6
 
 
 def test_the_trainers_way_of_stepping_over_reads_no_sample():
@@ -121,9 +115,7 @@ def test_the_trainers_way_of_stepping_over_reads_no_sample():
             assert key >= 24
             return key * key
 
-    loader = DataLoader(
-        Squares(), batch_sampler=ResumableBatchSampler(Numbers(), batch_size=12, skipped=2), collate_fn=list
-    )
+    loader = DataLoader(Squares(), batch_sampler=micro_batches(batch_size=12, skipped=2), collate_fn=list)
     assert list(skip_first_batches(loader, 2)) == [[k * k for k in range(s, s + 12)] for s in (24, 36, 48)]
 
 
@@ -184,9 +176,5 @@ def test_a_strategy_that_a_fixed_order_cannot_serve_is_refused():
     with pytest.raises(InputError, match="allowed: group_by_length, random, sequential"):
         training_order(LENGTHS, num_steps=1, global_batch=8, seed=1, strategy="batch_rebalance")
 
-
-def test_the_order_is_served_in_parts():
-    order = FixedOrder(np.array([3, 1, 2]))
-    assert len(order) == 3
-    assert order.keys(0, 3) == [3, 1, 2]
-    assert order.keys(1, 2) == [1]
+    with pytest.raises(InputError, match="no training example is left"):
+        training_order(LENGTHS[:0], num_steps=1, global_batch=8, seed=1)

@@ -91,8 +91,8 @@ def test_a_generator_that_copies_leaves_nothing_to_find():
 def test_samples_have_the_generators_probabilities(monkeypatch):
     """Chi-squared of 20,000 samples, with 210 degrees of freedom: three deviations."""
     model, size = make_model(), (400, 50)
-    rows, shown = model._rows, []
-    monkeypatch.setattr(model, "_rows", lambda inputs: shown.append(inputs[0]) or rows(inputs))
+    encode, shown = model._encode, []
+    monkeypatch.setattr(model, "_encode", lambda inputs, kwargs: shown.append(inputs[0]) or encode(inputs, kwargs))
     with torch.no_grad():
         for parameter in model.generator.generator_predictions.parameters():
             parameter.zero_()  # the layers say nothing: all positions have the distribution of the biases

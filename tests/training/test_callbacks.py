@@ -9,12 +9,15 @@ import threading
 import time
 
 import pytest
+from transformers import TrainerControl, TrainerState
 
-from bert_recipes.training.callbacks import StopOnSignal, describe_progress, describe_spike
+from bert_recipes.training import callbacks
+from bert_recipes.training.arguments import PreTrainingArguments
+from bert_recipes.training.callbacks import LossWatch, StopOnSignal, describe_progress, describe_spike
 
 
-def progress(metrics: dict, step: int = 5000) -> str | None:
-    return describe_progress(metrics, step=step, max_steps=10_000, warmup_steps=1000)
+def progress(metrics: dict) -> str | None:
+    return describe_progress(metrics, step=5000)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +41,26 @@ def test_what_is_said_fits_the_side_of_the_baseline(loss, said):
     assert all(word in message for word in words)
 
 
-def test_too_early_and_without_a_baseline_nothing_is_said():
-    assert progress({"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76}, step=1999) is None
-    assert progress({"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76}, step=2000) is not None
+@pytest.mark.parametrize(
+    ("settings", "step", "seconds", "is_said"),
+    [
+        ({"max_steps": 10_000}, 1999, 1000, False),
+        ({"max_steps": 10_000}, 2000, 0, True),
+        ({"max_minutes": 10}, 50, 119, False),
+        ({"max_minutes": 10}, 50, 121, True),
+    ],
+)
+def test_too_early_and_without_a_baseline_nothing_is_said(
+    settings, step, seconds, is_said, tmp_path, caplog, monkeypatch
+):
+    """After warm-up and a tenth of the steps, or of the minutes."""
     assert progress({"eval_mlm_loss": 6.72}) is None
+    args = PreTrainingArguments(output_dir=str(tmp_path), warmup_steps=0.1, use_cpu=True, **settings)
+    watch, state = LossWatch(), TrainerState(global_step=step, max_steps=args.max_steps)
+    monkeypatch.setattr(callbacks.time, "monotonic", iter([0.0, float(seconds)]).__next__)
+    watch.on_train_begin(args, state, TrainerControl())
+    watch.on_evaluate(args, state, TrainerControl(), metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76})
+    assert ("guessing by word frequency" in caplog.text) is is_said
 
 
 FLAT = [3.0 + 0.01 * (-1) ** number for number in range(60)]

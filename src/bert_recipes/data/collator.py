@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
 
 
 @dataclass
-class DataCollatorForPreTraining:
+class DataCollatorForPreTraining(MaskingRates):
     """Pad, mask and label pairs; masks are a pure function of (seed, the pair's key).
 
     The same pair gets the same mask in any batch, worker, process and resumed run, and a new one in every epoch.
@@ -52,14 +52,6 @@ class DataCollatorForPreTraining:
     """
 
     tokenizer: Any  # any BERT tokenizer of transformers; gives the special ids and the vocabulary
-    # The masking rule, see `MaskingRates`.
-    mlm_probability: float = 0.15
-    max_predictions_per_seq: int | None = None
-    mask_rate: float = 0.8
-    keep_rate: float = 0.1
-    random_rate: float = 0.1
-    whole_word: bool = False
-    selection: str = "count"
     seed: int = 12345
     pad_to_length: int | None = None  # of every batch; None = to its longest row
     pad_to_multiple_of: int | None = None
@@ -67,10 +59,9 @@ class DataCollatorForPreTraining:
     plan_rows: Callable[..., dict[str, torch.Tensor]] | None = None
     # The batch has float32 `draws` (B, S) in [0, 1) too, a function of the same keys: for ELECTRA's generator.
     has_draws: bool = False
-    rates: MaskingRates = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.rates = MaskingRates(**{rate.name: getattr(self, rate.name) for rate in fields(MaskingRates)})
+        super().__post_init__()
         for name in ("pad", "cls", "sep", "mask"):
             if getattr(self.tokenizer, f"{name}_token_id") is None:
                 raise InputError(f"the tokenizer has no [{name.upper()}] token; masked-LM training needs it")
@@ -107,7 +98,7 @@ class DataCollatorForPreTraining:
                 is_word,
                 lengths,
                 self._keys(features),
-                rates=self.rates,
+                rates=self,
                 mask_token_id=self.tokenizer.mask_token_id,
                 vocab_size=self._vocab_size,
                 is_continuation=self._is_continuation,

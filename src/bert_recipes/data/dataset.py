@@ -294,13 +294,9 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
 
     Args:
         store: A split of a store, e.g. ``open_store(path).train``.
-        cls_id: Id of [CLS].
-        sep_id: Id of [SEP].
         store_fingerprint: The store's ``fingerprint``; with the split's counts it names the cached files.
         max_seq_length: Most tokens of an input, special tokens included; 8 to 65,535.
         short_seq_prob: Fraction of documents whose pairs aim at a length drawn between 2 and the maximum; 0 to 1.
-        seed: Seed of all draws.
-        input_format: One of `INPUT_FORMATS`.
         dupe_factor: Inputs are drawn so many times and come again in later epochs, with their masks; None = anew every epoch.
         pair_label: "next" (does B follow A), "order" (are they swapped) or "none"; formats without pairs have none.
         cache_dir: Where the tables are kept; None = ``.cache`` in the store's folder, or a temporary folder if
@@ -415,7 +411,8 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
                 self._open[epoch] = self._map(path, epoch)
             except (FileNotFoundError, ValueError):
                 # Deleted by another run over the same store in this very moment, or damaged: make it again.
-                build_once(path, lambda partial: self._build(partial, epoch), rebuild=True)
+                path.unlink(missing_ok=True)
+                build_once(path, lambda partial: self._build(partial, epoch))
                 self._open[epoch] = self._map(path, epoch)
         return self._open[epoch]
 
@@ -442,7 +439,8 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         num_pairs = write_pairs(partial, self.store, self._num_workers, epoch=epoch, **self._settings)
         with atomic_write(self._file(epoch, "count")) as aside:
             aside.write_text(str(num_pairs), encoding="ascii")
-        for old in self._folder.glob(self._file("*", "pairs").name):
+        # With a dupe_factor they all come again.
+        for old in self._folder.glob(self._file("*", "pairs").name) if self.dupe_factor is None else ():
             if int(old.stem.rpartition("-")[2]) < epoch - 1:
                 remove_cached(old)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from bert_recipes.data.other_masks import choose_ngrams, mask_fairseq, mask_spans
 from bert_recipes.errors import InputError
+from bert_recipes.settings import check, option
 
 
 _GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -61,38 +62,30 @@ MOST_NGRAM_WORDS, SPAN_WORDS, SPAN_GEOMETRIC_P = 3, (1, 10), 0.2
 _STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD = 0, 1, 2
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class MaskingRates:
     """How many tokens are predicted and what the model sees instead of them; 0.8, 0.1 and 0.1 in the paper."""
 
-    mlm_probability: float = 0.15  # of a row's tokens, [CLS] and both [SEP] counted
-    max_predictions_per_seq: int | None = None  # per row; None = no limit
-    mask_rate: float = 0.8
-    keep_rate: float = 0.1
-    random_rate: float = 0.1
+    mlm_probability: float = option(0.15, "of a row's tokens, [CLS] and both [SEP] counted", above=0, below=1)
+    max_predictions_per_seq: int | None = option(None, "per row; None = no limit", least=1)
+    mask_rate: float = option(0.8, "[MASK]", least=0, most=1)
+    keep_rate: float = option(0.1, "the token itself", least=0, most=1)
+    random_rate: float = option(0.1, "a random token", least=0, most=1)
     whole_word: bool = False  # all pieces of a word or none (the original's --do_whole_word_mask)
     # "count": exactly min(max_predictions_per_seq, max(1, round(mlm_probability * length))) tokens, as the original;
     # "bernoulli": each word independently with probability mlm_probability, at least none;
     # "fairseq": RoBERTa's, special tokens too, no limit; "ngrams": ALBERT's; "spans": SpanBERT's (`other_masks`);
     # "causal": nothing is masked, each token predicts the next one; "none": nothing is masked or predicted.
-    selection: str = "count"
+    selection: str = option("count", "which tokens", choices=SELECTIONS)
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.mlm_probability < 1.0:
-            raise InputError(f"mlm_probability is {self.mlm_probability}; allowed: above 0 and below 1 (paper: 0.15)")
-        for name in ("mask_rate", "keep_rate", "random_rate"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: 0 to 1")
+        check(self)
         total = self.mask_rate + self.keep_rate + self.random_rate
         if abs(total - 1.0) > 1e-6:
             raise InputError(
                 f"mask_rate {self.mask_rate} + keep_rate {self.keep_rate} + random_rate {self.random_rate} = {total:g}; "
                 "the three must sum to 1 (paper: 0.8, 0.1, 0.1)"
             )
-        if self.max_predictions_per_seq is not None and self.max_predictions_per_seq < 1:
-            raise InputError(f"max_predictions_per_seq is {self.max_predictions_per_seq}; allowed: 1 or more")
-        if self.selection not in SELECTIONS:
-            raise InputError(f"selection is '{self.selection}'; allowed: {', '.join(SELECTIONS)}")
 
 
 def default_max_predictions(max_seq_length: int, mlm_probability: float) -> int:

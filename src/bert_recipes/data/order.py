@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,9 +39,6 @@ class EpochShuffle:
         self._start = 0  # the position of its first sample
         self._order: np.ndarray | None = None
 
-    def __len__(self) -> int:
-        return self.num_samples
-
     def keys(self, begin: int, end: int) -> list[tuple[int, int]]:
         """(epoch, index), Python integers, of the samples from position `begin` to `end` (excluded).
 
@@ -67,15 +64,6 @@ class EpochShuffle:
         return self._order
 
 
-class Order(Protocol):
-    """The samples of a complete run, one after the other."""
-
-    def __len__(self) -> int: ...
-
-    def keys(self, begin: int, end: int) -> list[Any]:
-        """What `dataset[key]` takes, for the samples `begin` to `end` (excluded)."""
-
-
 class ResumableBatchSampler(Sampler[list[Any]]):
     """The micro-batches of one process: step s of a run takes the samples [s * G, (s + 1) * G) of its order.
 
@@ -83,7 +71,8 @@ class ResumableBatchSampler(Sampler[list[Any]]):
     a run that resumes at step 500,000 starts as fast as one that resumes at step 5.
 
     Args:
-        order: Its length is a multiple of the global batch.
+        keys: What `dataset[key]` takes, for the samples from one number to another one (excluded).
+        num_samples: Of the whole run, a multiple of the global batch.
         batch_size: Samples per micro-batch and process.
         first: Micro-batch of the run with which the order begins.
         skipped: Micro-batches of this process that are done. They are yielded as empty lists, for the Trainer, which steps
@@ -92,7 +81,8 @@ class ResumableBatchSampler(Sampler[list[Any]]):
 
     def __init__(
         self,
-        order: Order,
+        keys: Callable[[int, int], list[Any]],
+        num_samples: int,
         *,
         batch_size: int,
         num_processes: int = 1,
@@ -100,7 +90,7 @@ class ResumableBatchSampler(Sampler[list[Any]]):
         first: int = 0,
         skipped: int = 0,
     ) -> None:
-        self.order = order
+        self.keys, self.num_samples = keys, num_samples
         self.batch_size = batch_size
         self.num_processes = num_processes
         self.process_index = process_index
@@ -108,13 +98,13 @@ class ResumableBatchSampler(Sampler[list[Any]]):
         self.skipped = max(first, skipped)
 
     def __len__(self) -> int:
-        return self.first + len(self.order) // (self.batch_size * self.num_processes)
+        return self.first + self.num_samples // (self.batch_size * self.num_processes)
 
     def __iter__(self) -> Iterator[list[Any]]:
         yield from itertools.repeat([], self.skipped)
         for number in range(self.skipped, len(self)):
             begin = ((number - self.first) * self.num_processes + self.process_index) * self.batch_size
-            yield self.order.keys(begin, begin + self.batch_size)
+            yield self.keys(begin, begin + self.batch_size)
 
 
 # HF's names for `train_sampling_strategy` that a fixed order can serve.
@@ -150,6 +140,8 @@ def training_order(
     if strategy not in STRATEGIES:
         raise InputError(f"train_sampling_strategy is '{strategy}'; allowed: {', '.join(STRATEGIES)}")
     size, total = len(lengths), num_steps * global_batch
+    if not size:
+        raise InputError("no training example is left; the log says what was dropped, and why")
     epochs = -(-total // size)
     if strategy == "sequential":
         return np.tile(np.arange(size), epochs)[:total]
@@ -184,17 +176,3 @@ def _group(part: np.ndarray, lengths: np.ndarray, global_batch: int, seed: list[
         ordered = numbers[np.argsort(-lengths[numbers], kind="stable")].reshape(-1, global_batch)
         grouped.append(rng.permutation(ordered).ravel())
     return np.concatenate(grouped)
-
-
-class FixedOrder:
-    """Serves a `training_order`."""
-
-    def __init__(self, order: np.ndarray) -> None:
-        self.order = order
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def keys(self, begin: int, end: int) -> list[int]:
-        """As `Order.keys`."""
-        return self.order[begin:end].tolist()

@@ -58,7 +58,7 @@ from bert_recipes.data.store import (
     write_metadata,
 )
 from bert_recipes.errors import InputError
-from bert_recipes.files import sync_paths, write_json
+from bert_recipes.files import put_in_place, sync_paths, write_json
 from bert_recipes.settings import check, option, required
 
 
@@ -604,7 +604,7 @@ class Preparation:
         (self.folder / PLAN_FILE).unlink()
         sync_paths([*self.folder.glob("*.json"), *(self.folder / "tokenizer").glob("*"), self.folder])
         check_output(self.target, overwrite=self.arguments.overwrite)
-        _move_into_place(self.folder, self.target)
+        put_in_place(self.folder, self.target, self.target.with_name(f".{self.target.name}.old-{os.getpid()}"))
         return metadata
 
     def _check_documents(self, metadata: Mapping[str, Any]) -> None:
@@ -642,18 +642,3 @@ class Preparation:
                 documents["train"],
                 advice,
             )
-
-
-def _move_into_place(folder: Path, target: Path) -> None:
-    """Rename ``folder`` to ``target``; an old store there steps aside first and is deleted only afterwards."""
-    old = target.with_name(f".{target.name}.old-{os.getpid()}")
-    if target.exists():
-        target.rename(old)
-    try:
-        folder.rename(target)
-    except OSError:
-        if old.exists():
-            old.rename(target)
-        raise
-    sync_paths([target.parent])
-    shutil.rmtree(old, ignore_errors=True)

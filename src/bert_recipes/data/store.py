@@ -114,10 +114,6 @@ class ColumnWriter:
         self._sink.close()
         return {"rows": self.num_rows, "bytes": self._path.stat().st_size, "sha256": self._hash.hexdigest()}
 
-    def abandon(self) -> None:
-        """Close the file handle without caring for what is in the file (it is about to be deleted)."""
-        self._sink.close()
-
 
 class Column:
     """Read-only, memory-mapped view of a file that `ColumnWriter` wrote."""
@@ -431,19 +427,9 @@ class _SplitWriter:
             "files": {file: column.close() for file, column in self._columns.items()},
         }
 
-    def abandon(self) -> None:
-        for column in self._columns.values():
-            column.abandon()
-
 
 class StoreWriter:
     """Writes a shard, which is a store without a tokenizer; a context manager. Without `finish` nothing is left behind.
-
-    Args:
-        path: Folder to be: new or empty.
-        vocab_size: Entries of the tokenizer's vocabulary; every id must be smaller.
-        special_ids: Ids of ``pad, unk, cls, sep, mask``.
-        tokenizer_fingerprint: Identity of the tokenizer (its ``fingerprint``).
 
     Example:
         >>> with StoreWriter("store", vocab_size=30522, special_ids=ids, tokenizer_fingerprint="...") as writer:
@@ -510,6 +496,4 @@ class StoreWriter:
 
     def __exit__(self, *_: object) -> None:
         if self._folder.exists():
-            for split in self._splits.values():
-                split.abandon()
             shutil.rmtree(self._folder, ignore_errors=True)

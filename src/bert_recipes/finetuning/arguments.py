@@ -344,7 +344,8 @@ def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
         # A folder without config.json may be somebody else's, or still being written.
         with suppress(OSError, ValueError, AttributeError):
             config = json.loads((results.parent / "config.json").read_text(encoding="utf-8"))
-            if "BertForPreTraining" in (config.get("architectures") or ()):
+            names = config.get("architectures") or [""]
+            if names[0].endswith(("ForPreTraining", "ForMaskedLM")) and not (results.parent / TASK_FILE).is_file():
                 finished.append((results.stat().st_mtime, results.parent))
     if finished:
         newest = max(finished)[1]

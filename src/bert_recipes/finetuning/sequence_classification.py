@@ -34,6 +34,10 @@ class SequenceClassification(TaskKind):
         self, task: Task, tokenizer: OriginalBertTokenizer, settings: TaskArguments, label2id: Mapping[str, int]
     ) -> None:
         super().__init__(task, tokenizer, settings, label2id)
+        if settings.pool == "vote" and task.problem_type != "single_label_classification":
+            raise InputError(
+                f"pool is vote; task {task.name} has no classes of which one is right: give mean, max or first"
+            )
         self._class_of_label = [label2id[name] for name in task.labels]
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:

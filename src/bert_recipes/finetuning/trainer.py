@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from bert_recipes.data.order import FixedOrder, num_training_steps, training_order
+from bert_recipes.data.order import num_training_steps, training_order
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.certainty import describe_certainty
@@ -101,7 +101,7 @@ class FineTuningTrainer(RecipeTrainer):
             seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
             strategy=self.args.train_sampling_strategy,
         )
-        return self.train_loader(FixedOrder(order))
+        return self.train_loader(lambda begin, end: order[begin:end].tolist(), len(order))
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """As stock; where padding counts in the loss, all micro-batches of the step get one length."""

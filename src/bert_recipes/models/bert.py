@@ -36,7 +36,7 @@ from bert_recipes.models.bert_model import (
     say_once,
 )
 from bert_recipes.models.packed_encoder import Encoded, asked_for, is_plain
-from bert_recipes.models.padding_free import PackedLayout, make_layout
+from bert_recipes.models.padding_free import make_layout
 from bert_recipes.models.sizes import HEAD_SIZE, check_layers
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
 
@@ -160,18 +160,12 @@ class PreTrainingModel(OriginalInitialization):
         is_served = is_plain(base, own_type(base)) and not asked_for(base.config, {"embeds": inputs_embeds, **kwargs})
         plan = packing if base.packs_rows and self.training and is_served else None
         if plan is not None and input_ids is not None:
-            outputs: Any = None
-            encoded: Encoded | None = base.encode_flat(input_ids, token_type_ids, position_ids, plan)
+            encoded, outputs = base.encode_flat(input_ids, token_type_ids, position_ids, plan), None
         else:
             inputs = (input_ids, attention_mask, token_type_ids, position_ids)
             encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs})
-        if encoded is not None:
-            rows, layout = encoded.rows, encoded.layout
-            pooled_output = base.pool_rows(rows, layout)
-        else:
-            hidden, pooled_output = outputs.last_hidden_state, outputs.get("pooler_output")
-            layout = make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
-            rows = hidden.flatten(0, 1)
+        rows, layout = encoded.rows, encoded.layout
+        pooled_output = base.pool_rows(rows, layout) if outputs is None else outputs.get("pooler_output")
         wants_full = labels is None or (not self.training if return_full_logits is None else return_full_logits)
         full_logits = None
         if not all(map(is_plain, self._passed_by[:1])):
@@ -209,20 +203,19 @@ class PreTrainingModel(OriginalInitialization):
             nsp_loss=nsp_loss,
             prediction_logits=prediction_logits,
             seq_relationship_logits=pair_logits,
-            distillation_loss=None if distiller is None else distiller(self, _of_tokens(rows, layout, attention_mask)),
+            distillation_loss=None if distiller is None else distiller(self, _of_tokens(encoded, attention_mask)),
             hidden_states=None if outputs is None else outputs.get("hidden_states"),
             attentions=None if outputs is None else outputs.get("attentions"),
         )
 
-    def _encode(self, inputs: tuple[torch.Tensor | None, ...], kwargs: dict[str, Any]) -> tuple[Encoded | None, Any]:
-        """The encoder's packed rows, or the output of the encoder called as a module, and None for the other.
+    def _encode(self, inputs: tuple[torch.Tensor | None, ...], kwargs: dict[str, Any]) -> tuple[Encoded, Any]:
+        """The encoder's rows, and its output where it was called as a module, else None.
 
         What somebody has hung on the encoder or the heads sees what it sees in stock: only plain ones are passed by.
         """
         base: Any = self.base_model
         if is_plain(base, own_type(base)) and all(map(is_plain, self._passed_by)):
-            input_ids, attention_mask, token_type_ids, position_ids = inputs
-            encoded = base.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, kwargs)
+            encoded = base.encode_rows(*inputs, kwargs)
             if encoded is not None:
                 return encoded, None
         elif getattr(base, "fast_kernels", None) is not None:
@@ -230,7 +223,10 @@ class PreTrainingModel(OriginalInitialization):
                 "padded hidden states and the stock head", "encoder or heads have hooks, another type or a forward"
             )
         names = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
-        return None, base(**dict(zip(names, inputs, strict=True)), return_dict=True, **kwargs)
+        outputs = base(**dict(zip(names, inputs, strict=True)), return_dict=True, **kwargs)
+        hidden = outputs.last_hidden_state
+        layout = make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
+        return Encoded(hidden.flatten(0, 1), layout, None, is_stock=True), outputs
 
     def encode_tokens(
         self,
@@ -239,15 +235,7 @@ class PreTrainingModel(OriginalInitialization):
         token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The last hidden states of the real tokens, (N, H), row after row."""
-        return _of_tokens(*self._rows((input_ids, attention_mask, token_type_ids, None)), attention_mask)
-
-    def _rows(self, inputs: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor, PackedLayout]:
-        """The last hidden states, and where they are."""
-        encoded, outputs = self._encode(inputs, {})
-        if encoded is not None:
-            return encoded.rows, encoded.layout
-        hidden = outputs.last_hidden_state
-        return hidden.flatten(0, 1), make_layout(None, (hidden.shape[0], hidden.shape[1]), hidden.device)
+        return _of_tokens(self._encode((input_ids, attention_mask, token_type_ids, None), {})[0], attention_mask)
 
     def token_logits(self, rows: torch.Tensor) -> torch.Tensor:
         """The masked-LM head on hidden states (N, H) -> (N, V)."""
@@ -259,7 +247,7 @@ class PreTrainingModel(OriginalInitialization):
         predicted: torch.Tensor,
         targets: torch.Tensor,
         count: torch.Tensor | int | None,
-        encoded: Encoded | None,
+        encoded: Encoded,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The masked-LM loss of rows (T, H) at `predicted` int64 (M,), and their logits (M, V) where they are held."""
         decoder: Any = self.get_output_embeddings()
@@ -267,7 +255,7 @@ class PreTrainingModel(OriginalInitialization):
         base: Any = self.base_model
         kernels = getattr(base, "loss_kernels", None)
         # Over stock layers too, unless they are so because somebody has hung something on encoder or heads (`_encode`).
-        if encoded is None and (getattr(base, "fast_kernels", None) or not all(map(is_plain, self._passed_by))):
+        if encoded.is_stock and (getattr(base, "fast_kernels", None) or not all(map(is_plain, self._passed_by))):
             kernels = None
         if kernels is not None and learns and not is_plain(decoder):
             say_once("logits held as a whole", "the output layer has hooks, another type or a forward")
@@ -282,12 +270,13 @@ class PreTrainingModel(OriginalInitialization):
         if torch.is_autocast_enabled(hidden.device.type):
             hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
         is_tied = decoder.weight is self.base_model.embeddings.word_embeddings.weight
-        shared = encoded.shared if is_tied and encoded is not None else None
+        shared = encoded.shared if is_tied else None
         return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels, shared), None
 
 
-def _of_tokens(rows: torch.Tensor, layout: PackedLayout, attention_mask: torch.Tensor | None) -> torch.Tensor:
+def _of_tokens(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor:
     """The rows of the real tokens, in the order of the padded batch."""
+    rows, layout = encoded.rows, encoded.layout
     if attention_mask is None:
         return rows[: layout.num_tokens]
     return rows[layout.rows_of(attention_mask.flatten().nonzero()[:, 0])]
@@ -514,8 +503,8 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
             return transformers.ElectraForPreTraining.forward(self, **inputs, **kwargs)
         positions = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
         targets = labels.flatten()[positions]
-        rows, layout = self.generator._rows((input_ids, attention_mask, token_type_ids, None))
-        logits = self.generator.token_logits(rows[layout.rows_of(positions)]).float()
+        encoded, _ = self.generator._encode((input_ids, attention_mask, token_type_ids, None), {})
+        logits = self.generator.token_logits(encoded.rows[encoded.layout.rows_of(positions)]).float()
         mlm_loss = _mean_cross_entropy(logits, targets, num_items_in_batch)
         with torch.no_grad():
             chosen = (torch.rand(labels.shape, device=labels.device) if draws is None else draws).flatten()[positions]
@@ -526,7 +515,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
             shown = text.flatten().index_copy(0, positions, drawn.clamp(max=logits.shape[-1] - 1)).view_as(text)
         is_token = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         replaced = (shown != text)[is_token != 0]
-        rows = _of_tokens(*self._rows((shown, attention_mask, token_type_ids, None)), is_token)
+        rows = _of_tokens(self._encode((shown, attention_mask, token_type_ids, None), {})[0], is_token)
         verdicts = self.discriminator_predictions(rows).float()
         total = F.binary_cross_entropy_with_logits(verdicts, replaced.float(), reduction="sum")
         disc_loss = total / (len(replaced) if num_tokens_in_batch is None else num_tokens_in_batch)

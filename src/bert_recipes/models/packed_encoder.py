@@ -67,6 +67,7 @@ class Encoded:
     layout: PackedLayout
     # Where an output layer that shares the word embeddings' weight may leave its gradient; None if they learn nothing.
     shared: SharedGradient | None
+    is_stock: bool = False  # the output of the encoder called as a module, padding and all
 
 
 class LayerParts(NamedTuple):

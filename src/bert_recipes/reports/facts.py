@@ -419,7 +419,7 @@ def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description:
     facts: Facts = {"kind": "pretraining", "run": description, "identity": dict(data.identity), "held_out": held_out}
     if trainer.is_world_process_zero():
         steps, parts = trainer.state.max_steps, {"training": data.train, "held out": data.validation}
-        facts["remark"] = describe_progress(results, steps, steps, 0)
+        facts["remark"] = describe_progress(results, steps)
         facts["corpus"] = {}
         for name, part in parts.items():
             if part is not None:

@@ -265,7 +265,6 @@ def train_wordpiece(
     Args:
         texts: The training text in pieces of any size, read once. Spaces and line ends part words, nothing else matters.
         vocab_size: Entries wanted, everything included. Google's: 30522 uncased, 28996 cased.
-        lowercase: Whether to lower-case.
         strip_accents: Whether to drop combining marks. None: where ``lowercase`` does, as in the original.
         split_cjk: Whether every Han character is a word of its own. The original always does it.
         min_frequency: A pair of pieces must occur this often to become a piece.
@@ -274,7 +273,6 @@ def train_wordpiece(
         num_unused: [unusedN] slots to be given a meaning later.
         algorithm: Which pair of pieces is joined next: "frequency" (the most frequent one, what everybody's vocabularies are made with),
             "likelihood" or "gain" (`merge_pieces`).
-        show_progress: Whether to draw progress bars on stderr.
 
     Returns:
         The tokenizer; its ``training_report`` is a `TokenizerReport` on the texts.

@@ -292,7 +292,7 @@ class BertTrainer(RecipeTrainer):
             args.max_steps = self._steps_of_epochs(dataset, args.num_train_epochs)
         steps = args.max_steps - phase.first_step
         self._order = EpochShuffle(dataset, steps * self.global_batch_size, args.seed)
-        return self.train_loader(self._order, first_step=phase.first_step, dataset=dataset)
+        return self.train_loader(self._order.keys, self._order.num_samples, phase.first_step, dataset)
 
     def state_dict(self) -> dict[str, Any]:
         """With the number of pairs of each epoch up to now, which a run resumed elsewhere would have to count again."""

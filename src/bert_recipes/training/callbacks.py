@@ -6,6 +6,7 @@ import os
 import signal
 import statistics
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -44,10 +45,10 @@ def describe_spike(losses: Sequence[float], step: int) -> str | None:
     )
 
 
-def describe_progress(metrics: dict[str, float], step: int, max_steps: int, warmup_steps: int) -> str | None:
+def describe_progress(metrics: dict[str, float], step: int) -> str | None:
     """A sentence when an evaluation's held-out MLM loss is no better than the unigram loss, or not finite, else None."""
     values = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-    if not {"unigram_loss", "mlm_loss"} <= values.keys() or step < warmup_steps + STUCK_AFTER_FRACTION * max_steps:
+    if not {"unigram_loss", "mlm_loss"} <= values.keys():
         return None
     if not math.isfinite(values["mlm_loss"]):
         return f"at step {step} the held-out masked-LM loss is not finite: training has diverged; {_SLOWER}"
@@ -69,7 +70,11 @@ def describe_progress(metrics: dict[str, float], step: int, max_steps: int, warm
 
 
 class LossWatch(TrainerCallback):
-    """Logs `describe_progress` after an evaluation, and `describe_spike` after a line of the training log."""
+    """Logs `describe_progress` after an evaluation that is not too early, and `describe_spike` after a line of the training log."""
+
+    def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Start the clock."""
+        self.begin = time.monotonic()
 
     def on_log(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Warn when the loss jumps."""
@@ -82,8 +87,12 @@ class LossWatch(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Warn when the held-out loss is no better than the unigram loss."""
-        warmup = args.get_warmup_steps(state.max_steps)
-        message = describe_progress(kwargs.get("metrics") or {}, state.global_step, state.max_steps, warmup)
+        done = state.global_step / state.max_steps
+        if (minutes := getattr(args, "max_minutes", None)) is not None:
+            done = (time.monotonic() - self.begin) / (60 * minutes)
+        if done < args.get_warmup_steps(state.max_steps) / state.max_steps + STUCK_AFTER_FRACTION:
+            return
+        message = describe_progress(kwargs.get("metrics") or {}, state.global_step)
         if message and state.is_world_process_zero:
             logger.warning(message)
 

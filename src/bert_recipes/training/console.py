@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import ProgressCallback
+from transformers import ProgressCallback, TrainerCallback
 
 from bert_recipes.training.arguments import MOST_STEPS
 
@@ -85,39 +85,26 @@ def _at(step: int, max_steps: int) -> str:
     return "" if not max_steps else f"step {step:>{len(last)},}/{last}  "
 
 
-class Console(ProgressCallback):
-    """Stock's progress bar, or none (``--disable_tqdm``), and these lines."""
-
-    def __init__(self, *, has_bar: bool) -> None:
-        super().__init__()
-        self._has_bar = has_bar
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Open the bar."""
-        if self._has_bar:
-            super().on_train_begin(args, state, control, **kwargs)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Move the bar."""
-        if self._has_bar:
-            super().on_step_end(args, state, control, **kwargs)
-
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Move the bar of an evaluation."""
-        if self._has_bar:
-            super().on_prediction_step(args, state, control, **kwargs)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Close the bar."""
-        if self.training_bar is not None:
-            super().on_train_end(args, state, control, **kwargs)
+class Lines(TrainerCallback):
+    """Prints these lines, in the main process."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Print a line, in the main process."""
-        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
-            return
-        line = (training_line if "loss" in logs else evaluation_line)(logs, state.global_step, state.max_steps)
-        if self.training_bar is not None:
-            self.training_bar.write(line)
+        """A line of the training or of an evaluation."""
+        if state.is_world_process_zero and logs and "train_runtime" not in logs:
+            line = training_line if "loss" in logs else evaluation_line
+            self.write(line(logs, state.global_step, state.max_steps))
+
+    def write(self, line: str) -> None:
+        """To stdout."""
+        print(line, flush=True)  # noqa: T201
+
+
+class LinesAboveBar(Lines, ProgressCallback):
+    """The same above stock's progress bar."""
+
+    def write(self, line: str) -> None:
+        """To where the bar is not."""
+        if self.training_bar is None:
+            super().write(line)
         else:
-            print(line, flush=True)  # noqa: T201
+            self.training_bar.write(line)

@@ -39,6 +39,7 @@ def print_estimate(trainer: RecipeTrainer) -> None:
     """Train a few steps, in all processes, and print what the run will take; leaves nothing on disk, and the model changed."""
     args, few, model = trainer.args, _FewSteps(), trainer.model
     trainer.add_callback(few)
+    trainer.pop_callback(trainer.trackers)
     args.logging_steps, args.load_best_model_at_end = 1, False
     RecipeTrainer.train(trainer)  # of two phases the first
     timed = few.times[WARMUP_STEPS:]

@@ -10,8 +10,6 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from bert_recipes.errors import InputError
-
 
 logger = logging.getLogger(__name__)
 
@@ -94,15 +92,6 @@ class Lamb(torch.optim.Optimizer):
         """Groups may have `weight_decay` and `layer_adaptation`; the parameters are whole tensors."""
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.01, "layer_adaptation": True}
         super().__init__(params, defaults)
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        """As torch; the state of the rule that runs followed before this class is an InputError."""
-        if any("layer_adaptation" not in group for group in state_dict["param_groups"]):
-            raise InputError(
-                "the checkpoint was trained with the LAMB of pytorch-optimizer, another rule: its weights can begin a new run "
-                "(--model_name_or_path CHECKPOINT and another --output_dir), this one cannot be resumed"
-            )
-        super().load_state_dict(state_dict)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:

@@ -38,7 +38,7 @@ RESULTS_FILE = "all_results.json"
 UNFINISHED_FILE = "unfinished"
 # What a run may leave in its folder; nothing else is ever deleted.
 RUN_FILES = (
-    *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt", UNFINISHED_FILE),
+    *("run.yaml", "task.yaml", "*.json", "predictions_*", "*.safetensors", "vocab.txt", "generator", UNFINISHED_FILE),
     # training_args.bin is the Trainer's and removed at once, if the process lives.
     *("checkpoint-*", "abandoned-checkpoint-*", ".aside-*", "training_args.bin"),
     *("report.md", "report.html", "losses.png", "README.md", ".eval_results", "card.yaml", ".gitattributes"),

@@ -39,11 +39,11 @@ from bert_recipes.checkpointing import (
     staging_dir,
     write_manifest,
 )
-from bert_recipes.data.order import Order, ResumableBatchSampler
+from bert_recipes.data.order import ResumableBatchSampler
 from bert_recipes.errors import InputError, Interrupted, saving
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.training.callbacks import StopOnSignal, ignore_signals
-from bert_recipes.training.console import Console
+from bert_recipes.training.console import Lines, LinesAboveBar
 from bert_recipes.training.emissions import CostMeter, EnergySettings
 from bert_recipes.training.launch import asks_for_fsdp, complete_engine
 from bert_recipes.training.optimization import Schedule, create_optimizer, set_peak_rate
@@ -130,7 +130,7 @@ class RecipeTrainer(Trainer):
         with _overridden(args, report_to=[], push_to_hub=False):
             super().__init__(model=model, args=args, callbacks=callbacks, **kwargs)
         if self.pop_callback(PrinterCallback if args.disable_tqdm else ProgressCallback) is not None:
-            self.add_callback(Console(has_bar=not args.disable_tqdm and sys.stderr.isatty()))
+            self.add_callback(LinesAboveBar() if not args.disable_tqdm and sys.stderr.isatty() else Lines())
         if args.bf16 and self.engine != NO_ENGINE:
             # Accelerate puts no autocast around a model that an engine has.
             autocast = torch.autocast(args.device.type, torch.bfloat16)
@@ -266,14 +266,17 @@ class RecipeTrainer(Trainer):
 
     # 3. Examples of a step
 
-    def train_loader(self, order: Order, first_step: int = 0, dataset: Any = None) -> DataLoader:
+    def train_loader(
+        self, keys: Callable[[int, int], list[Any]], num_samples: int, first_step: int = 0, dataset: Any = None
+    ) -> DataLoader:
         """The micro-batches of this process as one pass over the whole run; those that are done are not read.
 
-        `order` has the samples from step `first_step` on; `dataset` (default: train_dataset) takes its keys.
+        `keys` and `num_samples` are of the samples from step `first_step` on; `dataset` (default: train_dataset) takes its keys.
         """
         args = self.args
         batches = ResumableBatchSampler(
-            order,
+            keys,
+            num_samples,
             batch_size=args.train_batch_size,
             num_processes=args.world_size,
             process_index=args.process_index,
@@ -336,9 +339,9 @@ class RecipeTrainer(Trainer):
         loss, output = self.part_of_loss(model, inputs, torch.where(counts > 0, counts, 1).float())
         if num_items_in_batch is not None:
             # Processes average their gradients, our parts are to be added up.
-            scale = self.args.world_size
-            self.meter.add_losses(*(getattr(output, name, None) for name in self.logged_losses), scale)
-            loss = loss * scale
+            first, second = (getattr(output, name, None) for name in self.logged_losses)
+            self.meter.add_losses(first, second, self.args.world_size)
+            loss = loss * self.args.world_size
         return (loss, output) if return_outputs else loss
 
     def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
