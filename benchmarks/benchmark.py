@@ -9,7 +9,6 @@ the plots are made. docs/benchmarks.md says how everything is measured.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import tempfile
 import time
@@ -40,7 +39,7 @@ from side_by_side import (
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.models.sizes import SIZES
-from bert_recipes.settings import option
+from bert_recipes.settings import check, option
 from bert_recipes.training.speed import describe_machine
 
 
@@ -60,24 +59,24 @@ logger = logging.getLogger("benchmark")
 class BenchmarkArguments:
     """What is measured, how long, and where the results go."""
 
-    suite: str = option("pretraining", f"one of {', '.join(SUITES)}, all")
-    sizes: list[str] | None = option(None, f"of {', '.join(SIZES)}; default: by suite")
-    lengths: list[int] | None = option(None, "tokens of an input; default: 128")
-    tasks: list[str] | None = option(None, f"of {', '.join(TASK_LIMITS)}; default: by suite")
-    documents: str = option("long", f"generated documents: {' or '.join(DOCUMENTS)}")
-    rounds: int = option(3, "samples of each side, which take turns")
-    budget_seconds: float = option(10.0, "measured seconds of a sample, at least 3 steps")
-    time_limit_minutes: float = option(7.5, "of a suite; with all: of each case")
+    suite: str = option("pretraining", "what is measured", choices=(*SUITES, "all"))
+    sizes: list[str] | None = option(None, "default: by suite", choices=tuple(SIZES))
+    lengths: list[int] | None = option(None, "tokens of an input; default: 128", least=16, most=512)
+    tasks: list[str] | None = option(None, "default: by suite", choices=tuple(TASK_LIMITS))
+    documents: str = option("long", "generated documents", choices=tuple(DOCUMENTS))
+    rounds: int = option(3, "samples of each side, which take turns", least=1)
+    budget_seconds: float = option(10.0, "measured seconds of a sample, at least 3 steps", above=0)
+    time_limit_minutes: float = option(7.5, "of a suite; with all: of each case", above=0)
     output_dir: str = option("runs/benchmark", "folder of the results, table and plot")
     data_dir: str | None = option(None, "task data: measure its lengths; default: committed")
     store: str | None = option(None, "token-id store to train on; default: generated ids")
     files: list[str] | None = option(None, "text of data and time_to_quality; default: made")
-    minutes: float = option(20.0, "time_to_quality: wall clock of each side")
-    megabytes: float = option(MEGABYTES, "data: size of the generated text")
-    tokens_per_step: int | None = option(None, "pretraining; default: 4096, base and large 2048")
-    batch_size: int = option(BATCH_SIZE, "finetuning: examples of a step")
+    minutes: float = option(20.0, "time_to_quality: wall clock of each side", above=0)
+    megabytes: float = option(MEGABYTES, "data: size of the generated text", above=0)
+    tokens_per_step: int | None = option(None, "pretraining; default: 4096, base and large 2048", least=1)
+    batch_size: int = option(BATCH_SIZE, "finetuning: examples of a step", least=1)
     vocab_size: int = option(VOCAB_SIZE, "entries of the generated vocabulary")
-    threads: int | None = option(None, "threads of a sample; default: as the machine has it")
+    threads: int | None = option(None, "threads of a sample; default: as the machine has it", least=1)
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
     resume: bool | None = option(None, "keep finished samples; default: with all only")
     measure_lengths: bool = option(
@@ -87,22 +86,7 @@ class BenchmarkArguments:
     report_only: bool = option(False, "measure nothing; remake the table and the plot")
 
     def __post_init__(self) -> None:
-        allowed = {"suite": (*SUITES, "all"), "sizes": SIZES, "tasks": TASK_LIMITS, "documents": DOCUMENTS}
-        for name, choices in allowed.items():
-            given = getattr(self, name) or []
-            for value in [given] if isinstance(given, str) else given:
-                if value not in choices:
-                    near = difflib.get_close_matches(value, choices, n=1, cutoff=0.0)
-                    raise InputError(f"{name} is '{value}'; did you mean '{near[0]}'? allowed: {', '.join(choices)}")
-        for length in self.lengths or []:
-            if not 16 <= length <= 512:
-                raise InputError(f"lengths: {length} is given; allowed: 16 to 512")
-        for name in ("rounds", "batch_size", "threads", "tokens_per_step"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: 1 or more")
-        for name in ("budget_seconds", "time_limit_minutes", "minutes", "megabytes"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: above 0")
+        check(self)
         if self.measure_lengths and not (self.data_dir and self.tokenizer):
             raise InputError("measure_lengths needs --data_dir DATA and --tokenizer vocab.txt")
         if self.data_dir and not self.tokenizer:

@@ -71,13 +71,9 @@ RESUME_CASES = (
 )
 # With dropout each process drops elements of its own: a changed number of processes is one more draw.
 DROPOUT_CASES = tuple(
-    ResumeCase(name, first, second, DROPOUT)
-    for name, first, second in (
-        ("1 process", ONE, ONE),
-        ("2 processes (DDP)", TWO, TWO),
-        ("2 processes, then 1", TWO, ONE),
-        ("1 process, then 2", ONE, TWO),
-    )
+    case._replace(flags=DROPOUT)
+    for case in RESUME_CASES
+    if case.name in ("1 process", "2 processes (DDP)", "2 processes, then 1", "1 process, then 2")
 )
 SEEDS = (1, 2, 3, 4, 5)
 # Settings of all runs, beside --store.

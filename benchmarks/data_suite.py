@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -16,7 +16,7 @@ from generated import write_text
 from side_by_side import Sample
 
 from bert_recipes.data.collator import DataCollatorForPreTraining
-from bert_recipes.data.corpus import find_files, iter_documents
+from bert_recipes.data.corpus import find_files, iter_paragraphs
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.order import epoch_order
 from bert_recipes.data.original import create_training_instances, read_documents
@@ -44,15 +44,8 @@ def tokenizer_of(sample: Sample) -> Any:
     """Return a tokenizer with a vocabulary of the text, trained once for all measures."""
     folder = Path(sample.work_dir) / "tokenizer"
     if not (folder / "vocab.txt").is_file():
-        train_wordpiece(paragraphs(source_files(sample)), vocab_size=sample.vocab_size).save_pretrained(folder)
+        train_wordpiece(iter_paragraphs(source_files(sample)), vocab_size=sample.vocab_size).save_pretrained(folder)
     return load_tokenizer(folder)
-
-
-def paragraphs(files: Sequence[Path]) -> Iterator[str]:
-    """Read all paragraphs of the files."""
-    for path in files:
-        for document in iter_documents(path, document_boundary="blank_line"):
-            yield from document
 
 
 def _megabytes(files: Sequence[Path]) -> float:
@@ -144,7 +137,7 @@ def measure_dropin(sample: Sample) -> dict[str, Any]:
 def measure_tokenizer(sample: Sample) -> dict[str, Any]:
     """Training of a vocabulary."""
     files, start = source_files(sample), time.perf_counter()
-    train_wordpiece(paragraphs(files), vocab_size=sample.vocab_size)
+    train_wordpiece(iter_paragraphs(files), vocab_size=sample.vocab_size)
     about = f"tokenizer training, {sample.vocab_size:,} entries wanted"
     return _rate(about, _megabytes(files), "MB", time.perf_counter() - start)
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 import transformers
-from data_suite import paragraphs
 from side_by_side import BUDGET, Sample
 from sides import StaticPairs, StockTrainer, command_line, make_stock_trainer, on_cpu, stock_arguments, stock_config
 from transformers import BertTokenizer, TrainerCallback, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from bert_recipes.config import parse_arguments
-from bert_recipes.data.corpus import find_files
+from bert_recipes.data.corpus import find_files, iter_paragraphs
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.prepare import CorpusArguments, prepare_store
 from bert_recipes.data.quickstart_corpus import choose_held_out, find_sources, read_documents, write_corpus
@@ -158,7 +157,7 @@ def measure(sample: Sample) -> dict[str, Any]:
     tokenizer, start = Path(sample.work_dir) / "quality-tokenizer", time.perf_counter()
     if not (tokenizer / "vocab.txt").is_file():  # trained once for both sides; its seconds count for neither
         size = min(VOCAB_SIZE, sample.vocab_size)
-        train_wordpiece(paragraphs(train), vocab_size=size).save_pretrained(tokenizer)
+        train_wordpiece(iter_paragraphs(train), vocab_size=size).save_pretrained(tokenizer)
     begin = time.perf_counter()
     tokenizer_seconds = begin - start
     store = prepare(sample, tokenizer, train, held_out)

@@ -39,7 +39,7 @@ from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.kind import EncodedSplit
 from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.models.sizes import SIZES, pretraining_config
+from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tasks.rows import Split, get_task
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.arguments import DataArguments, ModelArguments, PhaseArguments, PreTrainingArguments
@@ -156,15 +156,9 @@ def stock_arguments(sample: Sample, batch_size: int, **more: Any) -> TrainingArg
 
 def stock_config(size: str, vocab_size: int) -> BertConfig:
     """Return a `BertConfig` of one of our sizes, everything else as stock has it."""
-    layers, hidden = SIZES[size]
     ours = pretraining_config(size, vocab_size=vocab_size)
-    return BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=ours.num_attention_heads,
-        intermediate_size=ours.intermediate_size,
-    )
+    kept = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    return BertConfig(**{name: getattr(ours, name) for name in kept})
 
 
 def vocabulary_of(sample: Sample) -> Path:

@@ -33,26 +33,15 @@ class EvaluateArguments:
     results_file: str | None = option(None, "also write the metrics to this JSON file")
 
     def __post_init__(self) -> None:
-        """See that the file can be one."""
         if self.results_file and Path(self.results_file).is_dir():
             raise InputError(f"results_file {self.results_file} is a folder; give a file in it")
-
-
-@dataclass
-class EvaluationRunArguments(PreTrainingArguments):
-    """`PreTrainingArguments` without a default output_dir: the metrics go to stdout and results_file."""
-
-    def __post_init__(self) -> None:
-        """See whether output_dir was given before `TrainingArguments` sets its default."""
-        self.has_output_dir = self.output_dir is not None
-        super().__post_init__()
 
 
 def main() -> None:
     """Parse; make no folder in the working directory for a Trainer that only evaluates."""
     on_task = names_a_task(sys.argv[1:])
     types = (
-        (ScoringArguments, FineTuningArguments) if on_task else (ModelArguments, DataArguments, EvaluationRunArguments)
+        (ScoringArguments, FineTuningArguments) if on_task else (ModelArguments, DataArguments, PreTrainingArguments)
     )
     evaluate, *settings, args = parse_arguments(EvaluateArguments, *types)
     # Imported only now, for it takes seconds.
@@ -82,7 +71,7 @@ def main() -> None:
 
 
 def measure_pretraining(
-    model_args: ModelArguments, data_args: DataArguments, args: EvaluationRunArguments
+    model_args: ModelArguments, data_args: DataArguments, args: PreTrainingArguments
 ) -> dict[str, Any]:
     """Losses and accuracies of both pre-training tasks on held-out pairs."""
     from bert_recipes.training.pretraining import load_data, load_model, make_trainer

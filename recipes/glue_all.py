@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.settings import option, required
+from bert_recipes.settings import check, option, required
 from bert_recipes.sweeps.glue import TASKS, read_runs, write_table
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
@@ -47,7 +47,9 @@ class GlueArguments:
     """Which tasks, how often, and what is special about each."""
 
     output_dir: str = required("folder of all runs")
-    tasks: list[str] = field(default_factory=lambda: list(TASKS), metadata={"help": "these tasks only, in this order"})
+    tasks: list[str] = field(
+        default_factory=lambda: list(TASKS), metadata={"help": "these tasks only, in this order", "allowed": TASKS}
+    )
     sweep: str | None = option(None, "name in recipes/configs/sweep, or a YAML file")
     num_seeds: int = option(1, "seeds 1, 2, ... of every task")
     seeds: list[int] | None = option(None, "these seeds instead")
@@ -63,10 +65,7 @@ class GlueArguments:
     wnli: str = option("", SPECIAL)
 
     def __post_init__(self) -> None:
-        """Check the names."""
-        for name in self.tasks:
-            if name not in TASKS:
-                raise InputError(f"tasks: '{name}' is none of GLUE's nine; allowed: {', '.join(TASKS)}")
+        check(self)
 
 
 def split_quoted(name: str, text: str) -> list[str]:

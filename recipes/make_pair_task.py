@@ -16,7 +16,8 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.order import epoch_order
 from bert_recipes.data.store import open_store
-from bert_recipes.errors import InputError, run_cli, saving
+from bert_recipes.errors import InputError, run_cli
+from bert_recipes.files import atomic_dir, check_new_folder
 from bert_recipes.settings import option, required
 from bert_recipes.tokenization.loading import load_tokenizer
 
@@ -47,37 +48,33 @@ def main() -> None:
     if store.validation is None:
         raise InputError(f"{args.store} has no held-out part to validate on; prepare it with --validation_fraction")
     tokenizer, ids = load_tokenizer(store.tokenizer_path), store.metadata["special_ids"]
-    with saving(folder):
-        folder.mkdir(parents=True)
-    for name, split, most in (
-        ("train", store.train, args.num_train),
-        ("validation", store.validation, args.num_validation),
-    ):
-        pairs = PreTrainingDataset(
-            split,
-            cls_id=ids["cls"],
-            sep_id=ids["sep"],
-            store_fingerprint=store.fingerprint,
-            max_seq_length=args.max_seq_length,
-            seed=args.seed,
-            pair_label=args.pair_label,
-        )
-        with saving(folder), (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            for index in epoch_order(args.seed, 0, pairs.num_pairs(0))[:most].tolist():
-                pair = pairs[(0, index)]
-                if (label := int(pair["next_sentence_label"])) < 0:
-                    continue  # a text without a neighbour has no order
-                second = pair["token_type_ids"] == 1
-                texts = (
-                    tokenizer.decode(pair["input_ids"][part], skip_special_tokens=True) for part in (~second, second)
-                )
-                row = dict(zip(("first", "second"), texts, strict=True)) | {"label": LABELS[args.pair_label][label]}
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-    with saving(folder):
-        (folder / "task.yaml").write_text(
+    check_new_folder(folder)
+    names, sizes = LABELS[args.pair_label], {"train": args.num_train, "validation": args.num_validation}
+    with atomic_dir(folder) as made:
+        for name, most in sizes.items():
+            pairs = PreTrainingDataset(
+                getattr(store, name),
+                cls_id=ids["cls"],
+                sep_id=ids["sep"],
+                store_fingerprint=store.fingerprint,
+                max_seq_length=args.max_seq_length,
+                seed=args.seed,
+                pair_label=args.pair_label,
+            )
+            with (made / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+                for index in epoch_order(args.seed, 0, pairs.num_pairs(0))[:most].tolist():
+                    pair = pairs[(0, index)]
+                    if (label := int(pair["next_sentence_label"])) < 0:
+                        continue  # a text without a neighbour has no order
+                    second = pair["token_type_ids"] == 1
+                    parts = (pair["input_ids"][~second], pair["input_ids"][second])
+                    texts = (tokenizer.decode(part, skip_special_tokens=True) for part in parts)
+                    row = dict(zip(("first", "second"), texts, strict=True)) | {"label": names[label]}
+                    file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        (made / "task.yaml").write_text(
             f"name: pairs_{args.pair_label}\nkind: sequence_classification\n"
             "files: {train: train.jsonl, validation: validation.jsonl}\n"
-            f"text_columns: [first, second]\nlabels: [{', '.join(LABELS[args.pair_label])}]\nmetrics: [accuracy]\n",
+            f"text_columns: [first, second]\nlabels: [{', '.join(names)}]\nmetrics: [accuracy]\n",
             encoding="utf-8",
         )
     print(f"{folder}: task.yaml, train.jsonl, validation.jsonl")

@@ -15,7 +15,7 @@ from typing import Any
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.files import write_json
+from bert_recipes.files import strict, write_json
 from bert_recipes.settings import option
 from bert_recipes.sweeps.sweep import choose_seeds, end_with_children
 from bert_recipes.sweeps.tables import Runs, Table, read_table
@@ -55,7 +55,7 @@ def write_table(table: Table, runs: Runs, seeds: Sequence[int]) -> Path:
     folder = runs.folder / table.name
     folder.mkdir(parents=True, exist_ok=True)
     described = describe(table, runs, seeds, bootstrap)
-    write_json(folder / "table.json", described)
+    write_json(folder / "table.json", strict(described))
     (folder / "table.md").write_text(markdown(described), encoding="utf-8")
     (folder / "table.png").write_bytes(table_png(described))
     return folder / "table.md"

@@ -16,6 +16,7 @@ from typing import Any
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli, saving
+from bert_recipes.files import atomic_write
 from bert_recipes.finetuning.arguments import read_task_file
 from bert_recipes.settings import option, required
 from bert_recipes.tasks.rows import get_task
@@ -60,7 +61,11 @@ def main() -> None:
             "or give --include_held_out true"
         )
     seen: set[str] = set()
-    with saving(Path(args.output_file)), open(args.output_file, "w", encoding="utf-8") as file:
+    with (
+        saving(args.output_file),
+        atomic_write(Path(args.output_file)) as aside,
+        aside.open("w", encoding="utf-8") as file,
+    ):
         for name in splits:
             for example in load_split(task, name, data_dir=args.data_dir).examples:
                 texts = [text for text in texts_of(example) if text not in seen]

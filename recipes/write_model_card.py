@@ -35,7 +35,7 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     folder = Path(target.run_dir)
     card = check_card(folder, given, overwrite=target.overwrite)
-    if target.probe and card.task is None:
+    if target.probe and card.pipeline == "fill-mask" and card.is_english:
         refresh_probe(folder)
     print(write_card(folder, given, overwrite=target.overwrite))
 

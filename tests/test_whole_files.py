@@ -9,7 +9,7 @@ import pytest
 
 from bert_recipes.data.instances import check_instance_outputs, write_instances
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_dir, build_once, write_json
+from bert_recipes.files import atomic_dir, build_once, put_in_place, write_json
 from bert_recipes.finetuning.prediction import replacing
 from bert_recipes.tokenization.loading import check_tokenizer_folder, load_tokenizer, write_tokenizer_folder
 
@@ -39,6 +39,16 @@ def test_a_device_is_written_to_and_stays(tmp_path: Path):
     write_json(device, {"a": 1})
     assert stat.S_ISCHR(device.lstat().st_mode)
     assert list(tmp_path.iterdir()) == [device]
+
+
+def test_a_folder_that_cannot_take_anothers_place_leaves_it_there(tmp_path: Path):
+    old = tmp_path / "run"
+    old.mkdir()
+    (old / "file").write_text("old")
+    with pytest.raises(FileNotFoundError):
+        put_in_place(tmp_path / "gone", old, tmp_path / "aside")
+    assert (old / "file").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [old]
 
 
 def test_a_link_to_a_file_stays_and_its_target_is_replaced(tmp_path: Path):

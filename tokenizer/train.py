@@ -36,32 +36,32 @@ def main() -> None:
         encoding_errors=args.encoding_errors,
         counts=counts,
     )
-    if args.algorithm in (BYTE_BPE, UNIGRAM):
-        if args.algorithm == BYTE_BPE:
-            tokenizer, measured = train_byte_bpe(texts, vocab_size=args.vocab_size, min_frequency=args.min_frequency)
-        else:
-            tokenizer, measured = train_unigram(texts, vocab_size=args.vocab_size)
-        write_tokenizer_folder(output_dir, tokenizer, describe(args, counts, tokenizer.fingerprint, measured))
-        print(", ".join(f"{name.replace('_', ' ')} {value:,.10g}" for name, value in measured.items()))
-        print(f"wrote {output_dir}: {len(tokenizer):,} pieces")
-        return
-    tokenizer = train_wordpiece(
-        texts,
-        vocab_size=args.vocab_size,
-        lowercase=args.lowercase,
-        strip_accents=args.strip_accents,
-        split_cjk=args.split_cjk,
-        min_frequency=args.min_frequency,
-        limit_alphabet=args.limit_alphabet,
-        num_unused=args.num_unused,
-        algorithm=args.algorithm,
-    )
-    report = dataclasses.asdict(tokenizer.training_report)
+    tokenizer: Any
+    if args.algorithm == BYTE_BPE:
+        tokenizer, report = train_byte_bpe(texts, vocab_size=args.vocab_size, min_frequency=args.min_frequency)
+    elif args.algorithm == UNIGRAM:
+        tokenizer, report = train_unigram(texts, vocab_size=args.vocab_size)
+    else:
+        tokenizer = train_wordpiece(
+            texts,
+            vocab_size=args.vocab_size,
+            lowercase=args.lowercase,
+            strip_accents=args.strip_accents,
+            split_cjk=args.split_cjk,
+            min_frequency=args.min_frequency,
+            limit_alphabet=args.limit_alphabet,
+            num_unused=args.num_unused,
+            algorithm=args.algorithm,
+        )
+        report = dataclasses.asdict(tokenizer.training_report)
     write_tokenizer_folder(output_dir, tokenizer, describe(args, counts, tokenizer.fingerprint, report))
-    print(tokenizer.training_report)
+    if args.algorithm in (BYTE_BPE, UNIGRAM):
+        print(", ".join(f"{name.replace('_', ' ')} {value:,.10g}" for name, value in report.items()))
+    else:
+        print(tokenizer.training_report)
     if counts.repaired or counts.dropped:
         print(f"repaired: {dict(counts.repaired)}, left out: {dict(counts.dropped)}")
-    print(f"wrote {output_dir}")
+    print(f"wrote {output_dir}: {len(tokenizer):,} pieces")
 
 
 def describe(

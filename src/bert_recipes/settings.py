@@ -35,13 +35,14 @@ def free(default: Any, help: str, **metadata: Any) -> Any:
 
 
 def check(settings: Any) -> None:
-    """Refuse the first value of a dataclass that is not among the choices of its field, or outside its limits; None is none."""
+    """Refuse the first value of a dataclass, or of a list in it, that is not among the choices of its field, or outside its limits; None is none."""
     for item in fields(settings):
-        value, choices = getattr(settings, item.name), item.metadata.get("allowed")
+        given, choices = getattr(settings, item.name), item.metadata.get("allowed")
         limits = [(*_LIMITS[name], limit) for name, limit in item.metadata.items() if name in _LIMITS]
-        if value is None or (choices and value in choices) or not (choices or limits):
-            continue
-        if choices or value == math.inf or not all(holds(value, limit) for holds, _, limit in limits):
-            allowed = ", ".join(choices or ()) or " and ".join(text.format(limit) for _, text, limit in limits)
-            allowed = re.sub(r"(\S+) or more and (\S+) or less", r"\1 to \2", allowed)
-            raise InputError(f"{item.name} is {value!r}; allowed: {allowed}")
+        for value in given if isinstance(given, list) else [given]:
+            if value is None or (choices and value in choices) or not (choices or limits):
+                continue
+            if choices or value == math.inf or not all(holds(value, limit) for holds, _, limit in limits):
+                allowed = ", ".join(choices or ()) or " and ".join(text.format(limit) for _, text, limit in limits)
+                allowed = re.sub(r"(\S+) or more and (\S+) or less", r"\1 to \2", allowed)
+                raise InputError(f"{item.name} is {value!r}; allowed: {allowed}")

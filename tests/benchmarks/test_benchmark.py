@@ -26,9 +26,9 @@ def start(*arguments: object, timeout: int = 600) -> subprocess.CompletedProcess
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"suite": "pretrainign"}, "did you mean 'pretraining'"),
+        ({"suite": "pretrainign"}, "suite is 'pretrainign'; allowed: pretraining"),
         ({"sizes": ["hug"]}, "sizes is 'hug'"),
-        ({"tasks": ["sst"]}, "did you mean 'sst2'"),
+        ({"tasks": ["sst"]}, "tasks is 'sst'; allowed: sst2"),
         ({"documents": "short"}, "documents is 'short'"),
         ({"lengths": [1024]}, "allowed: 16 to 512"),
         ({"rounds": 0}, "rounds is 0; allowed: 1 or more"),

@@ -353,6 +353,11 @@ def test_blocks_are_the_same_in_every_epoch_and_dupe_factor_repeats_pairs(make):
     pairs = make(dupe_factor=2)
     assert pairs[(3, 4)]["key"] == (1, 4)
     assert pairs[(3, 4)]["input_ids"].tolist() == make()[(1, 4)]["input_ids"].tolist()
+    many = make(dupe_factor=5)
+    for epoch in range(5):
+        many.table(epoch)
+    tables = many._file("*", "pairs")
+    assert len(list(tables.parent.glob(tables.name))) == 5  # none is built twice
 
 
 def test_pairs_of_sentences_are_neighbours_or_from_another_document(make, documents):

@@ -180,6 +180,9 @@ def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tiny_checkp
     tuned = shutil.copytree(runs / "new", runs / "mrpc")
     edit_config(tuned, architectures=["BertForSequenceClassification"])
     assert choose_checkpoint(None, runs) == str(runs / "new")
+    os.utime(shutil.copytree(runs / "new", runs / "newer") / "all_results.json", (1e9 + 1, 1e9 + 1))
+    edit_config(runs / "newer", architectures=["RobertaForMaskedLM"])
+    assert choose_checkpoint(None, runs) == str(runs / "newer")
     with pytest.raises(InputError, match=r"google-bert/bert-base-uncased.*make: MODEL=FOLDER"):
         choose_checkpoint(None, tmp_path / "empty")
 

@@ -143,6 +143,11 @@ def test_windows_of_a_document_become_one_answer(pool, expected):
     assert pool_logits(windows[:1], pool).tolist() == windows[0].tolist()
 
 
+def test_windows_vote_where_one_class_is_right(tiny_checkpoint):
+    with pytest.raises(InputError, match="pool is vote; task stsb has no classes of which one is right"):
+        make_kind(tiny_checkpoint, get_task("stsb"), {}, long_documents="windows", pool="vote")
+
+
 def test_pairs_have_no_windows_and_a_pool_needs_them(tiny_checkpoint):
     kind = make_kind(
         tiny_checkpoint,

@@ -56,7 +56,7 @@ def test_a_run_leaves_checkpoint_tokenizer_results_report_and_plot(finished):
 
 def test_an_estimate_trains_a_few_steps_and_leaves_nothing(repository, small_store, tmp_path):
     flags = [*SMALL, "--max_steps", 7200000, "--eval_steps", 1, "--save_steps", 1, "--phase2_steps", 3600000]
-    flags += ["--phase2_max_seq_length", 64, "--estimate"]
+    flags += ["--phase2_max_seq_length", 64, "--report_to", "tensorboard", "--estimate"]
     done = run(repository, "--store", small_store, "--output_dir", tmp_path / "run", *flags)
     last, rows = done.stdout.splitlines()[-6], done.stdout.splitlines()[-5:]
     assert last.startswith("step        14/")

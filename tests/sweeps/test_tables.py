@@ -102,6 +102,20 @@ def test_columns_of_one_row_are_compared_by_seeds_and_a_mean_needs_all_its_colum
     assert "| a better than a in y | x | must | 22.0 |" in markdown(described)
 
 
+def test_a_run_that_diverged_is_kept_as_one_and_says_nothing_of_others(tmp_path):
+    runs = Runs(tmp_path, tmp_path, {}, "store")
+    rows = [Row(name, {"size": name}, untrained=name == "untrained") for name in ("a", "b", "lost", "untrained")]
+    for row, value in zip(rows, (0.9, 0.8, None, 0.5), strict=True):
+        for seed in (1, 2):
+            figures = {"eval_accuracy": value, "intervals": {"accuracy": [0.49, 0.51]}}
+            runs._keep("finetune", str(runs.key(row, ACCURACY, seed)), {}, figures, 0.0)
+    table = Table("t", "Title", "Source", "", [ACCURACY], rows, [CLAIM, CLAIM._replace(worse="lost")])
+    described = describe(table, runs, [1, 2], lambda pairs, figure: (0.05, 0.15))
+    assert [claim["verdict"] for claim in described["claims"]] == [REPRODUCED, NOT_RESOLVED]
+    assert described["claims"][1]["because"] == "training diverged"
+    assert "| lost | diverged |" in markdown(described)
+
+
 def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
     folder = repository / "recipes" / "configs" / "paper"
     files = [file for file in folder.glob("*.yaml") if file.stem != "profiles"]
@@ -115,6 +129,11 @@ def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
     ("text", "message"),
     [
         ("rows: {a: {}}\ncolumns: {c: {metrik: x}}", "column c: unknown key 'metrik'; did you mean metric?"),
+        ("rows: {a: {}}", "columns missing"),
+        (
+            "rows: {a: {}}\ncolumns: {c: {metric: x}}\nclaims: [{better: a, worse: a}]",
+            "claims: column, expected missing",
+        ),
         ("rows: {a: {}}\ncolumns: {c: {mean_of: [d]}}", "column c: no column d before it"),
         ("rows: {a: {pretrian: {}}}\ncolumns: {c: {metric: x}}", "row a: unknown key 'pretrian'"),
         (

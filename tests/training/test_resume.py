@@ -121,6 +121,7 @@ LEFT_BY = {
         "model-00001-of-00002.safetensors",
         "training_args.bin",
         "runs",
+        "generator",  # of an ELECTRA
     ),
     "the tokenizer": ("tokenizer.json", "tokenizer_config.json", "vocab.txt"),
     "the run": (CONFIG_FILE, RESULTS_FILE, STATE_FILE, TASK_FILE, "predictions_test.jsonl", "predictions_test.txt"),

@@ -20,6 +20,7 @@ from bert_recipes.finetuning.kind import NOT_FINITE
 from bert_recipes.finetuning.prediction import chunk_of_rows
 from bert_recipes.metrics.entities import find_entities
 from bert_recipes.models.inspection import fill_every_mask, judge_next_sentence, knows_words
+from bert_recipes.models.sizes import num_positions
 from bert_recipes.tasks.task import check_characters
 from bert_recipes.tokenization.normalization import is_punctuation
 
@@ -191,14 +192,14 @@ def choose(model: DemoModel, *values: str) -> tuple[dict[str, float], str]:
 def show_attention(model: DemoModel, first: str, second: str, layer: int, head: int) -> tuple[Any, Any, str]:
     """Heat maps of one head (0: the layer's mean) and of all heads; layers and heads count from 1."""
     first, second = check_text(first, "the first text"), check_text(second, "the second text", is_optional=True)
-    tokens, weights, num_positions = compute_attention(model, first, second, MAX_DRAWN)
+    tokens, weights, length_of_text = compute_attention(model, first, second, MAX_DRAWN)
     if not np.isfinite(weights).all():
         raise InputError(NOT_FINITE)
     num_layers, num_heads, length, _ = weights.shape
     if not (1 <= layer <= num_layers and 0 <= head <= num_heads):
         raise InputError(f"the model has {num_layers} layers of {num_heads} heads; no layer {layer}, head {head}")
-    num_read = min(num_positions, model.network.config.max_position_embeddings)
-    notes = [f"{num_positions:,} positions; the model reads {num_read}."] if num_read < num_positions else []
+    num_read = min(length_of_text, num_positions(model.network.config))
+    notes = [f"{length_of_text:,} positions; the model reads {num_read}."] if num_read < length_of_text else []
     notes += [f"Drawn are the first {len(tokens)} positions."] if len(tokens) < num_read else []
     of_layer = weights[int(layer) - 1]
     title = f"layer {layer:g}, {f'head {head:g}' if head else 'mean of its heads'}: row looks at column"

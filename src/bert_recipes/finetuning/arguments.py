@@ -143,7 +143,6 @@ class FineTuningArguments(RunArguments):
     )
 
     def __post_init__(self) -> None:
-        self.has_output_dir = self.output_dir is not None
         self.wanted_best_metric = self.metric_for_best_model
         if self.do_eval and self.eval_strategy == "no":  # eval_strategy sets do_eval, which run.yaml then has
             raise InputError(

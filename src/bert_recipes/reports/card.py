@@ -25,7 +25,7 @@ from huggingface_hub import (
     get_local_safetensors_metadata,
 )
 from huggingface_hub.errors import NotASafetensorsRepoError
-from jinja2 import ChainableUndefined, Environment, PackageLoader, Undefined
+from jinja2 import ChainableUndefined, Undefined
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from bert_recipes.checkpointing import CARD_FILE, EVAL_FILE, is_generated_card, seal_card
@@ -33,12 +33,11 @@ from bert_recipes.config import field_types, read_flat_yaml, save_config
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write, hash_of
 from bert_recipes.hub_access import is_hub_name
-from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.models.inspection import knows_words
 from bert_recipes.reports.bias_probe import BASELINE, PROBE_FILE, refresh_probe
 from bert_recipes.reports.card_arguments import CardArguments
 from bert_recipes.reports.facts import read_object, read_run
-from bert_recipes.reports.page import is_cost, is_no_better
+from bert_recipes.reports.page import environment_of, is_cost, is_no_better
 from bert_recipes.tasks.task import Task, split_suffixes, with_suffix
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.arguments import DataArguments, has_second_phase, key_in_last_phase
@@ -240,15 +239,10 @@ def card_text(card: RunCard) -> str:
     """The complete card: the head for the Hub, and the sections about which the run says something."""
     run, vocabulary = card.run, card.folder / VOCABULARY_FILE
     tokenizer, base = run.get("tokenizer"), card.results.get("base_model") or {}
-    environment = Environment(
-        loader=PackageLoader("bert_recipes.reports"),
-        undefined=ChainableUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=["jinja2.ext.do"],
-    )
+    environment = environment_of("md").overlay(undefined=ChainableUndefined)
     formats: dict[str, Callable[..., str | None]] = {"text": as_text, "f": formatted, "digits": digits, "code": code}
-    environment.filters |= {name: _of_known(format) for name, format in formats.items()}
+    # Not in place: an overlay shares the filters.
+    environment.filters = environment.filters | {name: _of_known(format) for name, format in formats.items()}
     text = environment.get_template("card.md.j2").render(
         card=card,
         **{name: getattr(card, name) for name in ("run", "results", "model", "task", "weights")},
@@ -264,7 +258,6 @@ def card_text(card: RunCard) -> str:
         longest=run.get(key_in_last_phase(run, "max_seq_length")),
         is_no_better=card.task is not None and is_no_better(card.results, card.task.best_metric),
         stuck=STUCK_MARGIN_NATS,
-        wilson_interval=wilson_interval,
         measured_with=_measured_with(card),
         has_own_tokenizer=tokenizer is not None and (Path(tokenizer).exists() or not is_hub_name(tokenizer)),
         has_own_base=run.get("model_name_or_path") is not None and base.get("is_local") is not False,

@@ -205,7 +205,7 @@ def pretraining_table(results: Mapping[str, Any]) -> str:
 
 def render(template: str, form: str, **content: Any) -> str:
     """Fill a template of this package, in the form "md" or "html"."""
-    text = _environment(form).get_template(template).render(form=form, colors=plots.COLORS, **content)
+    text = environment_of(form).get_template(template).render(form=form, colors=plots.COLORS, **content)
     if form == "md":
         return _tidy(text) + "\n"
     # No two plots have ids in common.
@@ -218,7 +218,7 @@ _ID = re.compile(r'\bid="|\bhref="#|url\(#')
 
 def _terminal(text: str, **content: Any) -> str:
     macros = "{% import 'md_macros.j2' as ui %}{% import 'tables.j2' as tables %}"
-    return _tidy(_environment("md").from_string(macros + text).render(**content))
+    return _tidy(environment_of("md").from_string(macros + text).render(**content))
 
 
 def _tidy(text: str) -> str:
@@ -227,7 +227,8 @@ def _tidy(text: str) -> str:
 
 
 @cache
-def _environment(form: str) -> Environment:
+def environment_of(form: str) -> Environment:
+    """Where the templates of this package are, and what they may call."""
     environment = Environment(
         loader=PackageLoader("bert_recipes.reports"),
         autoescape=form == "html",

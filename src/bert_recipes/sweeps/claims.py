@@ -92,7 +92,7 @@ def _why_not_learnt(rows: Sequence[Row], column: Column, cells: Mapping[tuple[st
     means = {
         row.name: statistics.fmean(sign * cell.value for cell in own.values())
         for row in rows
-        if (own := cells[row.name, column.name])
+        if (own := cells[row.name, column.name]) and all(math.isfinite(cell.value) for cell in own.values())
     }
     untrained = [means.pop(row.name) for row in rows if row.untrained and row.name in means]
     if not untrained or not means:
@@ -125,7 +125,7 @@ def markdown(described: Mapping[str, Any]) -> str:
         for column in columns:
             values, published = [*row["figures"][column["name"]].values()], row["published"].get(column["name"])
             text = _shown(statistics.fmean(values), column["unit"]) if values else ""
-            if len(values) > 1:
+            if len(values) > 1 and all(map(math.isfinite, values)):
                 text += f" ± {_shown(statistics.stdev(values), column['unit'])}"
             texts.append(text + ("" if published is None else f" ({published:g})"))
         lines.append(f"| {row['name']} | " + " | ".join(texts) + " |")

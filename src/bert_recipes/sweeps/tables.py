@@ -111,12 +111,14 @@ class Cell(NamedTuple):
     value: float
 
 
-def _checked(where: str, given: Any, keys: Sequence[str]) -> dict[str, Any]:
+def _checked(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] = ()) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise InputError(f"{where}: a mapping is expected, with {', '.join(keys)}")
     for key in given:
         if key not in keys:
             raise InputError(f"{where}: unknown key {key!r}{nearest_name(key, keys)}")
+    if missing := [key for key in needed if key not in given]:
+        raise InputError(f"{where}: {', '.join(missing)} missing")
     return given
 
 
@@ -125,7 +127,8 @@ def read_table(path: Path, profile: str) -> Table:
     profiles, _ = read_tree(path.with_name("profiles.yaml"))
     if profile not in profiles:
         raise InputError(f"profile is '{profile}'; allowed: {', '.join(profiles)}")
-    base, tree = profiles[profile], _checked(str(path), read_tree(path)[0], _TABLE_KEYS)
+    needed = ("title", "source", "columns", "rows")
+    base, tree = profiles[profile], _checked(str(path), read_tree(path)[0], _TABLE_KEYS, needed)
     names = ("pretrain", "finetune", "evaluate", "features")
     common = {name: {**(base.get(name) or {}), **(tree.get(name) or {})} for name in names}
     _, *column_keys = (each.name for each in fields(Column))
@@ -150,7 +153,9 @@ def read_table(path: Path, profile: str) -> Table:
         published = {column: float(value) for column, value in (own.get("published") or {}).items()}
         flags["teacher"] = Row(f"{name}: teacher", common["pretrain"]) if flags["teacher"] else None
         rows.append(Row(name, **own | flags | {"pretrain": settings, "published": published}))
-    given_claims = [_checked(f"{path}, claims", given, Claim._fields) for given in tree.get("claims") or ()]
+    given_claims = [
+        _checked(f"{path}, claims", given, Claim._fields, Claim._fields[:4]) for given in tree.get("claims") or ()
+    ]
     claims = [Claim(**{**own, "within": own.get("within") and float(own["within"])}) for own in given_claims]
     claims = [claim for claim in claims if not absent & {claim.better, claim.worse}]
     table = Table(path.stem, tree["title"], tree["source"], tree.get("note") or "", columns, rows, claims)
@@ -298,7 +303,8 @@ class Runs:
     def _keep(
         self, recipe: str, key: str, settings: Mapping[str, str], results: Mapping[str, Any], start: float
     ) -> None:
-        figures: dict[str, Any] = {name: value for name, value in results.items() if isinstance(value, int | float)}
+        # None is a figure that is not defined, as where training diverged.
+        figures = {name: value for name, value in results.items() if isinstance(value, int | float | None)}
         self.known[key] = {
             "recipe": recipe,
             "settings": dict(settings),
@@ -313,9 +319,9 @@ class Runs:
         """The task file of the store's pairs under a label, made when it is first asked for."""
         folder = self.folder / "tasks" / label
         if not (folder / TASK_FILE).is_file():
-            shutil.rmtree(folder, ignore_errors=True)  # half made
             command = [sys.executable, str(self.recipes / "make_pair_task.py"), *self.flags["pretrain"]]
-            subprocess.run([*command, "--pair_label", label, "--output_dir", str(folder)], check=True)
+            if subprocess.run([*command, "--pair_label", label, "--output_dir", str(folder)]).returncode:
+                raise InputError(f"no task of the pairs of {label}; the reason is above")
         return folder / TASK_FILE
 
     def estimate(self, tables: Sequence[Table], seeds: Sequence[int]) -> Iterator[tuple[str, int, float, int]]:
@@ -346,16 +352,15 @@ class Runs:
                 settings["teacher"] = str(self._pretrain(untrained.teacher, seeds[0], needs_weights=True))
             script, data, flags = self._command(recipe, settings)
             output = ["--estimate", "true", "--output_dir", str(self.folder / "estimate")]
-            said = subprocess.run(
-                [*script, *data, *flags, *output], stdout=subprocess.PIPE, text=True, check=True
-            ).stdout
-            found = re.search(
-                r"examples, (\S+) s,.*?^([\d,]+) steps.*?memory\s+([\d,]+) MB", said, re.MULTILINE | re.DOTALL
-            )
-            assert found, said
-            seconds, steps, memory = (float(text.replace(",", "")) for text in found.groups())
             name = f"{row.name}: pre-training" if column is None else f"{row.name}: {column.name}"
-            yield name, count, count * seconds * steps / 3600, int(memory)
+            run = subprocess.run([*script, *data, *flags, *output], stdout=subprocess.PIPE, text=True)
+            if run.returncode:
+                raise InputError(f"{name}: no estimate; the reason is above")
+            pattern = r"examples, (\S+) s,.*?^([\d,.]+) (steps|minutes).*?memory\s+([\d,]+) MB"
+            found = re.search(pattern, run.stdout, re.MULTILINE | re.DOTALL)
+            assert found, run.stdout
+            seconds, number, memory = (float(found[group].replace(",", "")) for group in (1, 2, 4))
+            yield name, count, count * number * (seconds if found[3] == "steps" else 60) / 3600, int(memory)
 
     def hours_left(self, tables: Sequence[Table], seeds: Sequence[int]) -> float | None:
         """By the mean seconds of the finished runs of each recipe; None while one has no finished run."""

@@ -136,6 +136,7 @@ class RunArguments(TrainingArguments):
     carbon_intensity: float | None = free(None, "g CO2e/kWh; default: codecarbon's for the country")
 
     def __post_init__(self) -> None:
+        self.has_output_dir = self.output_dir is not None  # `TrainingArguments` has a default
         self._check()
         self.hub_is_checked = False  # `check_push` has asked the Hub
         self.energy.check()

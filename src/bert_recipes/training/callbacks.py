@@ -87,11 +87,12 @@ class LossWatch(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Warn when the held-out loss is no better than the unigram loss."""
-        done = state.global_step / state.max_steps
-        if (minutes := getattr(args, "max_minutes", None)) is not None:
-            done = (time.monotonic() - self.begin) / (60 * minutes)
-        if done < args.get_warmup_steps(state.max_steps) / state.max_steps + STUCK_AFTER_FRACTION:
-            return
+        if state.max_steps:  # else a finished model is measured
+            done = state.global_step / state.max_steps
+            if (minutes := getattr(args, "max_minutes", None)) is not None:
+                done = (time.monotonic() - self.begin) / (60 * minutes)
+            if done < args.get_warmup_steps(state.max_steps) / state.max_steps + STUCK_AFTER_FRACTION:
+                return
         message = describe_progress(kwargs.get("metrics") or {}, state.global_step)
         if message and state.is_world_process_zero:
             logger.warning(message)
