@@ -55,6 +55,7 @@ def test_classes(exported, runs, tmp_path):
     assert [float(line[1]) for line in lines] == pytest.approx(shares, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_tags(exported, runs, tmp_path):
     rows, expected = rows_and_predictions(runs("token_classification"), ("tokens",))
     text = "".join(" ".join(row["tokens"]) + "\n" for row in rows)
@@ -71,6 +72,7 @@ def test_answers(exported, runs, tmp_path):
     assert [line.split("\t")[0] for line in lines] == [line["prediction"] for line in expected]
 
 
+@pytest.mark.slow
 def test_choices(exported, runs, tmp_path):
     rows, expected = rows_and_predictions(runs("multiple_choice"), ("start", ("a", "b", "c")))
     text = "".join("\t".join(row[name] for name in ("start", "a", "b", "c")) + "\n" for row in rows)

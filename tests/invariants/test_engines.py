@@ -81,7 +81,7 @@ def test_gradients_of_64_micro_batches_add_up_in_float32(alone, shared):
 def test_the_run_is_that_of_one_process(alone, shared, recipe):
     expected, found = alone[0][recipe], shared[1][recipe]
     # Rounding moves single weights by as much as a step of Adam's: after that the norm is less sharp.
-    tolerance = {"grad_norm": 2e-3}
+    tolerance = {"grad_norm": 5e-3}
     for ours, theirs in zip(found["history"], expected["history"], strict=True):
         for name in theirs.keys() & {"loss", "mlm_loss", "nsp_loss", "grad_norm"}:
             assert ours[name] == pytest.approx(theirs[name], rel=tolerance.get(name, 2e-3)), name

@@ -45,6 +45,7 @@ def run(call_recipe, data, checkpoint, folder, *flags):
     return json.loads((folder / "all_results.json").read_text())["eval_accuracy"]
 
 
+@pytest.mark.slow
 def test_windows_with_max_find_a_phrase_that_the_head_never_sees(call_recipe, data, tiny_checkpoint, tmp_path):
     head = run(call_recipe, data, tiny_checkpoint, tmp_path / "head")
     found = run(

@@ -33,6 +33,9 @@ CONFIGS = {
     ),
     "electra": (SIZES | {"embedding_size": 16, "max_position_embeddings": 64}, "pieces"),
 }
+# One for each kind of tokenizer; the others are trained by `make test-slow`.
+QUICK = ("roberta", "deberta-v2", "electra")
+TRAINED = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CONFIGS]
 LETTERS = "abcdefuvwxyz"
 
 
@@ -88,6 +91,7 @@ PAIRS = "name: pairs\nkind: sequence_classification\nfiles: {train: train.jsonl,
 TAGS = "name: tags\nkind: token_classification\nfiles: {train: train.jsonl, validation: validation.jsonl}\ntext_columns: [tokens]\nlabel_column: tags\nlabels: [O, B-X, I-X]\n"
 
 
+@pytest.mark.parametrize("encoder", TRAINED, indirect=True)
 @pytest.mark.parametrize("task", [PAIRS, TAGS], ids=["pairs", "tags"])
 def test_an_encoder_of_another_kind_is_fine_tuned_and_predicts(call_recipe, encoder, data, tmp_path, task):
     (tmp_path / "task.yaml").write_text(task, encoding="utf-8")
@@ -163,10 +167,11 @@ def questions(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize("encoder", TRAINED, indirect=True)
 def test_questions_are_answered_by_slices_of_the_paragraph(call_recipe, encoder, questions, tmp_path):
     flags = ["--task", "squad", "--data_dir", questions, "--model_name_or_path", encoder, "--use_cpu", "true"]
     flags += ["--max_seq_length", 40, "--max_query_length", 8, "--doc_stride", 16, "--num_train_epochs", 20]
-    flags += ["--learning_rate", "5e-3", "--global_train_batch_size", 16, "--dropout", 0, "--disable_tqdm", "true"]
+    flags += ["--learning_rate", "3e-3", "--global_train_batch_size", 16, "--dropout", 0, "--disable_tqdm", "true"]
     call_recipe("finetune", *flags, "--output_dir", tmp_path / "run")
     results = json.loads((tmp_path / "run" / "all_results.json").read_text())
     assert results["eval_exact_match"] > 80

@@ -17,9 +17,6 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repo
     )
     flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 1, "--store", small_store]
     output = tmp_path / "runs"
-    estimated = call_recipe("paper", *flags, "--estimate", "true", "--output_dir", output)
-    assert "first: pre-training: 0.00 hours for 1 of them" in estimated
-    assert not (output / "runs.json").exists()
     said = call_recipe("paper", *flags, "--output_dir", output)
     assert "| trained better than untrained | loss | must |" in said
     described = json.loads((output / "mine" / "table.json").read_text())
@@ -39,6 +36,27 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repo
     again = json.loads((output / "runs.json").read_text())
     assert [again[key] for key in known if key != gone] == [run for key, run in known.items() if key != gone]
     assert again[gone]["figures"]["eval_mlm_loss"] == known[gone]["figures"]["eval_mlm_loss"]
+
+
+@pytest.mark.slow
+def test_an_estimate_trains_no_table_and_says_in_a_line_what_it_cannot_take(
+    small_store, tmp_path, repository, call_recipe
+):
+    shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
+    (tmp_path / "mine.yaml").write_text(
+        "title: Mine\nsource: nobody\ncolumns: {loss: {metric: mlm_loss}, SST-2: {task: sst2, metric: accuracy}}\n"
+        "rows: {untrained: {untrained: true}, trained: {}}\n"
+    )
+    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 1, "--store", small_store]
+    flags += ["--estimate", "true", "--output_dir", tmp_path / "runs"]
+    said = call_recipe("paper", *flags, "--data_dir", repository / "tests", code=1)
+    assert "untrained: SST-2: no estimate; the reason is above" in said
+    (tmp_path / "mine.yaml").write_text(
+        "title: Mine\nsource: nobody\ncolumns: {loss: {metric: mlm_loss}}\nrows: {trained: {}}\n"
+    )
+    said = call_recipe("paper", *flags[:-1], tmp_path / "others")
+    assert "trained: pre-training: 0.00 hours for 1 of them" in said
+    assert not (tmp_path / "others" / "runs.json").exists()
 
 
 @pytest.mark.slow

@@ -186,6 +186,7 @@ def test_a_shard_of_another_store_is_refused(vocabulary, texts, tmp_path):
         open_store(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_loses_nothing_that_is_done(repository, vocabulary, tmp_path):
     """The command, killed by SIGKILL with two shards done, and given again."""
     texts = tmp_path / "texts"

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
@@ -58,6 +59,7 @@ def test_augmented_rows_are_a_folder_that_fine_tuning_reads(call_recipe, tiny_ru
     assert "has no masked-LM head" in message
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_student_of_one(call_recipe, repository, small_store, tmp_path):
     """Also where the last layer's values and feed-forward part learn nothing, which DDP waits for."""
     common = ["--store", small_store, "--max_seq_length", 48, "--max_steps", 3, "--warmup_steps", 0, "--dropout", 0]

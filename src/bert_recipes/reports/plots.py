@@ -308,6 +308,7 @@ def table_png(described: Mapping[str, Any]) -> bytes:
                 if values:
                     axis.plot([sum(values) / len(values)], [number], "|", color=_LIGHT["blue"], ms=14, mew=2.5)
             axis.set_title(column["name"], fontsize=9, parse_math=False)
+            axis.set_xlabel({"percent": "%"}.get(column["unit"], column["unit"]), fontsize=8)
         for tick in axes[0].set_yticks(range(len(rows)), [row["name"] for row in rows]):
             tick.label1.set_parse_math(False)
         axes[0].set_ylim(len(rows) - 0.5, -0.5)
