@@ -42,7 +42,7 @@ def shared(request, repository, small_store, tmp_path_factory):
         [*command, json.dumps(settings), "--use_cpu", "true"],
         capture_output=True,
         text=True,
-        timeout=600,  # DeepSpeed compiles its collectives for CPUs when they are first used
+        timeout=600,
         check=False,
         cwd=repository,
         env=os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
