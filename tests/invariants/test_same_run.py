@@ -137,7 +137,7 @@ def test_data_workers_change_nothing(small_store, tmp_path, whole_batch, workers
     ("fast_layers", "precision", "optimizer"),
     [
         ("auto", "fp32", "bert_adam"),
-        ("auto", "bf16", "bert_adam"),
+        pytest.param("auto", "bf16", "bert_adam", marks=pytest.mark.slow),
         ("plain", "fp32", "bert_adam"),
         ("off", "fp32", "lamb"),
         ("auto", "bf16", "muon"),
