@@ -1,6 +1,7 @@
 """Vectors of inputs: which layers, which inputs, stock's hidden states, and the files they are kept in."""
 
 import json
+import logging
 import shutil
 
 import numpy as np
@@ -339,6 +340,13 @@ def test_half_precision_rounds_and_refuses_what_does_not_fit(checkpoint):
         full.encoder.encoder.layer[-1].output.LayerNorm.bias[0] = torch.nan
     with pytest.raises(InputError, match="not finite"):
         full.extract(inputs)
+
+
+def test_heads_that_are_not_read_are_not_reported(tiny_checkpoint, caplog, monkeypatch):
+    """transformers has a table of them for whoever opens a pre-trained BERT as an encoder."""
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    open_encoder(str(tiny_checkpoint))
+    assert not caplog.records
 
 
 def test_another_architecture_is_read_too(tiny_checkpoint, tmp_path):

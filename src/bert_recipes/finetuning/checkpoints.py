@@ -112,30 +112,36 @@ def _add_bilstm(model: PreTrainedModel) -> None:
     model.base_model.register_forward_hook(read, with_kwargs=True)
 
 
-def _load(
-    name: str, kind: type[TaskKind], config: PretrainedConfig, *, keeps_head: bool
-) -> tuple[PreTrainedModel, set[str]]:
-    """The model, and the parameters of its pooler if they are new; no other part of the encoder may be."""
+def _from_pretrained(name: str, model_class: Any, **options: Any) -> tuple[PreTrainedModel, set[str], set[str]]:
+    """The model, the keys that the file lacks, and those with the ones that are of another size there; all are drawn at random."""
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # what matters of missing and unexpected weights our own lines report
     try:
         with opening(name):
-            model, info = getattr(transformers, kind.auto_class).from_pretrained(
+            model, info = model_class.from_pretrained(
                 name,
-                config=config,
                 use_safetensors=True,
                 output_loading_info=True,
                 dtype=torch.float32,  # whatever the file holds: weights that learn are kept in full precision
                 local_files_only=check_checkpoint(name),
-                ignore_mismatched_sizes=True,  # looked at below
+                ignore_mismatched_sizes=True,
+                **options,
             )
     finally:
         transformers.logging.set_verbosity(verbosity)
     check_layers(name, model.config, info["unexpected_keys"])
+    missing = set(info["missing_keys"])
+    return model, missing, missing | {key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]}
+
+
+def _load(
+    name: str, kind: type[TaskKind], config: PretrainedConfig, *, keeps_head: bool
+) -> tuple[PreTrainedModel, set[str]]:
+    """The model, and the parameters of its pooler if they are new; no other part of the encoder may be."""
+    model, missing, lost = _from_pretrained(name, getattr(transformers, kind.auto_class), config=config)
     inside = f"{model.base_model_prefix}."
     # A masked-LM checkpoint has no pooler.
-    new = {key for key in info["missing_keys"] if not keeps_head and key.startswith(inside) and ".pooler." in key}
-    lost = {key if isinstance(key, str) else key[0] for key in (*info["missing_keys"], *info["mismatched_keys"])}
+    new = {key for key in missing if not keeps_head and key.startswith(inside) and ".pooler." in key}
     lost = {key for key in lost - new if keeps_head or key.startswith(inside)}
     if lost:
         raise InputError(
@@ -149,18 +155,7 @@ def _load(
 
 def open_complete(name: str, model_class: Any, *, may_lack: tuple[str, ...] = (), **options: Any) -> PreTrainedModel:
     """Open a checkpoint in float32 that has every weight, but for those of some parts (beginnings of keys)."""
-    with opening(name):
-        model, info = model_class.from_pretrained(
-            name,
-            use_safetensors=True,
-            output_loading_info=True,
-            dtype=torch.float32,
-            local_files_only=check_checkpoint(name),
-            ignore_mismatched_sizes=True,
-            **options,
-        )
-    check_layers(name, model.config, info["unexpected_keys"])
-    lost = {key if isinstance(key, str) else key[0] for key in (*info["missing_keys"], *info["mismatched_keys"])}
+    model, _, lost = _from_pretrained(name, model_class, **options)
     lost = {key for key in lost if not key.startswith(may_lack)}
     if lost:
         raise InputError(
