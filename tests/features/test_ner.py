@@ -368,6 +368,19 @@ def test_a_masked_lm_checkpoint_is_opened_without_its_head_and_always_alike(fold
     assert caplog.text.count("kept ones reused") == 2
 
 
+def test_windows_are_as_long_as_the_inputs_that_the_model_was_trained_on(folder, tmp_path):
+    model = shutil.copytree(folder / "model4", tmp_path / "model")
+    settings = {"model_name_or_path": str(model)}
+    given = load_feature_data(arguments(folder, tmp_path / "a", **settings, max_seq_length=16)).settings
+    for run in ("max_seq_length: 16\n", "max_seq_length: 32\nphase2_steps: 0.1\nphase2_max_seq_length: 16\n"):
+        (model / "run.yaml").write_text(run)
+        settings["max_seq_length"] = None
+        assert load_feature_data(arguments(folder, tmp_path / "a", **settings)).settings == given
+    (model / "run.yaml").unlink()
+    with pytest.raises(InputError, match="max_seq_length is 512, the model has 64 positions"):
+        load_feature_data(arguments(folder, tmp_path / "a", **settings))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -117,7 +117,9 @@ class FeatureNerArguments:
     seeds: list[int] = field(default_factory=lambda: [1], metadata={"help": "one run of each way for each seed"})
     max_train_sentences: int | None = option(None, "train on at most this many sentences", least=1)
     max_eval_sentences: int | None = option(None, "evaluate on at most this many sentences", least=1)
-    max_seq_length: int = option(512, "positions of a window of a document", least=8)
+    max_seq_length: int | None = option(
+        None, "positions of a window of a document; default: as the run.yaml beside the model says, else 512", least=8
+    )
     feature_batch_size: int = option(16, "windows that the encoder reads together", least=1)
     feature_dtype: str = option("float16", "of kept features", choices=("float16", "float32"))
     num_train_epochs: float = option(10.0, "passes over the training sentences", above=0)
