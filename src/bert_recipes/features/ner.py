@@ -305,10 +305,10 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
 
 
 def _trained_positions(model: Path) -> int:
-    """How long a model's inputs were: the embeddings of positions behind them were never trained."""
+    """Tokens of the longest inputs of a model's last run, by its run.yaml: upper layers know less of words behind them."""
     file = model / CONFIG_FILE
     trained = read_tree(file)[0] if file.is_file() else {}
-    return int(trained.get(key_in_last_phase(trained, "max_seq_length"), 512))
+    return int(trained.get(key_in_last_phase(trained, "max_seq_length")) or 512)
 
 
 def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[str, Any]]:
