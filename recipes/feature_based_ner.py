@@ -33,6 +33,7 @@ def main() -> None:
         "model": args.model_name_or_path,
         "train_sentences": len(data.train.examples),
         "eval_sentences": len(data.validation.examples),
+        "max_seq_length": args.max_seq_length,
         "num_layers": data.train_features.vectors.shape[0] - 1,
         "feature_megabytes": round(
             (data.train_features.vectors.nbytes + data.validation_features.vectors.nbytes) / 1e6, 1

@@ -374,11 +374,12 @@ def test_windows_are_as_long_as_the_inputs_that_the_model_was_trained_on(folder,
     given = load_feature_data(arguments(folder, tmp_path / "a", **settings, max_seq_length=16)).settings
     for run in ("max_seq_length: 16\n", "max_seq_length: 32\nphase2_steps: 0.1\nphase2_max_seq_length: 16\n"):
         (model / "run.yaml").write_text(run)
-        settings["max_seq_length"] = None
-        assert load_feature_data(arguments(folder, tmp_path / "a", **settings)).settings == given
+        unsaid = arguments(folder, tmp_path / "a", **settings, max_seq_length=None)
+        assert load_feature_data(unsaid).settings == given
+        assert unsaid.max_seq_length == 16  # for the results and run.yaml
     (model / "run.yaml").unlink()
     with pytest.raises(InputError, match="max_seq_length is 512, the model has 64 positions"):
-        load_feature_data(arguments(folder, tmp_path / "a", **settings))
+        load_feature_data(arguments(folder, tmp_path / "a", **settings, max_seq_length=None))
 
 
 @pytest.mark.parametrize(

@@ -25,19 +25,18 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from bert_recipes.checkpointing import check_checkpoint
-from bert_recipes.config import read_tree
 from bert_recipes.data.order import num_training_steps, training_order
 from bert_recipes.errors import InputError, saving
 from bert_recipes.features.arguments import LAYER_CHOICES, FeatureNerArguments, LayerChoice
 from bert_recipes.features.extract import choose_device, encoder_hash, hidden_states, open_encoder
 from bert_recipes.files import atomic_dir, write_json
+from bert_recipes.finetuning.arguments import read_trained_settings
 from bert_recipes.finetuning.token_classification import lay_out_documents
 from bert_recipes.metrics.entities import entity_scores
 from bert_recipes.tasks.rows import Split, TaggedExample, get_task
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
-from bert_recipes.training.arguments import choose_precision, key_in_last_phase
-from bert_recipes.training.resume import CONFIG_FILE
+from bert_recipes.training.arguments import choose_precision
 
 
 logger = logging.getLogger(__name__)
@@ -269,7 +268,7 @@ class FeatureNerData:
 
 
 def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
-    """Read the sentences and compute or reopen their features."""
+    """Read the sentences and compute or reopen their features; a `max_seq_length` of None becomes the model's own."""
     check_checkpoint(args.model_name_or_path)
     task, device = get_task("conll2003"), choose_device(use_cpu=args.use_cpu)
     limits = {task.train_split: args.max_train_sentences, task.validation_splits[0]: args.max_eval_sentences}
@@ -277,13 +276,13 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
         load_split(task, name, data_dir=args.data_dir, max_examples=limit, need_labels=True)
         for name, limit in limits.items()
     )
-    max_seq_length = args.max_seq_length or _trained_positions(Path(args.model_name_or_path))
-    logger.info("documents are read in windows of up to %d positions", max_seq_length)
-    encoder, tokenizer = open_encoder(args.model_name_or_path, max_seq_length)
+    if args.max_seq_length is None:
+        args.max_seq_length = int(read_trained_settings(Path(args.model_name_or_path)).get("max_seq_length", 512))
+    encoder, tokenizer = open_encoder(args.model_name_or_path, args.max_seq_length)
     for way in args.layers:
         LAYER_CHOICES[way].check(encoder.config.num_hidden_layers)
     encoder = cast(PreTrainedModel, encoder.to(device))
-    lengths = (max_seq_length, args.feature_batch_size, args.feature_dtype)
+    lengths = (args.max_seq_length, args.feature_batch_size, args.feature_dtype)
     requests = [FeatureRequest(encoder, tokenizer, _tagged(split), *lengths) for split in (train, validation)]
     keys = [request.key() for request in requests]
     precision = choose_precision(args.precision, use_cpu=device.type == "cpu").name
@@ -302,13 +301,6 @@ def load_feature_data(args: FeatureNerArguments) -> FeatureNerData:
     folder = Path(args.output_dir) / "features" if args.features_dir is None else Path(args.features_dir)
     first, second = (request.compute(folder, key) for request, key in zip(requests, keys, strict=True))
     return FeatureNerData(task.labels, train, validation, first, second, tagger, settings, device)
-
-
-def _trained_positions(model: Path) -> int:
-    """Tokens of the longest inputs of a model's last run, by its run.yaml: upper layers know less of words behind them."""
-    file = model / CONFIG_FILE
-    trained = read_tree(file)[0] if file.is_file() else {}
-    return int(trained.get(key_in_last_phase(trained, "max_seq_length")) or 512)
 
 
 def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from bert_recipes.settings import check, free, option, required
 from bert_recipes.tasks.rows import get_task
 from bert_recipes.tasks.sources import check_source, labels_in_data
 from bert_recipes.tasks.task import Task, build_task, task_values
-from bert_recipes.training.arguments import PRECISIONS, RunArguments
+from bert_recipes.training.arguments import PRECISIONS, RunArguments, key_in_last_phase
 from bert_recipes.training.resume import CONFIG_FILE
 
 
@@ -202,12 +202,13 @@ class InputArguments:
 
 
 def read_trained_settings(folder: Path) -> Mapping[str, Any]:
-    """The fields of `InputArguments` that the run.yaml of a folder has; none where it has no run.yaml."""
+    """The fields of `InputArguments` that the run.yaml of a folder has, of its last phase; none where it has no run.yaml."""
     if not (folder / CONFIG_FILE).is_file():
         return {}
     values, _ = read_tree(folder / CONFIG_FILE)
     hints = {item.name: field_types(TaskArguments)[item.name] for item in fields(InputArguments)}
-    given = {name: read_text(hint, values[name]) for name, hint in hints.items() if values.get(name) is not None}
+    texts = {name: values.get(key_in_last_phase(values, name)) for name in hints}
+    given = {name: read_text(hints[name], text) for name, text in texts.items() if text is not None}
     return {"context": "document"} | given  # what runs read that were made before the setting
 
 
