@@ -154,7 +154,9 @@ def read_table(path: Path, profile: str) -> Table:
         flags["teacher"] = Row(f"{name}: teacher", common["pretrain"]) if flags["teacher"] else None
         rows.append(Row(name, **own | flags | {"pretrain": settings, "published": published}))
     if not rows:
-        raise InputError(f"{path}: no row has the profile '{profile}'; add it to the `profiles` of those that it shall run")
+        raise InputError(
+            f"{path}: no row has the profile '{profile}'; add it to the `profiles` of those that it shall run"
+        )
     given_claims = [
         _checked(f"{path}, claims", given, Claim._fields, Claim._fields[:4]) for given in tree.get("claims") or ()
     ]
