@@ -137,6 +137,7 @@ def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
         ),
         ("rows: {a: {}}\ncolumns: {c: {mean_of: [d]}}", "column c: no column d before it"),
         ("rows: {a: {profiles: [cpu]}}\ncolumns: {c: {metric: x}}", "no row has the profile 'smoke'"),
+        ("rows: {a: {not_profiles: [smoke]}}\ncolumns: {c: {metric: x}}", "no row has the profile 'smoke'"),
         ("rows: {a: {pretrian: {}}}\ncolumns: {c: {metric: x}}", "row a: unknown key 'pretrian'"),
         (
             "rows: {a: {}}\ncolumns: {c: {metric: x}}\nclaims: [{better: a, worse: b, column: c, expected: must}]",

@@ -123,7 +123,7 @@ def _checked(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] 
 
 
 def read_table(path: Path, profile: str) -> Table:
-    """Read a table, with the settings of a profile (profiles.yaml beside it) under its own."""
+    """Read a table, with the settings of a profile (profiles.yaml beside it) under its own. A row may name the only `profiles` that have it, or `not_profiles`."""
     profiles, _ = read_tree(path.with_name("profiles.yaml"))
     if profile not in profiles:
         raise InputError(f"profile is '{profile}'; allowed: {', '.join(profiles)}")
@@ -143,8 +143,8 @@ def read_table(path: Path, profile: str) -> Table:
     _, *row_keys = (each.name for each in fields(Row))
     rows, absent = [], set()
     for name, given in tree["rows"].items():
-        own = _checked(f"{path}, row {name}", given or {}, [*row_keys, "profiles"])
-        if profile not in own.pop("profiles", [profile]):
+        own = _checked(f"{path}, row {name}", given or {}, [*row_keys, "profiles", "not_profiles"])
+        if profile in own.pop("not_profiles", ()) or profile not in own.pop("profiles", [profile]):
             absent.add(name)
             continue
         flags = {key: own.get(key) == "true" for key in ("untrained", "ensemble", "teacher")}
@@ -154,9 +154,7 @@ def read_table(path: Path, profile: str) -> Table:
         flags["teacher"] = Row(f"{name}: teacher", common["pretrain"]) if flags["teacher"] else None
         rows.append(Row(name, **own | flags | {"pretrain": settings, "published": published}))
     if not rows:
-        raise InputError(
-            f"{path}: no row has the profile '{profile}'; add it to the `profiles` of those that it shall run"
-        )
+        raise InputError(f"{path}: no row has the profile '{profile}'; see their `profiles` and `not_profiles`")
     given_claims = [
         _checked(f"{path}, claims", given, Claim._fields, Claim._fields[:4]) for given in tree.get("claims") or ()
     ]
