@@ -15,9 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import google_crc32c
 import numpy as np
-import pyarrow as pa
 
 from bert_recipes.errors import InputError
 
@@ -27,6 +25,8 @@ _CHUNK = 1 << 24
 
 def masked_crc32c(data: Any) -> int:
     """CRC-32C of bytes or of an array's bytes, rotated and shifted as TensorFlow keeps it beside data that may hold checksums itself."""
+    import google_crc32c
+
     view, crc = memoryview(data).cast("B") if len(data) else b"", 0
     for start in range(0, len(view), _CHUNK):
         crc = google_crc32c.extend(crc, bytes(view[start : start + _CHUNK]))
@@ -233,7 +233,7 @@ BLOCK_BYTES, _RESTART_INTERVAL = 262_144, 16
 # The index of BERT large with the optimiser's moments has some 1,200 entries in less than 100 KB.
 _MOST_BYTES = 1 << 24
 # What reading messages of no sense may raise.
-_DAMAGE = (ValueError, IndexError, struct.error, pa.ArrowException, OSError)
+_DAMAGE = (ValueError, IndexError, struct.error, OSError)
 
 
 def read_table(path: Path) -> dict[bytes, bytes]:
@@ -279,6 +279,8 @@ def _read_block(data: bytes, place: bytes) -> bytes:
     length, _ = read_varint(stored, 0)
     if kind != _SNAPPY or length > _MOST_BYTES:
         raise ValueError(f"the block at {offset:,} is compressed in an unknown way")
+    import pyarrow as pa  # training alone needs neither it nor google_crc32c
+
     return bytes(pa.decompress(stored, decompressed_size=length, codec="snappy", asbytes=True))
 
 

@@ -92,7 +92,7 @@ def test_samples_have_the_generators_probabilities(monkeypatch):
     """Chi-squared of 20,000 samples, with 210 degrees of freedom: three deviations."""
     model, size = make_model(), (400, 50)
     encode, shown = model._encode, []
-    monkeypatch.setattr(model, "_encode", lambda inputs, kwargs: shown.append(inputs[0]) or encode(inputs, kwargs))
+    monkeypatch.setattr(model, "_encode", lambda inputs, *others: shown.append(inputs[0]) or encode(inputs, *others))
     with torch.no_grad():
         for parameter in model.generator.generator_predictions.parameters():
             parameter.zero_()  # the layers say nothing: all positions have the distribution of the biases

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +55,6 @@ class DataCollatorForPreTraining(MaskingRates):
     seed: int = 12345
     pad_to_length: int | None = None  # of every batch; None = to its longest row
     pad_to_multiple_of: int | None = None
-    # `models.padding_free.plan_rows`, for attention over packed rows: the batch has its `packing` too.
-    plan_rows: Callable[..., dict[str, torch.Tensor]] | None = None
     # The batch has float32 `draws` (B, S) in [0, 1) too, a function of the same keys: for ELECTRA's generator.
     has_draws: bool = False
 
@@ -109,10 +107,7 @@ class DataCollatorForPreTraining(MaskingRates):
         if self.has_draws:
             draws = keyed_uniforms(self._keys(features)[:, None], _STREAM_DRAWS, np.arange(size)[None])
             batch["draws"] = draws.astype(np.float32)
-        tensors: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
-        if self.plan_rows is not None:
-            tensors["packing"] = self.plan_rows(tensors["attention_mask"], tensors["labels"])
-        return tensors
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     @staticmethod
     def _pad(features: Sequence[Mapping[str, Any]], name: str, size: int, value: int) -> np.ndarray:

@@ -15,6 +15,8 @@ Earlier releases wrote a store of one shard without ``shards/``: it is read as t
 a folder gets its name only when all of it is on the disk, so a folder that `open_store` accepts is complete.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import logging
@@ -26,13 +28,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import pyarrow as pa
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import sync_paths, write_json
+
+
+if TYPE_CHECKING:  # pyarrow is imported where a store is read or written: a machine that only trains on other data may lack it
+    import pyarrow as pa
 
 
 logger = logging.getLogger(__name__)
@@ -59,6 +64,8 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 def _columns(vocab_size: int) -> Iterator[tuple[str, pa.Schema]]:
+    import pyarrow as pa
+
     for file, name in COLUMN_OF_FILE.items():
         dtype = token_dtype(vocab_size) if file == "tokens.arrow" else np.dtype(np.int64)
         yield file, pa.schema([pa.field(name, pa.from_numpy_dtype(dtype), nullable=False)])
@@ -75,6 +82,8 @@ class ColumnWriter:
     """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
         self._path, self._schema = path, schema
         self._sink = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._sink, schema)
@@ -96,6 +105,8 @@ class ColumnWriter:
         self.num_rows += len(values)
 
     def _write_batch(self) -> None:
+        import pyarrow as pa
+
         values = self._buffer[: self._filled]
         self._hash.update(values.tobytes())
         try:
@@ -119,6 +130,8 @@ class Column:
     """Read-only, memory-mapped view of a file that `ColumnWriter` wrote."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
         try:
             reader = pa.ipc.open_file(pa.memory_map(str(path), "r"))
             if reader.schema != schema:

@@ -35,7 +35,7 @@ from bert_recipes.models.bert_model import (
     own_type,
     say_once,
 )
-from bert_recipes.models.packed_encoder import Encoded, asked_for, is_plain
+from bert_recipes.models.packed_encoder import Encoded, is_plain
 from bert_recipes.models.padding_free import make_layout
 from bert_recipes.models.sizes import HEAD_SIZE, check_layers
 from bert_recipes.models.vocabulary_loss import vocabulary_loss
@@ -152,20 +152,14 @@ class PreTrainingModel(OriginalInitialization):
             num_items_in_batch: Predicted tokens of the global batch; None = of this batch. The stock Trainer passes it.
             num_pairs_in_batch: Pairs of the global batch; None = of this batch. With num_items_in_batch alone (stock
                 Trainer) this batch's mean is weighted by its share of the predicted tokens.
-            packing: What `plan_rows` says of this batch; without it a GPU waits once for the plan.
+            packing: What `plan_rows` says of this batch; without it a GPU waits for the places of its tokens.
             distiller: Called with the model and the last hidden states of the real tokens, (N, H); gives `distillation_loss`.
             return_full_logits: Whether prediction_logits are (B, S, V) though labels are given; None: in evaluation, as in stock.
         """
-        base: Any = self.base_model
-        is_served = is_plain(base, own_type(base)) and not asked_for(base.config, {"embeds": inputs_embeds, **kwargs})
-        plan = packing if base.packs_rows and self.training and is_served else None
-        if plan is not None and input_ids is not None:
-            encoded, outputs = base.encode_flat(input_ids, token_type_ids, position_ids, plan), None
-        else:
-            inputs = (input_ids, attention_mask, token_type_ids, position_ids)
-            encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs})
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids)
+        encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs}, packing)
         rows, layout = encoded.rows, encoded.layout
-        pooled_output = base.pool_rows(rows, layout) if outputs is None else outputs.get("pooler_output")
+        pooled_output = self.base_model.pool_rows(rows, layout) if outputs is None else outputs.get("pooler_output")
         wants_full = labels is None or (not self.training if return_full_logits is None else return_full_logits)
         full_logits = None
         if not all(map(is_plain, self._passed_by[:1])):
@@ -176,18 +170,13 @@ class PreTrainingModel(OriginalInitialization):
                 full_logits = self._vocabulary_logits(layout.unpack(rows))
 
         mlm_loss = nsp_loss = prediction_logits = None
-        if plan is not None and full_logits is None and labels is not None:
-            own_rows, targets = plan["predicted"], plan["targets"]
-            mlm_loss, _ = self._masked_lm(rows, own_rows, targets, num_items_in_batch, encoded)
-        elif labels is not None:
-            positions = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
-            targets = labels.flatten()[positions].long()
+        if labels is not None:
+            predicted, targets = _predicted_rows(encoded, labels, packing)
             if full_logits is not None:
-                prediction_logits = full_logits.flatten(0, 1)[positions]
+                prediction_logits = full_logits.flatten(0, 1)[layout.places_of(predicted)]
                 mlm_loss = _mean_cross_entropy(prediction_logits, targets, num_items_in_batch)
             else:
-                own_rows = layout.rows_of(positions)
-                mlm_loss, prediction_logits = self._masked_lm(rows, own_rows, targets, num_items_in_batch, encoded)
+                mlm_loss, prediction_logits = self._masked_lm(rows, predicted, targets, num_items_in_batch, encoded)
         if wants_full:
             prediction_logits = full_logits
         if next_sentence_label is not None and pair_logits is not None:
@@ -208,14 +197,19 @@ class PreTrainingModel(OriginalInitialization):
             attentions=None if outputs is None else outputs.get("attentions"),
         )
 
-    def _encode(self, inputs: tuple[torch.Tensor | None, ...], kwargs: dict[str, Any]) -> tuple[Encoded, Any]:
+    def _encode(
+        self,
+        inputs: tuple[torch.Tensor | None, ...],
+        kwargs: dict[str, Any],
+        packing: Mapping[str, torch.Tensor] | None = None,
+    ) -> tuple[Encoded, Any]:
         """The encoder's rows, and its output where it was called as a module, else None.
 
         What somebody has hung on the encoder or the heads sees what it sees in stock: only plain ones are passed by.
         """
         base: Any = self.base_model
         if is_plain(base, own_type(base)) and all(map(is_plain, self._passed_by)):
-            encoded = base.encode_rows(*inputs, kwargs)
+            encoded = base.encode_rows(*inputs, kwargs, packing)
             if encoded is not None:
                 return encoded, None
         elif getattr(base, "fast_kernels", None) is not None:
@@ -233,9 +227,11 @@ class PreTrainingModel(OriginalInitialization):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        packing: Mapping[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """The last hidden states of the real tokens, (N, H), row after row."""
-        return _of_tokens(self._encode((input_ids, attention_mask, token_type_ids, None), {})[0], attention_mask)
+        encoded, _ = self._encode((input_ids, attention_mask, token_type_ids, None), {}, packing)
+        return _of_tokens(encoded, attention_mask)
 
     def token_logits(self, rows: torch.Tensor) -> torch.Tensor:
         """The masked-LM head on hidden states (N, H) -> (N, V)."""
@@ -262,7 +258,7 @@ class PreTrainingModel(OriginalInitialization):
         if kernels is None or not learns or not is_plain(decoder):
             logits = self._vocabulary_logits(rows[predicted])
             return _mean_cross_entropy(logits, targets, count), logits
-        divisor = float(max(targets.numel(), 1) if count is None else count)
+        divisor = max(targets.numel(), 1) if count is None else count
         # A number of rows that comes again and again (see padding_free.ROW_STEP): any row, with a target that counts for nothing.
         filling = -len(predicted) % PREDICTED_STEP
         predicted, targets = F.pad(predicted, (0, filling)), F.pad(targets, (0, filling), value=IGNORE_INDEX)
@@ -274,12 +270,33 @@ class PreTrainingModel(OriginalInitialization):
         return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels, shared), None
 
 
-def _of_tokens(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor:
-    """The rows of the real tokens, in the order of the padded batch."""
-    rows, layout = encoded.rows, encoded.layout
+def _predicted_rows(
+    encoded: Encoded, labels: torch.Tensor, packing: Mapping[str, torch.Tensor] | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows whose token is predicted and what it is, int64 (M,) each; a GPU waits where the batch is not planned."""
+    if packing is not None and "predicted" in packing and encoded.is_planned:
+        return packing["predicted"], packing["targets"]
+    positions = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
+    return encoded.layout.rows_of(positions), labels.flatten()[positions].long()
+
+
+def _token_places(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor | slice:
+    """Return the flat positions of the real tokens in the padded batch, in order; a GPU waits where the batch is not planned."""
+    if encoded.is_planned:
+        assert encoded.layout.places is not None
+        return encoded.layout.places
     if attention_mask is None:
+        return slice(None)
+    return attention_mask.flatten().nonzero()[:, 0]
+
+
+def _of_tokens(encoded: Encoded, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """Return the rows of the real tokens, in the order of the padded batch."""
+    rows, layout = encoded.rows, encoded.layout
+    if attention_mask is None or encoded.is_planned:
         return rows[: layout.num_tokens]
-    return rows[layout.rows_of(attention_mask.flatten().nonzero()[:, 0])]
+    places = attention_mask.flatten().nonzero()[:, 0]
+    return rows[layout.rows_of(places)]
 
 
 class _BertHeads(PreTrainingModel):
@@ -487,6 +504,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         num_items_in_batch: torch.Tensor | int | None = None,
         num_tokens_in_batch: torch.Tensor | int | None = None,
         draws: torch.Tensor | None = None,
+        packing: Mapping[str, torch.Tensor] | None = None,
         **kwargs: Any,
     ) -> Any:
         """Let the generator fill what is masked, and the discriminator tell which tokens are not the text's; without labels as stock.
@@ -497,26 +515,26 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
             num_items_in_batch: Predicted tokens of the global batch; None = of this batch.
             num_tokens_in_batch: Real tokens of the global batch; None = of this batch.
             draws: float32 (B, S) in [0, 1), which decide the generator's samples; None: drawn here.
+            packing: What `plan_rows` says of this batch; without it a GPU waits for the places of its tokens.
         """
         if labels is None or input_ids is None:
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
             return transformers.ElectraForPreTraining.forward(self, **inputs, **kwargs)
-        positions = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
-        targets = labels.flatten()[positions]
-        encoded, _ = self.generator._encode((input_ids, attention_mask, token_type_ids, None), {})
-        logits = self.generator.token_logits(encoded.rows[encoded.layout.rows_of(positions)]).float()
+        encoded, _ = self.generator._encode((input_ids, attention_mask, token_type_ids, None), {}, packing)
+        predicted, targets = _predicted_rows(encoded, labels, packing)
+        places = encoded.layout.places_of(predicted)
+        logits = self.generator.token_logits(encoded.rows[predicted]).float()
         mlm_loss = _mean_cross_entropy(logits, targets, num_items_in_batch)
         with torch.no_grad():
-            chosen = (torch.rand(labels.shape, device=labels.device) if draws is None else draws).flatten()[positions]
+            chosen = (torch.rand(labels.shape, device=labels.device) if draws is None else draws).flatten()[places]
             heights = logits.softmax(-1).cumsum(-1)
             # As Gumbel noise draws, but a pure function of `draws`.
             drawn = torch.searchsorted(heights, chosen[:, None] * heights[:, -1:], right=True)[:, 0]
             text = torch.where(labels == IGNORE_INDEX, input_ids, labels)
-            shown = text.flatten().index_copy(0, positions, drawn.clamp(max=logits.shape[-1] - 1)).view_as(text)
-        is_token = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        replaced = (shown != text)[is_token != 0]
-        rows = _of_tokens(self._encode((shown, attention_mask, token_type_ids, None), {})[0], is_token)
-        verdicts = self.discriminator_predictions(rows).float()
+            shown = text.flatten().index_copy(0, places, drawn.clamp(max=logits.shape[-1] - 1)).view_as(text)
+        replaced = (shown != text).flatten()[_token_places(encoded, attention_mask)]
+        encoded, _ = self._encode((shown, attention_mask, token_type_ids, None), {}, packing)
+        verdicts = self.discriminator_predictions(_of_tokens(encoded, attention_mask)).float()
         total = F.binary_cross_entropy_with_logits(verdicts, replaced.float(), reduction="sum")
         disc_loss = total / (len(replaced) if num_tokens_in_batch is None else num_tokens_in_batch)
         return ElectraForPreTrainingOutput(

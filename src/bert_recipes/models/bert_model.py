@@ -19,10 +19,17 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.utils.generic import can_return_tuple
 
-from bert_recipes.models.kernels.loading import Kernels, load_kernels
-from bert_recipes.models.packed_attention import MIN_CAPABILITY, PACKED_SDPA
-from bert_recipes.models.packed_encoder import Encoded, encode_packed, positions_of, why_not_batch, why_not_packed
-from bert_recipes.models.padding_free import PackedLayout, plan_rows
+from bert_recipes.models.compiled_layers import CompiledLayers
+from bert_recipes.models.kernels.loading import load_kernels
+from bert_recipes.models.kernels.plain import Kernels
+from bert_recipes.models.packed_attention import (
+    HEAD_SIZE_STEP,
+    MAX_HEAD_SIZE,
+    MIN_CAPABILITY,
+    choose_flash_kernel,
+)
+from bert_recipes.models.packed_encoder import Encoded, encode_packed, why_not_batch, why_not_packed
+from bert_recipes.models.padding_free import PackedLayout
 
 
 if TYPE_CHECKING:  # mixed in before a stock class
@@ -82,8 +89,6 @@ class PackedModel(OriginalInitialization):
     _fast_layers = _fast_loss = "off"
     # Whether the fast layers compute pads too, for a head that counts them in its loss; otherwise their hidden states are 0.
     computes_pads = False
-    # Whether stock layers run on packed rows (`use_packed_attention`).
-    packs_rows = False
     # From embeddings of another size to the layers'; ALBERT's and ELECTRA's.
     projection: Any = None
 
@@ -95,28 +100,34 @@ class PackedModel(OriginalInitialization):
         model.computes_pads = True
         return model
 
-    def use_fast_layers(self, name: str) -> bool:
-        """Compute layers on packed rows with fused kernels (`load_kernels`), where model and machine allow it; return whether they do."""
-        reason = why_not_packed(self)
-        self._fast_layers, self._fast_loss = name if reason is None else "off", name
-        if reason is not None and name != "off":
-            logger.info("stock layers: %s", reason)
-        return self.fast_kernels is not None
+    def use_fast_layers(self, name: str, *, loss: str | None = None, device: torch.device | None = None) -> bool:
+        """Compute layers on packed rows (`load_kernels`), where model and device allow it; return whether they do.
 
-    def use_packed_attention(self) -> None:
-        """Let stock layers run on one row of the real tokens, with torch's flash kernel."""
-        self.set_attn_implementation(PACKED_SDPA)
-        self.packs_rows = True
+        Args:
+            name: One of `FAST_LAYERS`.
+            loss: The same for the loss over the vocabulary; None: as the layers.
+            device: Where the model is going to be; None: where it is.
+        """
+        kernels = load_kernels(name, device or self.device)
+        reason = why_not_packed(self, serves_decoders=isinstance(kernels, CompiledLayers))
+        self._fast_layers, self._fast_loss = name if reason is None else "off", loss or name
+        if reason is not None and name != "off":
+            logger.info("encoder: stock layers: %s", reason)
+        return reason is None and kernels is not None
 
     @property
-    def fast_kernels(self) -> Kernels | None:
+    def fast_kernels(self) -> Kernels | CompiledLayers | None:
         """What the layers are computed with; None = stock layers, which torch.compile gets, too."""
         return None if torch.compiler.is_compiling() else load_kernels(self._fast_layers, self.device)
 
     @property
-    def loss_kernels(self) -> Kernels | None:
+    def loss_kernels(self) -> Kernels | CompiledLayers | None:
         """What a loss over the vocabulary is computed with in training, also over stock layers; None = with its logits as a whole."""
         return None if torch.compiler.is_compiling() else load_kernels(self._fast_loss, self.device)
+
+    def reads_plans_on(self, device: torch.device) -> bool:
+        """Return whether a batch should come with the plan of its rows (`padding_free.plan_rows`) when the model is on a device."""
+        return isinstance(load_kernels(self._fast_layers, device), CompiledLayers)
 
     def _segments(self, token_type_ids: torch.Tensor | None) -> torch.Tensor | None:
         """A model of one segment, as RoBERTa, reads both texts of a pair as that one."""
@@ -129,55 +140,36 @@ class PackedModel(OriginalInitialization):
         token_type_ids: torch.Tensor | None,
         position_ids: torch.Tensor | None,
         kwargs: dict[str, Any],
+        packing: Mapping[str, torch.Tensor] | None = None,
         keep: dict[int, torch.Tensor | None] | None = None,
     ) -> Encoded | None:
         """Last hidden states of the real tokens and where they are; None where the stock encoder has to do it.
 
-        Other hidden states are kept as `encode_packed` says.
+        `packing` is the plan of the batch; other hidden states are kept as `encode_packed` says.
         """
         kernels = self.fast_kernels
-        # Compiled without a plan, padded rows make one graph, and finding places would wait for the device.
-        if kernels is None and (not self.packs_rows or torch.compiler.is_compiling()):
+        if kernels is None:
             return None
-        reason = "input_ids are not given" if input_ids is None else why_not_batch(self, attention_mask, kwargs)
+        if input_ids is None:
+            reason: str | None = "input_ids are not given"
+        else:
+            reason = why_not_batch(self, attention_mask, kwargs, is_planned=packing is not None)
         if reason is not None or input_ids is None:
             say_once("stock layers", str(reason))
             return None
-        if kernels is None:
-            plan = plan_rows(torch.ones_like(input_ids) if attention_mask is None else attention_mask)
-            return self.encode_flat(input_ids, token_type_ids, position_ids, plan)
-        token_type_ids = self._segments(token_type_ids)
-        return encode_packed(self, kernels, input_ids, attention_mask, token_type_ids, position_ids, keep)
-
-    def encode_flat(
-        self,
-        input_ids: torch.Tensor,
-        token_type_ids: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        plan: Mapping[str, torch.Tensor],
-    ) -> Encoded:
-        """Stock modules on one row of the tokens that `plan_rows` chose; nothing waits for the device."""
-        (batch, size), offsets = input_ids.shape, plan["offsets"]
-        places = plan["places"]
-        layout = PackedLayout((batch, size), places, len(places), offsets[:batch].long(), ())
-        positions = positions_of(self.embeddings, input_ids) if position_ids is None else position_ids
-        types = self._segments(token_type_ids)
-        types = torch.zeros_like(input_ids) if types is None else types
-        ids = (layout.pack(each.expand(batch, size))[None] for each in (input_ids, types, positions))
-        # The names of transformers' flash-attention.
-        lengths: dict[str, Any] = {"cu_seq_lens_q": offsets, "max_length_q": size}
-        return Encoded(self._run_stock(*ids, **lengths)[0], layout, None)
-
-    def _run_stock(
-        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, position_ids: torch.Tensor, **lengths: Any
-    ) -> torch.Tensor:
-        hidden = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
-        return self.encoder(hidden, attention_mask=None, **lengths).last_hidden_state
+        inputs = (input_ids, attention_mask, self._segments(token_type_ids), position_ids)
+        return encode_packed(self, kernels, *inputs, packing, keep)
 
     def pool_rows(self, rows: torch.Tensor, layout: PackedLayout) -> torch.Tensor | None:
-        """Float (B, H): the pooler on each sequence's first token; None without one."""
+        """Float (B, H): the pooler on each sequence's first token, a decoder's on its last one; None without a pooler."""
         pooler = getattr(self, "pooler", None)
-        return None if pooler is None else pooler(rows[layout.first_rows][:, None])
+        if pooler is None:
+            return None
+        pooled_rows = layout.first_rows
+        if getattr(self.config, "is_decoder", False) and layout.offsets is not None:
+            # Its first token has seen nothing but itself: the last one stands for a text.
+            pooled_rows = layout.offsets.keys[1:].long() - 1
+        return pooler(rows[pooled_rows][:, None])
 
     @can_return_tuple
     def forward(
@@ -187,12 +179,12 @@ class PackedModel(OriginalInitialization):
         token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        packing: Mapping[str, torch.Tensor] | None = None,
         **kwargs: Any,
     ) -> Any:
         """As stock; on packed rows the hidden states of pads have no meaning, unless `computes_pads`."""
-        encoded = self.encode_rows(
-            input_ids, attention_mask, token_type_ids, position_ids, {"inputs_embeds": inputs_embeds, **kwargs}
-        )
+        others = {"inputs_embeds": inputs_embeds, **kwargs}
+        encoded = self.encode_rows(input_ids, attention_mask, token_type_ids, position_ids, others, packing)
         if encoded is None:
             if (types := self._segments(token_type_ids)) is not None:
                 kwargs["token_type_ids"] = types
@@ -242,12 +234,6 @@ class AlbertModel(PackedModel, transformers.AlbertModel):
 class DistilBertModel(PackedModel, transformers.DistilBertModel):
     """Stock `DistilBertModel` on packed rows."""
 
-    def _run_stock(
-        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, position_ids: torch.Tensor, **lengths: Any
-    ) -> torch.Tensor:
-        hidden = self.embeddings(input_ids, position_ids=position_ids)
-        return self.transformer(hidden, attention_mask=None, **lengths).last_hidden_state
-
 
 class ElectraModel(PackedModel, transformers.ElectraModel):
     """Stock `ElectraModel` on packed rows."""
@@ -256,13 +242,6 @@ class ElectraModel(PackedModel, transformers.ElectraModel):
     def projection(self) -> nn.Module | None:
         """Where embeddings have another size."""
         return getattr(self, "embeddings_project", None)
-
-    def _run_stock(
-        self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, position_ids: torch.Tensor, **lengths: Any
-    ) -> torch.Tensor:
-        hidden = self.embeddings(input_ids=input_ids, token_type_ids=token_type_ids, position_ids=position_ids)
-        hidden = hidden if self.projection is None else self.projection(hidden)
-        return self.encoder(hidden, attention_mask=None, **lengths).last_hidden_state
 
 
 # Stock's class -> ours.
@@ -297,7 +276,7 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
 
     Args:
         model: With any head; a stock encoder of `ENCODERS` inside is put under our class.
-        fast_layers: "auto", "plain" or "off" (`load_kernels`).
+        fast_layers: One of `FAST_LAYERS` (`load_kernels`).
         args: `TrainingArguments`, which know device and precision of a run; None: the model is on a CPU.
     """
     if (generator := getattr(model, "generator", None)) is not None:  # ELECTRA's
@@ -308,31 +287,41 @@ def enable_packed_layers(model: PreTrainedModel, fast_layers: str, args: Any = N
     if not isinstance(base, PackedModel):
         return
     # Its softmax is over all positions, as in the original: pads get the hidden states that stock layers give them.
-    base.computes_pads, base.packs_rows = "ForQuestionAnswering" in type(model).__name__, False
-    if args is None or args.device.type == "cpu":
-        if base.use_fast_layers(fast_layers):
-            logger.info("layers: on packed rows, with fused kernels")
-    elif reason := _why_no_packed_attention(base, fast_layers, args):
-        logger.info("layers: stock's on padded rows, with %s: %s", base.config._attn_implementation, reason)
-    else:
-        base.use_packed_attention()
-        advice = "" if args.torch_compile else "; --torch_compile true fuses what lies between"
-        logger.info("layers: stock's on packed rows, with %s%s", base.config._attn_implementation, advice)
+    base.computes_pads = "ForQuestionAnswering" in type(model).__name__
+    device = torch.device("cpu") if args is None else args.device
+    reason = None if device.type == "cpu" else _why_no_flash_attention(base, fast_layers, args)
+    if reason is not None:
+        base.use_fast_layers("off", loss=fast_layers)
+        logger.info("encoder: stock layers on padded rows, %s attention: %s", base.config._attn_implementation, reason)
+    elif base.use_fast_layers(fast_layers, device=device):
+        logger.info("encoder: packed rows (no padding), %s", _describe_kernels(base, fast_layers, device))
 
 
-def _why_no_packed_attention(base: Any, fast_layers: str, args: Any) -> str | None:
-    """Why a GPU computes padded rows; None where it need not."""
-    if fast_layers != "auto":
-        return f"fast_layers is {fast_layers}"
+def _describe_kernels(base: Any, fast_layers: str, device: torch.device) -> str:
+    kernels = load_kernels(fast_layers, device)
+    if not isinstance(kernels, CompiledLayers):
+        return "fused CPU kernels" if fast_layers == "auto" else "the same operations in torch"
+    compiler = "fused by torch.compile" if kernels.is_compiled else "not compiled"
+    if device.type == "cpu":
+        return compiler
+    capability = torch.cuda.get_device_capability(device)
+    # DistilBERT's name for it is the other one.
+    name = "attention_probs_dropout_prob" if hasattr(base.config, "attention_probs_dropout_prob") else "attention_dropout"
+    has_dropout = getattr(base.config, name) > 0
+    return f"{compiler}, {choose_flash_kernel(has_dropout=has_dropout, capability=capability)}"
+
+
+def _why_no_flash_attention(base: Any, fast_layers: str, args: Any) -> str | None:
+    """Say why a GPU computes padded rows with stock layers; None where torch's flash kernel serves packed ones."""
+    if fast_layers == "off":
+        return "fast_layers is off"
     if args.device.type != "cuda" or torch.cuda.get_device_capability(args.device) < MIN_CAPABILITY:
         return "flash attention needs a GPU of compute capability 8.0 or higher"
     if not (args.bf16 or args.fp16):
         return "flash attention needs --precision bf16 or fp16"
-    if base.computes_pads:
-        return "the softmax over positions counts pads"
-    attention, head = base.config._attn_implementation, base.config.hidden_size // base.config.num_attention_heads
-    if head % 8:
-        return f"flash attention needs heads of a multiple of 8, they have {head}"
-    if attention not in ("sdpa", PACKED_SDPA):
+    head_size = base.config.hidden_size // base.config.num_attention_heads
+    if head_size % HEAD_SIZE_STEP or head_size > MAX_HEAD_SIZE:
+        return f"flash attention needs heads of a multiple of {HEAD_SIZE_STEP} up to {MAX_HEAD_SIZE}, they have {head_size}"
+    if base.config._attn_implementation != "sdpa":
         return "the model asks for it"
-    return why_not_packed(base)
+    return None

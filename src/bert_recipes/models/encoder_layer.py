@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from bert_recipes.models.kernels.loading import Kernels
+from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.padding_free import PackedLayout
 
 
@@ -36,6 +36,7 @@ class LayerSettings:
     hidden_dropouts: tuple[float, float]  # after attention, after the feed-forward part; 0 in evaluation
     attention_dropout: float  # the same
     dtype: torch.dtype  # of products and of what lies between them: float32 or bfloat16
+    is_causal: bool = False  # a token sees those before it alone; `compiled_layers` only
 
 
 def encode_layer(

@@ -1,58 +1,77 @@
-"""Attention over packed rows for a GPU: one more entry of transformers' attention interface, with torch's own flash kernel.
+"""Attention over packed rows: torch's flash kernel with the offsets of the sequences on a GPU, a mask elsewhere.
 
-Stock layers run on one row (1, T) of the real tokens of a batch. Legend: T rows, h heads, d their size, N sequences.
+Legend: T query rows, K key rows, h heads, d their size, N sequences.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import importlib.util
 
 import torch
+from torch.nn import attention
 from torch.nn import functional as F
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 
-PACKED_SDPA = "bert_recipes_packed_sdpa"
-# Of the flash kernel of torch.
+# Of torch's flash kernel: compute capability, and the size of a head.
 MIN_CAPABILITY = (8, 0)
+HEAD_SIZE_STEP, MAX_HEAD_SIZE = 8, 256
+# FlashAttention-3 is for Hopper (compute capability 9) alone, and its package has this name.
+FLASH_3_CAPABILITY, FLASH_3_MODULE = 9, "flash_attn_interface"
 
 
 def attend(
-    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    cu_seq_lens_q: torch.Tensor | None = None,
-    max_length_q: int | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """(1, h, T, d) each -> (1, T, h, d); a row attends to its sequence alone.
+    query_offsets: torch.Tensor,
+    key_offsets: torch.Tensor,
+    max_length: int,
+    dropout: float,
+    is_causal: bool,
+) -> torch.Tensor:
+    """Let each query row attend to the key rows of its own sequence.
 
     Args:
-        cu_seq_lens_q: int32 (N + 1,), the first row of each sequence, and T; None: a padded batch, which stock's sdpa computes.
-        max_length_q: Rows of the longest sequence, at most.
+        query: (T, h, d), bfloat16 or float16 on a GPU.
+        key: (K, h, d); value too.
+        query_offsets: int32 (N + 1,), the first query row of each sequence, and T.
+        key_offsets: int32 (N + 1,), the first key row of each sequence, and K.
+        max_length: Rows of the longest sequence, at most.
+        dropout: Of the attention probabilities, 0 in evaluation.
+        is_causal: A row attends to itself and to the rows before it; both offsets are then the same.
+
+    Returns:
+        (T, h, d)
     """
-    if cu_seq_lens_q is None:
-        return sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
-        )
-    if not query.is_cuda:  # the same for a CPU, where torch has no such kernel
-        rows = torch.arange(query.shape[2], dtype=torch.int32, device=query.device)
-        number = torch.searchsorted(cu_seq_lens_q, rows, right=True)
-        mask = number[:, None] == number
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling)
-        return out.transpose(1, 2), None
-    # As torch.nested calls it: torch.nn.attention.varlen has no dropout.
-    packed = (each[0].transpose(0, 1) for each in (query, key, value))
-    lengths = (cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q)
-    out = torch.ops.aten._flash_attention_forward(*packed, *lengths, dropout, False, False, scale=scaling)[0]
-    return out[None], None
+    if query.is_cuda:
+        # As torch.nested calls it. torch.nn.attention.varlen is the same kernel without dropout.
+        return torch.ops.aten._flash_attention_forward(
+            query, key, value, query_offsets, key_offsets, max_length, max_length, dropout, is_causal, False
+        )[0]
+    mask = _sequence_numbers(query_offsets, len(query))[:, None] == _sequence_numbers(key_offsets, len(key))
+    if is_causal:
+        mask = mask.tril()
+    query, key, value = query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout).transpose(0, 1)
 
 
-AttentionInterface.register(PACKED_SDPA, attend)
-AttentionMaskInterface.register(PACKED_SDPA, sdpa_mask)
+def _sequence_numbers(offsets: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """int64 (num_rows,): the number of each row's sequence."""
+    rows = torch.arange(num_rows, dtype=offsets.dtype, device=offsets.device)
+    return torch.searchsorted(offsets, rows, right=True)
+
+
+def choose_flash_kernel(*, has_dropout: bool, capability: tuple[int, int]) -> str:
+    """Let torch's flash operation use the fastest kernel that is installed and fits; return the kernel's name.
+
+    FlashAttention-3 has no dropout. The choice holds for all models of the process.
+    """
+    is_installed = importlib.util.find_spec(FLASH_3_MODULE) is not None
+    is_active = attention.current_flash_attention_impl() == "FA3"
+    if is_installed and not has_dropout and capability[0] == FLASH_3_CAPABILITY:
+        if not is_active:
+            attention.activate_flash_attention_impl("FA3")
+        return "FlashAttention-3"
+    if is_active:
+        attention.restore_flash_attention_impl()
+    return "FlashAttention-2"

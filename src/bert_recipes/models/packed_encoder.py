@@ -5,7 +5,7 @@ Legend: B sequences, S positions, T rows (real tokens, and a few more: `PackedLa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -16,9 +16,10 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
+from bert_recipes.models.compiled_layers import CompiledLayers
 from bert_recipes.models.encoder_layer import LayerSettings, encode_layer
-from bert_recipes.models.kernels.loading import Kernels
-from bert_recipes.models.padding_free import PackedLayout, make_layout
+from bert_recipes.models.kernels.plain import Kernels
+from bert_recipes.models.padding_free import PackedLayout, make_layout, plan_rows, planned_layout
 from bert_recipes.models.vocabulary_loss import SharedGradient, look_up
 
 
@@ -69,9 +70,14 @@ class Encoded:
     shared: SharedGradient | None
     is_stock: bool = False  # the output of the encoder called as a module, padding and all
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether the rows are those of `plan_rows`: the real tokens in the order of the padded batch."""
+        return self.layout.offsets is not None and self.layout.places is not None
+
 
 class LayerParts(NamedTuple):
-    """What a layer computes with, whatever stock calls it."""
+    """The modules and dropout rates of one encoder layer."""
 
     modules: tuple[Any, ...]  # the eight with weights
     # Of probabilities, after attention, after the feed-forward part; 0 in evaluation.
@@ -82,6 +88,18 @@ class LayerParts(NamedTuple):
     def parameters(self) -> tuple[Any, ...]:
         """The sixteen of `encode_layer`."""
         return tuple(parameter for module in self.modules for parameter in (module.weight, module.bias))
+
+    def settings(self, config: Any, dtype: torch.dtype) -> LayerSettings:
+        """Return what is not learnt; `dtype` is that of the products."""
+        return LayerSettings(
+            heads=config.num_attention_heads,
+            epsilon=self.modules[7].eps,
+            exact_gelu=bool(_is_exact(self.activation)),
+            hidden_dropouts=self.dropouts[1:],
+            attention_dropout=self.dropouts[0],
+            dtype=dtype,
+            is_causal=bool(getattr(config, "is_decoder", False)),
+        )
 
 
 def layers_of(model: Any) -> Iterator[tuple[Any, LayerParts]]:
@@ -107,13 +125,15 @@ def _is_exact(activation: nn.Module) -> bool | None:
     return activation.approximate == "none" if type(activation) is nn.GELU else _EXACT_TYPES.get(type(activation))
 
 
-def why_not_packed(model: Any) -> str | None:
-    """Why neither the packed encoder nor stock layers on packed rows serve a model; None if they do."""
+def why_not_packed(model: Any, *, serves_decoders: bool = False) -> str | None:
+    """Say why the packed encoder does not serve a model; None if it does."""
     config = model.config
     activation = getattr(config, "hidden_act", None) or config.activation
     if activation not in GELU_IS_EXACT:
         return f"hidden_act is {activation}"
-    if getattr(config, "is_decoder", False) or getattr(config, "add_cross_attention", False):
+    if getattr(config, "add_cross_attention", False):
+        return "it has cross-attention"
+    if getattr(config, "is_decoder", False) and not serves_decoders:
         return "it is a decoder"
     if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
         return "its weights are spread over processes"
@@ -127,10 +147,13 @@ def asked_for(config: Any, kwargs: Mapping[str, Any]) -> list[str]:
     return sorted(asked.difference(_HARMLESS))
 
 
-def why_not_batch(model: Any, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]) -> str | None:
-    """Why the packed encoder does not serve a call; None if it does.
+def why_not_batch(
+    model: Any, attention_mask: torch.Tensor | None, kwargs: dict[str, Any], *, is_planned: bool = False
+) -> str | None:
+    """Say why the packed encoder does not serve a call; None if it does.
 
-    It serves calls that ask for nothing but the last hidden states, of sequences that begin with a token, from plain modules.
+    It serves calls that ask for nothing but the last hidden states, of sequences that begin with a token, from plain modules. A batch that
+    `plan_rows` has planned has such sequences.
     """
     if asked := asked_for(model.config, kwargs):
         return f"{', '.join(asked)} is asked for"
@@ -140,7 +163,8 @@ def why_not_batch(model: Any, attention_mask: torch.Tensor | None, kwargs: dict[
     allowed = (torch.float16, torch.bfloat16) if model.device.type == "cuda" else (torch.float32, torch.bfloat16)
     if (dtype := products_type(model)) not in allowed:
         return f"products are in {dtype}"
-    return why_not_modules(model) or _why_not_mask(model, attention_mask)
+    reason = why_not_modules(model)
+    return reason if reason is not None or is_planned else _why_not_mask(model, attention_mask)
 
 
 def why_not_modules(model: Any) -> str | None:
@@ -195,42 +219,85 @@ def _is_complete(module: nn.Module) -> bool:
 
 def encode_packed(
     model: Any,
-    kernels: Kernels,
+    kernels: Kernels | CompiledLayers,
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor | None,
     token_type_ids: torch.Tensor | None,
     position_ids: torch.Tensor | None,
+    plan: Mapping[str, torch.Tensor] | None = None,
     keep: dict[int, torch.Tensor | None] | None = None,
 ) -> Encoded:
     """Run embeddings and layers on the real tokens of a batch.
 
     Args:
         model: A `bert_recipes.models.bert_model.PackedModel`; its weights are used, its modules' own forwards are not.
+        kernels: Of `load_kernels`.
         input_ids: int64 (B, S).
         attention_mask: (B, S) of any type, 0 = pad, or None.
         token_type_ids: int64 (B, S), (1, S) or None.
         position_ids: int64 (B, S), (1, S) or None.
+        plan: Of `plan_rows`, for `CompiledLayers`; None: made here, for which a GPU waits.
         keep: Its keys say which hidden states are wanted beside the last, 0 for the embeddings; they become the values, (T, H).
     """
-    config, dtype = model.config, products_type(model)
-    layers = [
-        (
-            layer,
-            parts.parameters,
-            LayerSettings(
-                heads=config.num_attention_heads,
-                epsilon=parts.modules[7].eps,
-                exact_gelu=bool(_is_exact(parts.activation)),
-                hidden_dropouts=parts.dropouts[1:],
-                attention_dropout=parts.dropouts[0],
-                dtype=dtype,
-            ),
+    if position_ids is None:
+        position_ids = positions_of(model.embeddings, input_ids)
+    inputs = (input_ids, token_type_ids, position_ids)
+    if isinstance(kernels, CompiledLayers):
+        if plan is None:
+            plan = plan_rows(torch.ones_like(input_ids) if attention_mask is None else attention_mask)
+        return _encode_by_compiled_layers(model, kernels, plan, *inputs, keep or {})
+    return _encode_by_kernels(model, kernels, attention_mask, *inputs, keep or {})
+
+
+def _encode_by_compiled_layers(
+    model: Any,
+    layers: CompiledLayers,
+    plan: Mapping[str, torch.Tensor],
+    input_ids: torch.Tensor,
+    token_type_ids: torch.Tensor | None,
+    position_ids: torch.Tensor,
+    keep: dict[int, torch.Tensor | None],
+) -> Encoded:
+    shape = (input_ids.shape[0], input_ids.shape[1])
+    layout = planned_layout(plan, shape, computes_pads=model.computes_pads)
+    assert layout.offsets is not None
+    dtype, offsets = products_type(model), layout.offsets
+    if token_type_ids is not None:
+        token_type_ids = token_type_ids.expand(shape)
+    # Each operation says its own type.
+    with torch.autocast(input_ids.device.type, enabled=False):
+        rows = layers.embed(
+            model.embeddings,
+            layout,
+            input_ids,
+            token_type_ids,
+            position_ids.expand(shape),
+            dropout=_rate(model.embeddings.dropout),
+            dtype=dtype,
         )
-        for layer, parts in layers_of(model)
-    ]
+        if (projection := model.projection) is not None:
+            rows = F.linear(rows, projection.weight.to(dtype), projection.bias.to(dtype))
+
+        def encode(rows: torch.Tensor, number: int, parts: LayerParts) -> torch.Tensor:
+            return layers.encode_layer(rows, offsets, parts.settings(model.config, dtype), parts.parameters)
+
+        rows = _run_layers(list(layers_of(model)), rows, encode, keep)
+    return Encoded(rows, layout, None)
+
+
+def _encode_by_kernels(
+    model: Any,
+    kernels: Kernels,
+    attention_mask: torch.Tensor | None,
+    input_ids: torch.Tensor,
+    token_type_ids: torch.Tensor | None,
+    position_ids: torch.Tensor,
+    keep: dict[int, torch.Tensor | None],
+) -> Encoded:
+    config, dtype, layers = model.config, products_type(model), list(layers_of(model))
     embeddings_dropout = _rate(model.embeddings.dropout)
     seeds = [0] * (len(layers) + 1)
-    if embeddings_dropout or any(any(own.hidden_dropouts) or own.attention_dropout for _, _, own in layers):
+    if embeddings_dropout > 0 or any(any(parts.dropouts) for _, parts in layers):
         # One draw from torch's generator decides all masks of a pass: its state is all that a resume needs.
         seeds = torch.randint(-(2**63), 2**63 - 1, (len(seeds),)).tolist()
 
@@ -244,21 +311,35 @@ def encode_packed(
         rows = _Dropout.apply(rows, seeds[-1], embeddings_dropout, kernels)
     if (project := model.projection) is not None:
         rows = project(rows).to(dtype)
-    wanted = {} if keep is None else keep
-    if 0 in wanted:
-        wanted[0] = rows
-    for number, ((layer, parameters, own), seed) in enumerate(zip(layers, seeds, strict=False), start=1):
-        arguments = (rows, layout, own, seed, kernels, parameters)
+
+    def encode(rows: torch.Tensor, number: int, parts: LayerParts) -> torch.Tensor:
+        settings, seed = parts.settings(config, dtype), seeds[number - 1]
+        return encode_layer(rows, layout, settings, seed, kernels, parts.parameters)
+
+    rows = _run_layers(layers, rows, encode, keep)
+    learns = torch.is_grad_enabled() and model.embeddings.word_embeddings.weight.requires_grad
+    return Encoded(rows, layout, shared if learns else None)
+
+
+def _run_layers(
+    layers: Sequence[tuple[Any, LayerParts]],
+    rows: torch.Tensor,
+    encode: Callable[[torch.Tensor, int, LayerParts], torch.Tensor],
+    keep: dict[int, torch.Tensor | None],
+) -> torch.Tensor:
+    """Run the layers one after the other, with gradient checkpointing where it is switched on."""
+    if 0 in keep:
+        keep[0] = rows
+    for number, (layer, parts) in enumerate(layers, start=1):
         if layer.training and getattr(layer, "gradient_checkpointing", False):
             if _is_cut_off(layer, rows):
                 rows.requires_grad_()
-            rows = layer._gradient_checkpointing_func(encode_layer, *arguments)
+            rows = layer._gradient_checkpointing_func(encode, rows, number, parts)
         else:
-            rows = encode_layer(*arguments)
-        if number in wanted:
-            wanted[number] = rows
-    learns = torch.is_grad_enabled() and model.embeddings.word_embeddings.weight.requires_grad
-    return Encoded(rows, layout, shared if learns else None)
+            rows = encode(rows, number, parts)
+        if number in keep:
+            keep[number] = rows
+    return rows
 
 
 def _is_cut_off(layer: Any, rows: torch.Tensor) -> bool:
@@ -286,13 +367,11 @@ def _embed(
     layout: PackedLayout,
     input_ids: torch.Tensor,
     token_type_ids: torch.Tensor | None,
-    position_ids: torch.Tensor | None,
+    position_ids: torch.Tensor,
     shared: SharedGradient,
 ) -> torch.Tensor:
     """The normalised sum of the embeddings, (T, E) in the type of the weights."""
-    positions = layout.pack(
-        (positions_of(embeddings, input_ids) if position_ids is None else position_ids).expand(layout.shape)
-    )
+    positions = layout.pack(position_ids.expand(layout.shape))
     word, place = embeddings.word_embeddings, embeddings.position_embeddings
     total = look_up(word.weight, layout.pack(input_ids), word.padding_idx, shared)
     total = total + F.embedding(positions, place.weight, place.padding_idx)

@@ -5,6 +5,7 @@ Legend: B sequences, S positions, T real tokens.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,8 @@ from torch.nn import functional as F
 from bert_recipes.errors import InputError
 
 
+# The label of a position where nothing is predicted.
+IGNORE_INDEX = -100
 # Sequences of at least this share of a group's longest one are computed with it: at most (4/3)^2 of the attention is wasted.
 LIKE_LENGTH = 0.75
 # A group more takes as long as this number of attention scores (about half a millisecond a layer, forward and backward).
@@ -34,6 +37,17 @@ class LengthGroup:
 
 
 @dataclass(frozen=True)
+class RowOffsets:
+    """Where the sequences of a packed batch begin, for attention over offsets (`packed_attention.attend`)."""
+
+    rows: torch.Tensor  # int32 (B + 1,), the first row of each sequence, and T
+    # int64 (K,), the rows that are attended to; None: all. Only question answering has pads among its rows.
+    key_rows: torch.Tensor | None
+    keys: torch.Tensor  # int32 (B + 1,), as `rows`, counted over the rows that are attended to
+    max_length: int  # rows of a sequence, at most
+
+
+@dataclass(frozen=True)
 class PackedLayout:
     """Where each real token of a padded batch (B, S) lies among the packed rows."""
 
@@ -43,7 +57,8 @@ class PackedLayout:
     places: torch.Tensor | None
     num_tokens: int  # real tokens, the first of the T rows
     first_rows: torch.Tensor  # int64 (B,), the row of each sequence's first token
-    groups: tuple[LengthGroup, ...]  # together all real tokens
+    groups: tuple[LengthGroup, ...]  # together all real tokens; empty where attention goes by `offsets`
+    offsets: RowOffsets | None = None
 
     def pack(self, padded: torch.Tensor) -> torch.Tensor:
         """(B, S, ...) -> (T, ...)."""
@@ -57,6 +72,10 @@ class PackedLayout:
         flat = packed.new_zeros((self.shape[0] * self.shape[1], *packed.shape[1:]))
         real = self.places[: self.num_tokens]
         return flat.index_copy(0, real, packed[: self.num_tokens]).view(*self.shape, *packed.shape[1:])
+
+    def places_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """int64: the flat positions in the padded batch of rows of real tokens."""
+        return rows if self.places is None else self.places[rows]
 
     def rows_of(self, places: torch.Tensor) -> torch.Tensor:
         """int64: the rows of flat positions of real tokens."""
@@ -114,7 +133,9 @@ def make_layout(
 
 
 def plan_rows(attention_mask: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-    """Plan the packing of one batch for attention over offsets. On a GPU this waits for the device: collators do it before.
+    """Plan the packing of one batch for attention over offsets.
+
+    Finding the tokens makes a GPU wait, so batches are planned on the CPU, by the process that collates them.
 
     Args:
         attention_mask: (B, S) of any type, 0 = pad.
@@ -124,13 +145,35 @@ def plan_rows(attention_mask: torch.Tensor, labels: torch.Tensor | None = None) 
         "places" int64 (T,), the flat position in (B * S) of each real token; "offsets" int32 (B + 1,), the first row of each
         sequence, and T; with labels "predicted" int64 (M,), rows, and "targets" int64 (M,)
     """
-    is_token = attention_mask != 0
-    flat = is_token.flatten()
-    plan = {"places": flat.nonzero()[:, 0], "offsets": F.pad(is_token.sum(dim=1).cumsum(0), (1, 0)).int()}
+    is_token = attention_mask.flatten() != 0
+    lengths = is_token.view(attention_mask.shape).sum(dim=1)
+    plan = {"places": is_token.nonzero()[:, 0], "offsets": F.pad(lengths.cumsum(0), (1, 0)).int()}
     if labels is not None:
-        chosen = (labels.flatten() != -100).nonzero()[:, 0]
-        plan |= {"predicted": (flat.cumsum(0) - 1)[chosen], "targets": labels.flatten()[chosen]}
+        predicted_places = (labels.flatten() != IGNORE_INDEX).nonzero()[:, 0]
+        row_of_place = is_token.cumsum(0) - 1
+        plan["predicted"] = row_of_place[predicted_places]
+        plan["targets"] = labels.flatten()[predicted_places]
     return plan
+
+
+def planned_layout(
+    plan: Mapping[str, torch.Tensor], shape: tuple[int, int], *, computes_pads: bool = False
+) -> PackedLayout:
+    """Return the layout of a batch that `plan_rows` has planned; nothing waits for the device.
+
+    Args:
+        plan: Of `plan_rows`, on the model's device.
+        shape: (B, S).
+        computes_pads: Pads are rows too, which nobody attends to.
+    """
+    batch, size = shape
+    places, offsets = plan["places"], plan["offsets"]
+    if computes_pads:
+        first_rows = torch.arange(batch + 1, device=offsets.device) * size
+        row_offsets = RowOffsets(first_rows.int(), places, offsets, size)
+        return PackedLayout(shape, None, batch * size, first_rows[:-1], (), row_offsets)
+    row_offsets = RowOffsets(offsets, None, offsets, size)
+    return PackedLayout(shape, places, len(places), offsets[:-1].long(), (), row_offsets)
 
 
 def _like_lengths(sizes: list[int], heads: int) -> list[tuple[int, int]]:

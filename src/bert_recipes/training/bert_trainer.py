@@ -19,7 +19,6 @@ from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import IGNORE_INDEX, PreTrainingModel
-from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.training.arguments import Phase
 from bert_recipes.training.optimization import Schedule
 from bert_recipes.training.speed import BatchStats, training_flops
@@ -233,8 +232,6 @@ class BertTrainer(RecipeTrainer):
         self.data_collator = self.eval_collator = part.data_collator
         if isinstance(part.data_collator, DataCollatorForPreTraining):
             self.eval_collator = replace(part.data_collator, seed=EVALUATION_SEED)
-            if isinstance(self.model, PreTrainingModel) and self.model.base_model.packs_rows:
-                self.data_collator = replace(part.data_collator, plan_rows=plan_rows)
         else:  # a collator of somebody else's may not know what to do with further columns
             self.data_collator = self._get_collator_with_removed_columns(part.data_collator, "training")
             self.eval_collator = self._get_collator_with_removed_columns(part.data_collator, "evaluation")
@@ -318,7 +315,7 @@ class BertTrainer(RecipeTrainer):
         sampler = EvaluationSampler(
             dataset, self.max_eval_pairs, args.eval_batch_size, args.process_index, args.world_size
         )
-        return DataLoader(dataset, batch_sampler=sampler, collate_fn=self.eval_collator)
+        return DataLoader(dataset, batch_sampler=sampler, collate_fn=self.device_collator(self.eval_collator))
 
     # Loss
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-import torch
 from transformers import TrainerCallback, TrainerControl
 
 from bert_recipes.errors import Interrupted
+from bert_recipes.training.late_number import LateNumber
 
 
 logger = logging.getLogger(__name__)
@@ -143,8 +143,8 @@ class StopOnSignal(TrainerCallback):
     def begin(self) -> None:
         """A training begins."""
         self.is_stopped = False
-        # float (), on the device: by step, how many processes have been asked; `RecipeTrainer` adds it with the step's counts.
-        self.flags: list[torch.Tensor] = []
+        # By step, how many processes have been asked; `RecipeTrainer` adds it with the step's counts.
+        self.flags: list[LateNumber] = []
 
     def stop(self, control: TrainerControl) -> None:
         """End the training at this step; `control.is_interrupted` tells other callbacks that it is no end of a run."""
@@ -156,8 +156,8 @@ class StopOnSignal(TrainerCallback):
         if args.world_size == 1:
             is_asked = self.signal is not None
         else:
-            # The sum of the step before: it is there by now, and reading it makes no device wait.
-            is_asked = bool(self.flags) and bool(self.flags[0] > 0)
+            # The sum of the step before: reading it makes nobody wait.
+            is_asked = bool(self.flags) and self.flags[0].read() > 0
             del self.flags[:-1]
         if is_asked or self.is_stopped:
             self.stop(control)

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from bert_recipes.training.late_number import LateNumber
+
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +39,20 @@ class BertAdam(torch.optim.AdamW):
         self._step_supports_amp_scaling = False
         # id of a parameter -> its steps up to now; read off its state when it is first met.
         self._counts: dict[int, int] = {}
+        # float (), 1 where the coming step shall change nothing: it is decided on the device.
+        self.found_inf: torch.Tensor | None = None
+        self._found_inf_before: LateNumber | None = None
 
     def load_state_dict(self, state_dict: Any) -> None:
         """As torch; the steps are those of the state."""
         super().load_state_dict(state_dict)
-        self._counts = {}
+        self._counts, self._found_inf_before = {}, None
 
     def step(self, closure: Any = None) -> Any:
         """One update of all parameters that have a gradient; nothing where none has one."""
+        if self._found_inf_before is not None and self._found_inf_before.read() > 0:
+            self._counts = {}  # the step before has not counted
+        self._found_inf_before = None if self.found_inf is None else LateNumber(self.found_inf)
         # lr, eps and weight_decay are set so that AdamW's bias correction cancels, and put back.
         plain = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
         try:
@@ -132,6 +140,8 @@ class Muon(torch.optim.Optimizer):
         self._adam = torch.optim.AdamW([group for group in self.param_groups if "betas" in group], fused=True)
         for group, complete in zip(self._adam_groups(), self._adam.param_groups, strict=True):
             group |= {name: value for name, value in complete.items() if name != "params"}
+        # float (), 1 where the coming step shall change nothing: it is decided on the device.
+        self.found_inf: torch.Tensor | None = None
 
     def _adam_groups(self) -> list[dict[str, Any]]:
         return [group for group in self.param_groups if "betas" in group]
@@ -140,6 +150,7 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """One update of all parameters that have a gradient; nothing where none has one."""
         self._adam.param_groups, self._adam.state = self._adam_groups(), self.state
+        self._adam.found_inf = self.found_inf
         self._adam.step()
         for group in self.param_groups:
             alike: dict[tuple[int, ...], list[torch.Tensor]] = {}
@@ -155,14 +166,23 @@ class Muon(torch.optim.Optimizer):
         for parameter in parameters:
             if not (state := self.state[parameter]):
                 state["momentum_buffer"] = torch.zeros_like(parameter)
-        means = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        torch._foreach_lerp_(means, gradients, 1 - momentum)
-        nesterov = torch._foreach_lerp(gradients, means, momentum)
+        if self.found_inf is not None:
+            # The momentum stays what it is, and the update becomes 0 below.
+            is_skipped = self.found_inf.bool()
+            gradients = [torch.where(is_skipped, old, new) for old, new in zip(buffers, gradients, strict=True)]
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        nesterov = torch._foreach_lerp(gradients, buffers, momentum)
         is_tall = [len(matrix) > len(matrix.T) for matrix in nesterov]
         wide = [matrix.T if tall else matrix for matrix, tall in zip(nesterov, is_tall, strict=True)]
         updates = orthogonalise(torch.stack(wide))
-        torch._foreach_mul_(parameters, 1 - rate * weight_decay)
+        decay: Any = rate * weight_decay
+        if self.found_inf is not None:
+            updates.masked_fill_(is_skipped, 0.0)
+            decay = decay * (1 - self.found_inf)
+        if weight_decay:
+            torch._foreach_mul_(parameters, 1 - decay)
         for parameter, update, tall in zip(parameters, updates, is_tall, strict=True):
             own = rate * max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
             parameter.add_(update.T if tall else update, alpha=-own)
@@ -179,6 +199,11 @@ def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
     return x
+
+
+def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether an optimiser reads `found_inf` (float (), 1 = change nothing), as torch's fused ones do under a loss scaler."""
+    return hasattr(optimizer, "found_inf") or getattr(optimizer, "_step_supports_amp_scaling", False)
 
 
 def bfloat16_units(device_type: str) -> list[str]:

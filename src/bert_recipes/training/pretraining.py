@@ -1,5 +1,7 @@
 """The parts of a pre-training run: data of a store or of instance files, a model, and the trainer of both."""
 
+from __future__ import annotations
+
 import logging
 import subprocess
 import sys
@@ -7,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tqdm import tqdm
@@ -16,7 +18,6 @@ from transformers import set_seed
 from bert_recipes.checkpointing import check_checkpoint, opening, warn_once
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
-from bert_recipes.data.instances import InstanceDataset
 from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
 from bert_recipes.data.store import Split, open_store
 from bert_recipes.errors import InputError
@@ -37,6 +38,9 @@ from bert_recipes.training.callbacks import LossWatch
 from bert_recipes.training.objectives import OBJECTIVES
 from bert_recipes.training.replaced_tokens import ElectraTrainer
 
+
+if TYPE_CHECKING:
+    from bert_recipes.data.instances import InstanceDataset
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +149,8 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
 
 
 def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
+    from bert_recipes.data.instances import InstanceDataset  # needs packages that reading a store does not
+
     if data.tokenizer is None or data.train_file is None:
         raise InputError("--train_file needs --tokenizer: the folder or vocab.txt with which the file was made")
     tokenizer = load_tokenizer(data.tokenizer)

@@ -202,11 +202,16 @@ def peak_memory_mb() -> float:
 
 
 class ThroughputMeter:
-    """Sums between two lines of the training log, kept on the model's device so that no step waits for it."""
+    """Sums between two lines of the training log, kept where their parts are so that no step waits for the device.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        device: Of the losses.
+        work_device: Of the counts.
+    """
+
+    def __init__(self, device: torch.device, work_device: torch.device) -> None:
         self._losses = torch.zeros(2, dtype=torch.float64, device=device)
-        self._work = torch.zeros(4, dtype=torch.float64, device=device)  # the fields of `BatchStats`
+        self._work = torch.zeros(4, dtype=torch.float64, device=work_device)  # the fields of `BatchStats`
         self._has_loss = [False, False]
         self._steps = self._timed_steps = 0
         self._waited = 0.0

@@ -41,12 +41,15 @@ from bert_recipes.checkpointing import (
 )
 from bert_recipes.data.order import ResumableBatchSampler
 from bert_recipes.errors import InputError, Interrupted, saving
-from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.models.bert import PreTrainingModel
+from bert_recipes.models.bert_model import PackedModel, enable_packed_layers
+from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
 from bert_recipes.training.callbacks import StopOnSignal, ignore_signals
 from bert_recipes.training.console import Lines, LinesAboveBar
 from bert_recipes.training.emissions import CostMeter, EnergySettings
+from bert_recipes.training.late_number import LateNumber
 from bert_recipes.training.launch import asks_for_fsdp, complete_engine
-from bert_recipes.training.optimization import Schedule, create_optimizer, set_peak_rate
+from bert_recipes.training.optimization import Schedule, create_optimizer, set_peak_rate, skips_on_device
 from bert_recipes.training.resume import NO_ENGINE, own_state, read_trainer_state
 from bert_recipes.training.speed import BatchStats, ThroughputMeter, best_rate, keep_freed_memory
 from bert_recipes.training.trackers import Trackers
@@ -143,9 +146,10 @@ class RecipeTrainer(Trainer):
         self.accelerator.ddp_handler.gradient_as_bucket_view = True  # no second copy of the gradients
         # Our losses are divided by the counts of the whole step: the Trainer shall not divide them again.
         self.model_accepts_loss_kwargs = True
-        self.meter = ThroughputMeter(args.device)
+        self.meter = ThroughputMeter(args.device, args.device if args.world_size > 1 else torch.device("cpu"))
         self.cost = CostMeter(args)
         self.skipped_steps = self._skipped_in_a_row = 0  # their gradients were not finite
+        self._unread_norm: tuple[int, LateNumber] | None = None  # a step, and the norm of its gradient
         self.precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "fp32"
         self.resume_fingerprint = {
             "precision": self.precision,  # "auto" may be another one on another machine
@@ -168,6 +172,7 @@ class RecipeTrainer(Trainer):
         self._peak: float | None = None  # FLOP/s of matrix products of a process
         # Of a run by the clock: the fraction of its minutes that are over, the same in all processes, and the longest evaluation.
         self.clock = self._longest_pause = 0.0
+        self._fractions: list[LateNumber] = []  # of the minutes that were over, by step, the last two
 
     # 1. A run
 
@@ -201,6 +206,7 @@ class RecipeTrainer(Trainer):
             stock = _overridden(args, push_to_hub=False, save_total_limit=None, eval_on_start=begins)
             with self.stop_request.listening(), stock:
                 output = super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
+                self._read_norm()
                 self._stop_if_asked()
         return output
 
@@ -286,7 +292,7 @@ class RecipeTrainer(Trainer):
         return DataLoader(
             self.train_dataset if dataset is None else dataset,
             batch_sampler=batches,
-            collate_fn=self.data_collator,
+            collate_fn=self.device_collator(self.data_collator),
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
@@ -296,30 +302,62 @@ class RecipeTrainer(Trainer):
             worker_init_fn=ignore_signals,
         )
 
+    def device_collator(self, collator: Callable[[list[Any]], Any]) -> DeviceCollator:
+        """Return what collates batches for the device and the encoder of this run."""
+        base = self.model.base_model
+        return DeviceCollator(
+            collator,
+            plans_rows=isinstance(base, PackedModel) and base.reads_plans_on(self.args.device),
+            plans_labels=isinstance(self.model, PreTrainingModel),
+            joins=self.args.device.type == "cuda",
+        )
+
+    def _prepare_input(self, data: Any) -> Any:
+        if isinstance(data, BatchBuffer):
+            return data.to(self.args.device).tensors()
+        return super()._prepare_input(data)
+
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """As stock; the counts are float64 (K,): `num_items` of the step over all micro-batches and processes, 1 instead of 0."""
+        """As stock; the counts are float64 (K,): `num_items` of the step over all micro-batches and processes, 1 instead of 0.
+
+        They are on the CPU where there is one process. Nothing waits for the device.
+        """
         start = time.perf_counter()
         batches = list(itertools.islice(epoch_iterator, num_batches))
         waited = time.perf_counter() - start
         if not batches:
             return batches, None
-        parts = [torch.cat([own := self.num_items(batch), self.count_work(batch, own)]) for batch in batches]
-        counts = torch.stack([part.to(device) for part in parts]).sum(dim=0, dtype=torch.float64)
-        minutes = self.args.max_minutes
-        # The last evaluation and checkpoint are inside of the minutes, too.
-        own_clock = self.cost.seconds / max(60 * minutes - self._longest_pause, 1e-9) if minutes else 0.0
+        counts = torch.stack([self._counts_of(batch) for batch in batches]).sum(dim=0, dtype=torch.float64)
+        batches = [self._prepare_input(batch) if isinstance(batch, BatchBuffer) else batch for batch in batches]
+        fraction = self._elapsed_fraction()
         if self.args.world_size > 1:
-            # The request to stop travels with the counts: no collective of its own in each step.
-            more = counts.new_tensor([self.stop_request.signal is not None, own_clock / self.args.world_size])
-            counts = self.accelerator.reduce(torch.cat([counts, more]), reduction="sum")
-            self.stop_request.flags.append(counts[-2])
-            own_clock = float(counts[-1]) if minutes else 0.0
+            # The request to stop and the clock travel with the counts: no collective of its own in each step.
+            shared = counts.new_tensor([self.stop_request.signal is not None, fraction / self.args.world_size])
+            counts = torch.cat([counts, shared]).to(device, non_blocking=True)
+            counts = self.accelerator.reduce(counts, reduction="sum")
+            self.stop_request.flags.append(LateNumber(counts[-2]))
+            # Those of the step before; reading this one's would make the host wait.
+            self._fractions.append(LateNumber(counts[-1]))
+            fraction = self._fractions[0].read()
+            del self._fractions[:-1]
             counts = counts[:-2]
-        self.clock = min(own_clock, 1.0)
+        self.clock = min(fraction, 1.0)
         # `num_items`, then the four fields of BatchStats.
         items, work = counts[:-4], counts[-4:]
         self.meter.count_step(work, waited)
         return batches, torch.where(items > 0, items, 1.0)
+
+    def _counts_of(self, batch: Any) -> torch.Tensor:
+        """Return int64 (K + 4,) on the CPU where the batch comes from the loader: `num_items` and `count_work`."""
+        tensors = batch.tensors() if isinstance(batch, BatchBuffer) else batch
+        items = self.num_items(tensors)
+        return torch.cat([items, self.count_work(tensors, items)])
+
+    def _elapsed_fraction(self) -> float:
+        """Return the fraction of `max_minutes` that is over in this process; the last evaluation and checkpoint are inside of the minutes."""
+        if not self.args.max_minutes:
+            return 0.0
+        return self.cost.seconds / max(60 * self.args.max_minutes - self._longest_pause, 1e-9)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
         """Nothing: `get_batch_samples` counts; stock asks in `predict` too, whose loss is of one batch."""
@@ -398,17 +436,43 @@ class RecipeTrainer(Trainer):
             set_peak_rate(self.lr_scheduler, self.schedule_of(self.state.max_steps).learning_rate)
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """A step whose gradient is not finite loses its gradients, so that the optimiser leaves everything as it is."""
+        """Leave everything as it is where the gradient is not finite.
+
+        On a GPU the optimiser decides that on the device, and the host reads the norm one step later: it would wait otherwise.
+        """
         norm = super()._get_grad_norm(model, grad_norm)
-        if norm is None or math.isfinite(norm):
-            self._skipped_in_a_row = 0
+        if norm is None:
             return norm
+        if self._optimizer_skips_on_device(norm):
+            self.optimizer.optimizer.found_inf = (~torch.isfinite(norm)).float()
+            self._read_norm()
+            self._unread_norm = self.state.global_step + 1, LateNumber(norm)
+        elif not self._note_norm(self.state.global_step + 1, norm):
+            model.zero_grad()  # the optimiser then has nothing to do
+        return norm
+
+    def _optimizer_skips_on_device(self, norm: Any) -> bool:
+        is_on_gpu = isinstance(norm, torch.Tensor) and norm.is_cuda
+        return is_on_gpu and self.accelerator.scaler is None and skips_on_device(self.optimizer.optimizer)
+
+    def _read_norm(self) -> None:
+        """Read the norm of the last step, if nobody has."""
+        if self._unread_norm is not None:
+            step, norm = self._unread_norm
+            self._unread_norm = None
+            self._note_norm(step, norm.read())
+
+    def _note_norm(self, step: int, norm: Any) -> bool:
+        """Return whether the gradient of a step is finite; count, report and at last refuse those that are not."""
+        if math.isfinite(norm):
+            self._skipped_in_a_row = 0
+            return True
         self.skipped_steps += 1
         self._skipped_in_a_row += 1
         scaler = self.accelerator.scaler
         # With a loss scaler this is how it finds its scale, which halves every time; below 1 it is not the scale that is wrong.
         if scaler is None or scaler.get_scale() < 1:
-            step, times = self.state.global_step + 1, self._skipped_in_a_row
+            times = self._skipped_in_a_row
             # DeepSpeed has updated the weights by the time that it tells the norm.
             if times >= self.args.max_skipped_steps or self.is_deepspeed_enabled:
                 why = ", and DeepSpeed cannot leave a step out" if self.is_deepspeed_enabled else ""
@@ -418,8 +482,7 @@ class RecipeTrainer(Trainer):
                 )
             if self.is_world_process_zero():
                 logger.warning("step %d is skipped: its gradient is not finite (%s)", step, float(norm))
-        model.zero_grad()
-        return norm
+        return False
 
     @cached_property
     def _flops_per_token(self) -> int:
@@ -556,6 +619,8 @@ class RecipeTrainer(Trainer):
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """The last step is saved before it is measured; an evaluation that a signal ends is made up for by the resumed run."""
         start = time.perf_counter()
+        if self.control.should_log or self.control.should_save or self.control.should_evaluate:
+            self._read_norm()
         with self.meter.paused():
             control, is_last = self.control, self.state.global_step >= self.state.max_steps
             saves_first = is_last and control.should_evaluate and control.should_save

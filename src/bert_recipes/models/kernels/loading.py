@@ -14,19 +14,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
 import torch
 
+from bert_recipes.models.compiled_layers import CompiledLayers
 from bert_recipes.models.kernels import plain
+from bert_recipes.models.kernels.plain import Kernels
 
 
 logger = logging.getLogger(__name__)
 
-# A module with the functions of plain.py: it is their description.
-Kernels = Any
-
-FAST_LAYERS = ("auto", "plain", "off")
+FAST_LAYERS = ("auto", "compiled", "eager", "plain", "off")
 SOURCES = sorted(Path(__file__).with_name("cpu").glob("*.cpp"))
 HEADER = Path(__file__).with_name("cpu") / "common.h"
 # Of the sum that a library has to get right before it is used.
@@ -34,22 +31,27 @@ CHECKED_ROWS = 65_536
 FLAGS = ("-O3", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math", "-fopenmp")
 
 
-def load_kernels(name: str, device: torch.device) -> Kernels | None:
-    """Open, and where needed compile, the kernels.
+def load_kernels(name: str, device: torch.device) -> Kernels | CompiledLayers | None:
+    """Open, and where needed compile, what computes layers on packed rows.
 
     Args:
-        name: "auto": compiled where that is possible, otherwise None; "plain": torch operations (slow, for comparison);
-            "off": None.
+        name: "auto": the kernels for a CPU where they can be compiled, otherwise None; `CompiledLayers` on a GPU. "compiled": `CompiledLayers`.
+            "eager": the same operations one by one. "plain": the operations of the CPU's kernels in torch (slow, for comparison), as
+            "eager" on a GPU. "off": None.
         device: Of the model.
 
     Returns:
-        A module with the functions of `kernels.plain`, or None: stock layers are then the best choice.
+        A module with the functions of `kernels.plain`, `CompiledLayers`, or None: stock layers are then the best choice.
     """
+    if name == "off":
+        return None
+    if name in ("compiled", "eager"):
+        return CompiledLayers(is_compiled=name == "compiled")
+    if device.type == "cuda":
+        return CompiledLayers(is_compiled=name == "auto")
     if name == "plain":
         return plain
-    if name == "off" or device.type != "cpu":
-        return None
-    return _compiled()
+    return _compiled() if device.type == "cpu" else None
 
 
 @functools.cache

@@ -7,9 +7,14 @@ the first on, it attends to.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn import functional as F
 
+
+# A module with these functions.
+Kernels = Any
 
 def _shift(bits: torch.Tensor, count: int) -> torch.Tensor:
     """Logical shift of int32 to the right."""

@@ -1,0 +1,110 @@
+"""Batches on their way to a GPU: planned where they are collated, in one buffer, so that one copy brings them there and nothing waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bert_recipes.models.padding_free import plan_rows
+
+
+# Tensors begin at multiples of this number of bytes, more than any type needs.
+ALIGNMENT = 16
+# The batch's mapping of tensors (`padding_free.plan_rows`).
+PACKING = "packing"
+
+
+@dataclass(frozen=True)
+class TensorPlace:
+    """Where a tensor lies in a buffer of bytes."""
+
+    path: tuple[str, ...]  # its key in the batch, or the key of a mapping and its key there
+    offset: int
+    dtype: torch.dtype
+    shape: torch.Size
+
+
+@dataclass(frozen=True)
+class BatchBuffer:
+    """The tensors of a batch, one after the other in one buffer; `DataLoader` pins it as a whole."""
+
+    buffer: torch.Tensor  # uint8
+    places: Sequence[TensorPlace]
+
+    @classmethod
+    def from_batch(cls, batch: Mapping[str, Any]) -> BatchBuffer:
+        """Copy the tensors of a batch, and of a mapping in it, into one buffer."""
+        tensors = list(_tensors_of(batch))
+        places, size = [], 0
+        for path, tensor in tensors:
+            places.append(TensorPlace(path, size, tensor.dtype, tensor.shape))
+            size += tensor.nbytes + -tensor.nbytes % ALIGNMENT
+        joined = cls(torch.empty(size, dtype=torch.uint8), places)
+        for place, (_, tensor) in zip(places, tensors, strict=True):
+            joined._view(place).copy_(tensor)
+        return joined
+
+    def pin_memory(self) -> BatchBuffer:
+        """Return the batch in page-locked memory."""
+        return BatchBuffer(self.buffer.pin_memory(), self.places)
+
+    def to(self, device: torch.device) -> BatchBuffer:
+        """Return the batch on a device. The host does not wait for the copy."""
+        return BatchBuffer(self.buffer.to(device, non_blocking=True), self.places)
+
+    def tensors(self) -> dict[str, Any]:
+        """Return the batch as it was: views of the buffer."""
+        batch: dict[str, Any] = {}
+        for place in self.places:
+            *parents, name = place.path
+            target = batch
+            for parent in parents:
+                target = target.setdefault(parent, {})
+            target[name] = self._view(place)
+        return batch
+
+    def _view(self, place: TensorPlace) -> torch.Tensor:
+        num_bytes = place.shape.numel() * place.dtype.itemsize
+        return self.buffer[place.offset : place.offset + num_bytes].view(place.dtype).view(place.shape)
+
+
+def _tensors_of(batch: Mapping[str, Any], *parents: str) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+    for name, value in batch.items():
+        if isinstance(value, Mapping):
+            yield from _tensors_of(value, *parents, name)
+        else:
+            yield (*parents, name), value
+
+
+@dataclass(frozen=True)
+class DeviceCollator:
+    """Collates batches for a device.
+
+    Args:
+        collator: Yields tensors, or mappings of tensors.
+        plans_rows: The batch gets its `packing`, for an encoder that reads plans.
+        plans_labels: Its `labels` say which tokens meet the vocabulary; they are planned too.
+        joins: The batch becomes one `BatchBuffer`, for a GPU.
+    """
+
+    collator: Callable[[list[Any]], Any]
+    plans_rows: bool
+    plans_labels: bool
+    joins: bool
+
+    def __call__(self, features: list[Any]) -> Any:
+        """Collate features."""
+        batch = self.collator(features)
+        if self.plans_rows and "input_ids" in batch:
+            batch = {**batch, PACKING: self._plan(batch)}
+        if not self.joins or not all(isinstance(value, torch.Tensor) for _, value in _tensors_of(batch)):
+            return batch
+        return BatchBuffer.from_batch(batch)
+
+    def _plan(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        mask = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
+        # Choices are rows of their own.
+        return plan_rows(mask.flatten(0, -2), batch["labels"] if self.plans_labels else None)
