@@ -43,7 +43,7 @@ class AnswerTrainer(FineTuningTrainer):
         problem = self.kind.task.problem_type
         if problem == "regression":
             return super().loss_sum(output, inputs)
-        with torch.no_grad(), self.accelerator.autocast():
+        with torch.no_grad(), self.autocast():
             taught = self.teacher(**{key: inputs[key] for key in self._model_inputs}).logits[:, self.columns]
         said, goal = output.logits.float() / self.temperature, taught.float() / self.temperature
         if problem == "multi_label_classification":

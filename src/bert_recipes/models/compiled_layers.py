@@ -22,20 +22,31 @@ from bert_recipes.models.packed_attention import attend
 from bert_recipes.models.padding_free import PackedLayout, RowOffsets
 
 
-# Rows are a multiple of nothing: T is another number in every batch, and one compiled function serves all.
-# Models of a process that are compiled apart; torch's 8 would be too few for a test run or a sweep.
+# Models of a process, in training and evaluation, that are compiled apart; torch's 8 would be too few for a sweep.
 RECOMPILE_LIMIT = 64
 
 
 @dataclass(frozen=True)
 class CompiledLayers:
-    """What computes embeddings, layers and the loss over the vocabulary; `is_compiled` False: the same operations one by one."""
+    """What computes embeddings, layers and the loss over the vocabulary; `is_compiled` False: the same operations one by one.
+
+    Batches have other numbers of rows and positions, so these are symbols from the start: one compiled function serves all.
+    """
 
     is_compiled: bool = True
 
-    def embed(self, embeddings: Any, layout: PackedLayout, *inputs: torch.Tensor, **settings: Any) -> torch.Tensor:
+    def embed(
+        self,
+        embeddings: Any,
+        layout: PackedLayout,
+        input_ids: torch.Tensor,
+        token_type_ids: torch.Tensor | None,
+        position_ids: torch.Tensor,
+        **settings: Any,
+    ) -> torch.Tensor:
         """Call `embed`."""
-        return self._call(embed)(embeddings, layout, *inputs, **settings)
+        self._mark_sizes(layout.places, input_ids, token_type_ids, position_ids)
+        return self._call(embed)(embeddings, layout, input_ids, token_type_ids, position_ids, **settings)
 
     def encode_layer(
         self, rows: torch.Tensor, offsets: RowOffsets, settings: LayerSettings, parameters: tuple[torch.Tensor, ...]
@@ -43,6 +54,7 @@ class CompiledLayers:
         """Call `encode_layer`."""
         if self.is_compiled:
             torch._dynamo.maybe_mark_dynamic(rows, 0)
+            self._mark_sizes(offsets.rows, offsets.keys, offsets.key_rows)
         return self._call(encode_layer)(rows, offsets, settings, parameters)
 
     def cross_entropy_(
@@ -51,8 +63,14 @@ class CompiledLayers:
         """Call `plain.cross_entropy_`."""
         if self.is_compiled:
             torch._dynamo.maybe_mark_dynamic(logits, 0)
-            torch._dynamo.maybe_mark_dynamic(targets, 0)
+            self._mark_sizes(targets)
         return self._call(plain.cross_entropy_)(logits, bias, targets, scale, needs_gradient)
+
+    def _mark_sizes(self, *tensors: torch.Tensor | None) -> None:
+        if self.is_compiled:
+            for tensor in tensors:
+                if tensor is not None:
+                    torch._dynamo.maybe_mark_dynamic(tensor, list(range(tensor.dim())))
 
     def _call(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return _compiled(function) if self.is_compiled else function

@@ -23,6 +23,8 @@ GROUP_COST = 250_000
 # Rows of a batch with pads, and positions of a group, are rounded up to a multiple of these: products are prepared anew for
 # every new shape, which takes longer than a small product itself, and are remembered for shapes seen before.
 ROW_STEP, LENGTH_STEP = 64, 16
+# Of the longest sequence for attention over offsets: layers are compiled anew for another one.
+MAX_LENGTH_STEP = 128
 
 
 @dataclass(frozen=True)
@@ -168,11 +170,12 @@ def planned_layout(
     """
     batch, size = shape
     places, offsets = plan["places"], plan["offsets"]
+    max_length = size + -size % MAX_LENGTH_STEP
     if computes_pads:
         first_rows = torch.arange(batch + 1, device=offsets.device) * size
-        row_offsets = RowOffsets(first_rows.int(), places, offsets, size)
+        row_offsets = RowOffsets(first_rows.int(), places, offsets, max_length)
         return PackedLayout(shape, None, batch * size, first_rows[:-1], (), row_offsets)
-    row_offsets = RowOffsets(offsets, None, offsets, size)
+    row_offsets = RowOffsets(offsets, None, offsets, max_length)
     return PackedLayout(shape, places, len(places), offsets[:-1].long(), (), row_offsets)
 
 

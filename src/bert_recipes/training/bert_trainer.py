@@ -20,6 +20,7 @@ from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import IGNORE_INDEX, PreTrainingModel
 from bert_recipes.training.arguments import Phase
+from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.optimization import Schedule
 from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
@@ -113,7 +114,9 @@ class PreTrainingSums:
     def _sums(self, output: Any, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
         assert output.mlm_loss is not None
         assert output.prediction_logits is not None
-        targets = batch["labels"][batch["labels"] != IGNORE_INDEX]
+        # Finding them on a GPU makes the host wait.
+        packing: Any = batch.get(PACKING)
+        targets = batch["labels"][batch["labels"] != IGNORE_INDEX] if packing is None else packing["targets"]
         sums: dict[str, Any] = {
             "mlm_loss": output.mlm_loss.double() * targets.numel(),
             "mlm_correct": (output.prediction_logits.argmax(-1) == targets).sum(),

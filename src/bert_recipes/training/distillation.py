@@ -13,9 +13,11 @@ from transformers import set_seed
 
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import IGNORE_INDEX, MEMBERS, PreTrainingModel
+from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.packed_encoder import layers_of
 from bert_recipes.models.vocabulary_loss import ROWS_AT_ONCE
 from bert_recipes.training.arguments import DistillationArguments
+from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.bert_trainer import BertTrainer
 from bert_recipes.training.trainer import RecipeTrainer
 
@@ -99,7 +101,7 @@ class DistillationTrainer(BertTrainer):
                 f"the teacher has {teacher.config.vocab_size:,} pieces, the student {model.config.vocab_size:,}; both need one vocabulary"
             )
         self.teacher = take_teacher(self, teacher)
-        self.teacher.base_model.use_fast_layers(self.args.fast_layers if self.args.device.type == "cpu" else "off")
+        enable_packed_layers(self.teacher, self.args.fast_layers, self.args)
         self.settings = settings
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -109,8 +111,9 @@ class DistillationTrainer(BertTrainer):
     def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """The masked LM's, and those against the teacher. Source: distillation/distiller.py, `Distiller.step`."""
         masked, tokens = counts
-        texts = {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
-        with torch.no_grad(), self.accelerator.autocast():
+        names = ("input_ids", "attention_mask", "token_type_ids", PACKING)
+        texts = {name: inputs[name] for name in names if name in inputs}
+        with torch.no_grad(), self.autocast():
             taught = self.teacher.encode_tokens(**texts)
         distiller = partial(self._distil, taught, tokens)
         output = model(**texts, labels=inputs["labels"], num_items_in_batch=masked, distiller=distiller)

@@ -153,39 +153,41 @@ class Muon(torch.optim.Optimizer):
         self._adam.found_inf = self.found_inf
         self._adam.step()
         for group in self.param_groups:
-            alike: dict[tuple[int, ...], list[torch.Tensor]] = {}
+            by_shape: dict[torch.Size, list[torch.Tensor]] = {}
             for parameter in group["params"] if "momentum" in group else ():
                 if parameter.grad is not None:
-                    alike.setdefault(tuple(sorted(parameter.shape)), []).append(parameter)
-            for parameters in alike.values():
-                self._step_together(parameters, group["lr"], group["momentum"], group["weight_decay"])
+                    by_shape.setdefault(parameter.shape, []).append(parameter)
+            for parameters in by_shape.values():
+                self._update_matrices(parameters, group["lr"], group["momentum"], group["weight_decay"])
 
-    def _step_together(
+    def _update_matrices(
         self, parameters: list[torch.Tensor], rate: float, momentum: float, weight_decay: float
     ) -> None:
+        """Update matrices of one shape together."""
         for parameter in parameters:
             if not (state := self.state[parameter]):
                 state["momentum_buffer"] = torch.zeros_like(parameter)
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        means = torch.stack(buffers)
+        gradients = torch.stack([parameter.grad for parameter in parameters if parameter.grad is not None])
+        decay: float | torch.Tensor = 1 - rate * weight_decay
         if self.found_inf is not None:
-            # The momentum stays what it is, and the update becomes 0 below.
+            # The momentum and the weights then stay what they are: the update is 0 below.
             is_skipped = self.found_inf.bool()
-            gradients = [torch.where(is_skipped, old, new) for old, new in zip(buffers, gradients, strict=True)]
-        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        nesterov = torch._foreach_lerp(gradients, buffers, momentum)
-        is_tall = [len(matrix) > len(matrix.T) for matrix in nesterov]
-        wide = [matrix.T if tall else matrix for matrix, tall in zip(nesterov, is_tall, strict=True)]
-        updates = orthogonalise(torch.stack(wide))
-        decay: Any = rate * weight_decay
+            gradients = torch.where(is_skipped, means, gradients)
+            decay = torch.where(is_skipped, 1.0, decay)
+        means.lerp_(gradients, 1 - momentum)
+        torch._foreach_copy_(buffers, list(means.unbind()))
+        nesterov = gradients.lerp(means, momentum)
+        rows, columns = nesterov.shape[1:]
+        updates = orthogonalise(nesterov.mT).mT if rows > columns else orthogonalise(nesterov)
         if self.found_inf is not None:
-            updates.masked_fill_(is_skipped, 0.0)
-            decay = decay * (1 - self.found_inf)
+            updates = updates.masked_fill(is_skipped, 0.0)
         if weight_decay:
-            torch._foreach_mul_(parameters, 1 - decay)
-        for parameter, update, tall in zip(parameters, updates, is_tall, strict=True):
-            own = rate * max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
-            parameter.add_(update.T if tall else update, alpha=-own)
+            torch._foreach_mul_(parameters, decay)
+        scale = rate * max(1.0, rows / columns) ** 0.5
+        for parameter, update in zip(parameters, updates, strict=True):
+            parameter.add_(update, alpha=-scale)
 
 
 def orthogonalise(matrices: torch.Tensor) -> torch.Tensor:

@@ -164,7 +164,7 @@ class ImitationTrainer(RecipeTrainer):
         names = ("input_ids", "attention_mask", "token_type_ids")
         texts: dict[str, Any] = {name: batch[name] for name in names}
         texts |= {"output_hidden_states": True, "output_attentions": True}
-        with torch.no_grad(), self.accelerator.autocast():
+        with torch.no_grad(), self.autocast():
             taught = self.teacher.base_model(**texts)
         if isinstance(self.model, PreTrainingModel):  # without labels it computes the logits of all tokens
             texts |= {"labels": torch.full_like(batch["input_ids"], IGNORE_INDEX), "return_full_logits": False}

@@ -393,6 +393,11 @@ class RecipeTrainer(Trainer):
         number, none = lengths.new_tensor([len(lengths), 0])
         return torch.stack([lengths.sum(), (lengths**2).sum(), number, none])
 
+    def autocast(self) -> torch.autocast:
+        """Return the autocast of the run's precision, for a teacher: Accelerate's has no effect under an engine."""
+        dtype = torch.float16 if self.args.fp16 else torch.bfloat16
+        return torch.autocast(self.args.device.type, dtype, enabled=self.args.bf16 or self.args.fp16)
+
     # 4. Optimiser and engine
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
