@@ -7,8 +7,16 @@ import random
 import numpy as np
 import pytest
 
+from bert_recipes.data import original
 from bert_recipes.data.original import create_training_instances, read_documents
-from bert_recipes.data.other_masks import mask_fairseq, mask_spans
+from bert_recipes.data.other_masks import (
+    FairseqDraws,
+    Units,
+    choose_ngrams,
+    choose_spans,
+    mask_fairseq,
+    replace_spans,
+)
 from bert_recipes.data.pairs import build_segments, pack_items
 from bert_recipes.tokenization.loading import load_tokenizer
 
@@ -43,39 +51,107 @@ def test_blocks_are_fairseqs(golden):
 
 
 def test_masks_are_fairseqs(golden):
+    """With the draws of its generator, in its order."""
     data = json.loads((golden / "fairseq_masks.json").read_text())
     begins = np.array(data["word_begins"], dtype=bool)
+    vocabulary = np.arange(data["nspecial"], data["vocab_size"])
     for case in data["cases"]:
         item = np.array(case["item"])
-        masked, chosen = mask_fairseq(
-            item,
-            begins[item] if case["whole_words"] else None,
-            probability=0.15,
-            shares=(0.1, 0.1),
-            mask_id=data["mask_idx"],
-            vocabulary=np.arange(data["nspecial"], data["vocab_size"]),
-            rng=np.random.default_rng(int(hash((case["seed"], case["epoch"], case["index"])) % 1e6)),
+        starts = begins[item] if case["whole_words"] else np.ones(len(item), dtype=bool)
+        starts[0] = True
+        units = Units.from_starts(starts[None], np.ones((1, len(item)), dtype=bool))
+        rng = np.random.default_rng(int(hash((case["seed"], case["epoch"], case["index"])) % 1e6))
+        size = int(units.counts[0])
+        count = rng.random()
+        order = np.ones(len(item))
+        order[rng.choice(size, int(0.15 * size + count), replace=False)] = 0
+        replacement, kept = (np.pad(rng.random(size), (0, len(item) - size)) for _ in range(2))
+        settings = {"probability": 0.15, "keep_rate": 0.1, "random_rate": 0.1, "mask_token_id": data["mask_idx"]}
+        others = np.array([count]), order[None], replacement[None], kept[None]
+        # It draws words for the tokens that become random alone: a vocabulary of nobody's id shows which.
+        words = np.zeros(len(item))
+        masked, _ = mask_fairseq(
+            item[None], units, FairseqDraws(*others, words[None]), **settings, vocabulary=np.array([-1])
         )
-        assert masked.tolist() == case["source"]
-        assert np.where(chosen, item, data["pad_idx"]).tolist() == case["target"]
+        is_random = masked[0] == -1
+        words[is_random] = rng.random(int(is_random.sum()))
+        masked, chosen = mask_fairseq(
+            item[None], units, FairseqDraws(*others, words[None]), **settings, vocabulary=vocabulary
+        )
+        assert masked[0].tolist() == case["source"]
+        assert np.where(chosen[0], item, data["pad_idx"]).tolist() == case["target"]
 
 
 def test_masks_are_spanberts(golden):
+    """With the draws of its generator, in its order."""
     for case in json.loads((golden / "spanbert_masks.json").read_text())["cases"]:
-        ids = np.array(case["sentence"])
-        masked, chosen = mask_spans(
-            ids,
-            ids % 3 != 0,
+        ids, rng = np.array(case["sentence"]), np.random.RandomState(case["seed"])
+        starts = ids % 3 != 0
+        starts[0] = True
+
+        def draw_length(attempt, rng=rng):
+            length = rng.random_sample()
+            rng.random_sample()  # the original may prefer words of a kind here, which its recipe does not
+            return np.array([length])
+
+        def draw_anchor(attempt, rng=rng, size=len(ids)):
+            return np.array([(rng.randint(0, size) + 0.5) / size])
+
+        chosen = choose_spans(
+            Units.from_starts(starts[None], np.ones((1, len(ids)), dtype=bool)),
             probability=0.15,
-            shares=(0.8, 0.1),
-            mask_id=59,
-            vocabulary=np.arange(4, 59),
-            words=(1, 10),
+            words_of_span=(1, 10),
             geometric_p=0.2,
-            rng=np.random.RandomState(case["seed"]),
+            length_draws=draw_length,
+            anchor_draws=draw_anchor,
         )
-        assert masked.tolist() == case["source"]
-        assert np.where(chosen, ids, 1).tolist() == case["target"]
+        replacement, words = np.zeros(len(ids)), np.zeros(len(ids))
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], chosen[0], [0]])))
+        for begin, end in edges.reshape(-1, 2):
+            replacement[begin] = rng.random_sample()
+            if 0.8 <= replacement[begin] < 0.9:
+                words[begin:end] = [(rng.randint(0, 55) + 0.5) / 55 for _ in range(begin, end)]
+        masked = replace_spans(
+            ids[None],
+            chosen,
+            mask_rate=0.8,
+            random_rate=0.1,
+            mask_token_id=59,
+            vocabulary=np.arange(4, 59),
+            replacement_draws=replacement[None],
+            word_draws=words[None],
+        )
+        assert masked[0].tolist() == case["source"]
+        assert np.where(chosen[0], ids, 1).tolist() == case["target"]
+
+
+@pytest.mark.parametrize("most_words", [1, 2, 3, 5])
+def test_ngrams_of_a_batch_are_those_of_the_original_row_by_row(most_words):
+    """With the same draws as `original.choose_ngrams`, which `test_instances_are_alberts` holds to the original."""
+    rng = np.random.default_rng(most_words)
+    num_rows, size = 60, 50
+    lengths = rng.integers(1, size + 1, num_rows)
+    candidates = (np.arange(size) < lengths[:, None]) & (rng.random((num_rows, size)) > 0.1)
+    words = Units.from_starts(candidates & (rng.random((num_rows, size)) < 0.6) | _first(candidates), candidates)
+    limits, draws = rng.integers(1, 15, num_rows), rng.random((num_rows, size))
+    order = np.argsort(np.where(np.arange(size) < words.counts[:, None], rng.random((num_rows, size)), 2.0), axis=1)
+    chosen = choose_ngrams(words, limits, most_words, order, draws)
+    for row in range(num_rows):
+        of_row = [
+            np.flatnonzero(candidates[row] & (words.of_token[row] == word)).tolist()
+            for word in range(words.counts[row])
+        ]
+        uniform = iter(draws[row])
+        tried = order[row, : len(of_row)].tolist()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(original, "shuffle", lambda items, _, tried=tried: items.__setitem__(slice(None), tried))
+            runs = original.choose_ngrams(of_row, int(limits[row]), most_words, None, lambda it=uniform: next(it))
+        assert np.flatnonzero(chosen[row]).tolist() == sorted(position for run in runs for position in run)
+
+
+def _first(candidates):
+    """The first candidate of each row begins a word."""
+    return candidates & (np.cumsum(candidates, axis=1) == 1)
 
 
 @pytest.mark.parametrize(

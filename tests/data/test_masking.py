@@ -223,3 +223,133 @@ def test_seed_epoch_and_index_all_change_the_key():
     assert hash_keys(1, np.array([1]), np.array([0])) != hash_keys(1, np.array([0]), np.array([1]))
     grid = np.indices((300, 300)).reshape(2, -1)
     assert len(np.unique(hash_keys(3, grid[0], grid[1]))) == 90_000
+
+
+# RoBERTa's, ALBERT's and SpanBERT's; tests/data/test_family_originals.py holds their rules to the originals' own results.
+
+CONTINUATION = np.arange(VOCAB) % 3 == 0
+NOT_DRAWN = (PAD, CLS, SEP, 100)
+
+
+def mask_by(selection, ids, candidates, lengths, keys, **settings):
+    return mask_tokens(
+        ids,
+        candidates,
+        lengths,
+        keys,
+        rates=MaskingRates(selection=selection, **settings),
+        mask_token_id=MASK,
+        vocab_size=VOCAB,
+        is_continuation=CONTINUATION,
+        not_drawn=NOT_DRAWN,
+    )
+
+
+def words_of(row_ids, row_candidates):
+    """Lists of positions; a special token ends a word."""
+    words = []
+    for position, (token, is_candidate) in enumerate(zip(row_ids, row_candidates, strict=True)):
+        if not is_candidate:
+            continue
+        follows = position > 0 and row_candidates[position - 1]
+        if follows and CONTINUATION[token]:
+            words[-1].append(position)
+        else:
+            words.append([position])
+    return words
+
+
+@pytest.mark.parametrize("whole_word", [False, True])
+@pytest.mark.parametrize("selection", ["fairseq", "ngrams", "spans"])
+def test_a_row_has_its_mask_in_any_batch(selection, whole_word):
+    ids, candidates, lengths, keys = make_batch(40, 64)
+    masked, labels = mask_by(selection, ids, candidates, lengths, keys, whole_word=whole_word)
+    for row in range(40):
+        size = lengths[row]
+        alone, its_labels = mask_by(
+            selection,
+            ids[row : row + 1, :size],
+            candidates[row : row + 1, :size],
+            lengths[row : row + 1],
+            keys[row : row + 1],
+            whole_word=whole_word,
+        )
+        assert np.array_equal(masked[row, :size], alone[0])
+        assert np.array_equal(labels[row, :size], its_labels[0])
+        assert (labels[row, size:] == IGNORE_INDEX).all()
+        assert (masked[row, size:] == PAD).all()
+
+
+def test_ngrams_are_whole_words_up_to_the_limit():
+    ids, candidates, lengths, keys = make_batch(400, 128)
+    _, labels = mask_by("ngrams", ids, candidates, lengths, keys, max_predictions_per_seq=12)
+    predicted = labels != IGNORE_INDEX
+    assert not (predicted & ~candidates).any()
+    limits = np.minimum(12, np.maximum(1, np.rint(lengths * 0.15)))
+    assert (predicted.sum(axis=1) <= limits).all()
+    assert (predicted.sum(axis=1) == limits).mean() > 0.95  # single words fill what is left
+    for row in range(50):
+        for word in words_of(ids[row], candidates[row]):
+            assert predicted[row, word].all() or not predicted[row, word].any()
+
+
+def test_runs_of_ngrams_are_as_frequent_as_one_over_their_length():
+    """Lan et al. 2020, section 3.1: p(n) = (1/n) / sum(1/k); of long rows, where runs hardly meet."""
+    size = 2000
+    ids, candidates, lengths, keys = make_batch(200, size, shortest=size)
+    _, labels = mask_by("ngrams", ids, candidates, lengths, keys, mlm_probability=0.05)
+    counts = np.zeros(4)
+    for row in range(200):
+        is_predicted = [labels[row, word[0]] != IGNORE_INDEX for word in words_of(ids[row], candidates[row])]
+        edges = np.flatnonzero(np.diff([0, *is_predicted, 0]))
+        runs = edges[1::2] - edges[::2]
+        counts += np.bincount(np.minimum(runs, 4), minlength=5)[1:]
+    expected = (1 / np.arange(1, 4)) / (1 / np.arange(1, 4)).sum()
+    assert counts[:3] / counts.sum() == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize(("selection", "drawn"), [("ngrams", range(VOCAB)), ("fairseq", None), ("spans", None)])
+def test_random_words_are_all_ids_but_those_that_the_original_leaves_out(selection, drawn):
+    """google-research/albert draws of its whole vocabulary; fairseq and SpanBERT not of their first four ids."""
+    expected = set(drawn) if drawn is not None else set(range(VOCAB)) - set(NOT_DRAWN)
+    found = set()
+    for seed in range(6):
+        batch = make_batch(200, 128, seed)
+        masked, labels = mask_by(selection, *batch, mask_rate=0.0, keep_rate=0.0, random_rate=1.0)
+        found |= set(masked[labels != IGNORE_INDEX].tolist())
+    assert found == expected
+
+
+def test_fairseq_predicts_the_rate_on_average_and_special_tokens_too():
+    ids, candidates, lengths, keys = make_batch(2000, 64)
+    masked, labels = mask_by("fairseq", ids, candidates, lengths, keys)
+    predicted = labels != IGNORE_INDEX
+    assert predicted.sum() / lengths.sum() == pytest.approx(0.15, abs=0.002)
+    assert np.abs(predicted.sum(axis=1) - 0.15 * lengths).max() < 1  # rounded up or down
+    assert predicted[:, 0].mean() == pytest.approx(0.15, abs=0.03)
+    shown = masked[predicted]
+    assert (shown == MASK).mean() == pytest.approx(0.8, abs=0.01)
+    assert (shown == labels[predicted]).mean() == pytest.approx(0.1, abs=0.01)
+
+
+def test_spans_are_masked_as_a_whole():
+    """Joshi et al. 2020, section 3.1: lengths of a geometric distribution with p = 0.2 cut at ten words, 3.8 on average."""
+    size = 2000
+    ids, candidates, lengths, keys = make_batch(100, size, shortest=size)
+    settings = {"mlm_probability": 0.02, "mask_rate": 0.8, "keep_rate": 0.2, "random_rate": 0.0}
+    masked, labels = mask_by("spans", ids, candidates, lengths, keys, **settings)
+    predicted = labels != IGNORE_INDEX
+    assert not (predicted & ~candidates).any()
+    assert (predicted.sum(axis=1) == np.ceil(candidates.sum(axis=1) * 0.02)).all()
+    runs = []
+    for row in range(100):
+        words = words_of(ids[row], candidates[row])
+        of_row = [predicted[row, word].any() for word in words]
+        edges = np.flatnonzero(np.diff([0, *of_row, 0])).reshape(-1, 2)
+        runs += (edges[:, 1] - edges[:, 0]).tolist()
+        for begin, end in edges:
+            places = [place for word in words[begin:end] for place in word if predicted[row, place]]
+            is_mask = masked[row, places] == MASK
+            assert is_mask.all() or not is_mask.any()
+    # The last span of a row is cut, and those that meet are one.
+    assert np.mean(runs) == pytest.approx(3.8, abs=0.5)

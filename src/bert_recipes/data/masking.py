@@ -8,14 +8,19 @@ before a checkpoint; a counter-based one gives number i of key k without any his
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from bert_recipes.data.other_masks import choose_ngrams, mask_fairseq, mask_spans
+from bert_recipes.data.other_masks import (
+    FairseqDraws,
+    Units,
+    choose_ngrams,
+    choose_spans,
+    mask_fairseq,
+    replace_spans,
+)
 from bert_recipes.errors import InputError
 from bert_recipes.settings import check, option
 
@@ -59,7 +64,7 @@ IGNORE_INDEX = -100
 SELECTIONS = ("count", "bernoulli", "fairseq", "ngrams", "spans", "causal", "none")
 # ALBERT's runs have at most so many words (--ngram); SpanBERT's spans as many, with this geometric distribution (Joshi et al. 2020, section 3.1).
 MOST_NGRAM_WORDS, SPAN_WORDS, SPAN_GEOMETRIC_P = 3, (1, 10), 0.2
-_STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD = 0, 1, 2
+_STREAM_SELECT, _STREAM_REPLACE, _STREAM_WORD, _STREAM_COUNT, _STREAM_KEEP = 0, 1, 2, 3, 4
 
 
 @dataclass(kw_only=True)
@@ -132,9 +137,23 @@ def mask_tokens(
         labels[:, :-1] = np.where(has_next, input_ids[:, 1:], IGNORE_INDEX)
         return input_ids, labels
     if rates.selection in ("fairseq", "ngrams", "spans"):
+        needs_words = rates.whole_word or rates.selection != "fairseq"
+        if needs_words and is_continuation is None:
+            raise ValueError(f"whole_word and the selection {rates.selection} need is_continuation")
+        # Special tokens are words of their own, and what follows one begins a word.
+        is_token = np.arange(input_ids.shape[1]) < lengths[:, None]
+        starts = ~candidates | np.pad(~candidates, ((0, 0), (1, 0)), constant_values=True)[:, :-1]
+        starts |= True if is_continuation is None else ~is_continuation[input_ids]
+        starts &= is_token
         vocabulary = np.setdiff1d(np.arange(vocab_size), np.array(not_drawn, dtype=np.int64))
-        rows = _mask_rows(input_ids, candidates, lengths, keys, rates, mask_token_id, vocabulary, is_continuation)
-        masked, chosen = (np.stack(parts) for parts in zip(*rows, strict=True))
+        batch = _Batch(input_ids, candidates, lengths, keys, starts, is_token)
+        if rates.selection == "fairseq":
+            masked, chosen = _mask_by_fairseq(batch, rates, mask_token_id, vocabulary)
+        elif rates.selection == "spans":
+            masked, chosen = _mask_spans(batch, rates, mask_token_id, vocabulary)
+        else:
+            chosen = _choose_ngrams(batch, rates)
+            masked = _replace(input_ids, chosen, keys, rates, mask_token_id, vocab_size)
         return masked, np.where(chosen, input_ids, IGNORE_INDEX)
     if rates.whole_word:
         if is_continuation is None:
@@ -226,54 +245,82 @@ def _replace(
     return masked
 
 
-def _mask_rows(
-    input_ids: np.ndarray,
-    candidates: np.ndarray,
-    lengths: np.ndarray,
-    keys: np.ndarray,
-    rates: MaskingRates,
-    mask_token_id: int,
-    vocabulary: np.ndarray,
-    is_continuation: np.ndarray | None,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield what the model sees and what it predicts, int64 and bool (S,), row by row, by the rules of `other_masks`."""
-    words_are_whole = rates.whole_word or rates.selection != "fairseq"
-    if words_are_whole and is_continuation is None:
-        raise ValueError(f"whole_word and the selection {rates.selection} need is_continuation")
-    shared: Any = {"probability": rates.mlm_probability, "mask_id": mask_token_id, "vocabulary": vocabulary}
-    for ids, may, length, key in zip(input_ids, candidates, lengths.tolist(), keys.tolist(), strict=True):
-        own, may = ids[:length], may[:length]
-        # Special tokens are words of their own, and what follows one begins a word.
-        starts = ~may | np.append(True, ~may[:-1])
-        starts |= True if is_continuation is None else ~is_continuation[own]
-        chosen, masked = np.zeros(len(ids), dtype=bool), ids.copy()
-        if rates.selection == "fairseq":
-            masked[:length], chosen[:length] = mask_fairseq(
-                own,
-                starts if rates.whole_word else None,
-                shares=(rates.keep_rate, rates.random_rate),
-                rng=np.random.Generator(np.random.Philox(key)),
-                **shared,
-            )
-        elif rates.selection == "spans":
-            places = np.flatnonzero(may)
-            masked[places], chosen[places] = mask_spans(
-                own[places],
-                starts[places],
-                shares=(rates.mask_rate, rates.random_rate),
-                words=SPAN_WORDS,
-                geometric_p=SPAN_GEOMETRIC_P,
-                rng=np.random.RandomState(np.random.MT19937(key)),
-                **shared,
-            )
-        else:
-            rng = random.Random(key)
-            limit = min(rates.max_predictions_per_seq or length, max(1, round(length * rates.mlm_probability)))
-            words = [part.tolist() for part in np.split(np.arange(length), np.flatnonzero(starts)[1:])]
-            words = [word for word in words if may[word[0]]]
-            runs = choose_ngrams(words, limit, MOST_NGRAM_WORDS, rng, rng.random)
-            chosen[[position for run in runs for position in run]] = True
-            masked = _replace(
-                ids[None], chosen[None], np.array([key], np.uint64), rates, mask_token_id, len(vocabulary)
-            )[0]
-        yield masked, chosen
+@dataclass(frozen=True)
+class _Batch:
+    """What `mask_tokens` knows of a batch."""
+
+    input_ids: np.ndarray
+    candidates: np.ndarray
+    lengths: np.ndarray
+    keys: np.ndarray
+    starts: np.ndarray  # bool (B, S), where words and special tokens begin
+    is_token: np.ndarray  # bool (B, S), no padding
+
+    def draw(self, stream: int, positions: np.ndarray | None = None) -> np.ndarray:
+        """Return numbers of a stream, by default one for each position: float64 (B, S) in [0, 1)."""
+        if positions is None:
+            positions = np.arange(self.input_ids.shape[1])
+        return keyed_uniforms(self.keys[:, None], stream, positions)
+
+
+def _mask_by_fairseq(
+    batch: _Batch, rates: MaskingRates, mask_token_id: int, vocabulary: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    draws = FairseqDraws(
+        count=batch.draw(_STREAM_COUNT, np.zeros(1))[:, 0],
+        order=batch.draw(_STREAM_SELECT),
+        replacement=batch.draw(_STREAM_REPLACE),
+        kept=batch.draw(_STREAM_KEEP),
+        word=batch.draw(_STREAM_WORD),
+    )
+    return mask_fairseq(
+        batch.input_ids,
+        Units.from_starts(batch.starts if rates.whole_word else batch.is_token, batch.is_token),
+        draws,
+        probability=rates.mlm_probability,
+        keep_rate=rates.keep_rate,
+        random_rate=rates.random_rate,
+        mask_token_id=mask_token_id,
+        vocabulary=vocabulary,
+    )
+
+
+def _choose_ngrams(batch: _Batch, rates: MaskingRates) -> np.ndarray:
+    words = Units.from_starts(batch.starts & batch.candidates, batch.candidates)
+    limits = np.maximum(1, np.rint(batch.lengths * rates.mlm_probability)).astype(np.int64)
+    if rates.max_predictions_per_seq is not None:
+        limits = np.minimum(limits, rates.max_predictions_per_seq)
+    is_word = np.arange(batch.input_ids.shape[1]) < words.counts[:, None]
+    order = np.argsort(np.where(is_word, batch.draw(_STREAM_SELECT), 2.0), axis=1)
+    return choose_ngrams(words, limits, MOST_NGRAM_WORDS, order, batch.draw(_STREAM_COUNT))
+
+
+def _mask_spans(
+    batch: _Batch, rates: MaskingRates, mask_token_id: int, vocabulary: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    # Spans are drawn as if special tokens were not there: what is no candidate is moved behind the others.
+    moved = np.argsort(~batch.candidates, axis=1, kind="stable")
+    candidates = np.take_along_axis(batch.candidates, moved, axis=1)
+    starts = np.take_along_axis(batch.starts, moved, axis=1) & candidates
+    chosen = choose_spans(
+        Units.from_starts(starts, candidates),
+        probability=rates.mlm_probability,
+        words_of_span=SPAN_WORDS,
+        geometric_p=SPAN_GEOMETRIC_P,
+        length_draws=lambda attempt: batch.draw(_STREAM_COUNT, np.array([attempt]))[:, 0],
+        anchor_draws=lambda attempt: batch.draw(_STREAM_SELECT, np.array([attempt]))[:, 0],
+    )
+    masked = replace_spans(
+        np.take_along_axis(batch.input_ids, moved, axis=1),
+        chosen,
+        mask_rate=rates.mask_rate,
+        random_rate=rates.random_rate,
+        mask_token_id=mask_token_id,
+        vocabulary=vocabulary,
+        replacement_draws=batch.draw(_STREAM_REPLACE),
+        word_draws=batch.draw(_STREAM_WORD),
+    )
+    result, is_predicted = np.empty_like(batch.input_ids), np.empty_like(chosen)
+    np.put_along_axis(result, moved, masked, axis=1)
+    np.put_along_axis(is_predicted, moved, chosen, axis=1)
+    return result, is_predicted

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from bert_recipes.data.corpus import MAX_LINE_BYTES
 from bert_recipes.data.instances import Instance
-from bert_recipes.data.other_masks import choose_ngrams
 from bert_recipes.data.pairs import NUM_SPECIAL_TOKENS, build_sentence_pairs, shuffle, truncate_pair
 from bert_recipes.errors import InputError
 
@@ -33,6 +33,43 @@ class OriginalMasking:
     # ALBERT's runs: words of the longest one, and the draws of their lengths, of a generator of their own; None: words or tokens.
     ngram: int | None = None
     uniform: Callable[[], float] = random.random
+
+
+def choose_ngrams(
+    words: Sequence[list[int]], limit: int, most_words: int, rng: random.Random, uniform: Callable[[], float]
+) -> list[list[int]]:
+    """ALBERT's masks: runs of one to `most_words` whole words, n of them with a probability proportional to 1/n.
+
+    A run that does not fit is tried shorter, one that meets another is passed over.
+
+    Args:
+        words: Positions of each word, in order.
+        limit: Positions that are predicted, at most.
+        uniform: Gives the numbers in [0, 1) that decide n; the original draws them from another generator.
+
+    Returns:
+        The positions of the runs, in the order of their choice.
+
+    Source: google-research/albert create_pretraining_data.py, create_masked_lm_predictions.
+    """
+    shares = np.cumsum(1.0 / np.arange(1, most_words + 1))
+    shares /= shares[-1]
+    order = list(range(len(words)))
+    shuffle(order, rng)
+    covered: set[int] = set()
+    runs = []
+    for start in order:
+        if len(covered) >= limit:
+            break
+        count = int(shares.searchsorted(uniform(), side="right")) + 1
+        run = [position for word in words[start : start + count] for position in word]
+        while count > 1 and len(covered) + len(run) > limit:
+            count -= 1
+            run = [position for word in words[start : start + count] for position in word]
+        if len(covered) + len(run) <= limit and covered.isdisjoint(run):
+            covered.update(run)
+            runs.append(run)
+    return runs
 
 
 def mask_in_original_order(
