@@ -8,6 +8,7 @@ from bert_recipes.models.bert import IGNORE_INDEX, MEMBERS
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.models.sizes import count_parameters, pretraining_config
+from bert_recipes.training.objectives import OBJECTIVES
 
 from .packed_models import LENGTHS, VOCAB, assert_gradients_alike, count_packed_calls, make_batch
 
@@ -220,3 +221,57 @@ def test_the_last_token_stands_for_a_text_that_is_read_from_left_to_right():
         inputs["input_ids"][:, 0] += 1
         inputs["input_ids"][torch.arange(len(lengths)), lengths - 1] += 1
         assert (model(**inputs).logits != logits).any(1).all()
+
+
+# DDP need not look for parameters without a gradient in these (`RecipeTrainer`).
+
+IDS = torch.randint(5, 49, (4, 6), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name != "distilbert"])
+def test_every_parameter_of_a_member_learns_in_each_pass(objective):
+    own = OBJECTIVES[objective]
+    config = pretraining_config("tiny", vocab_size=50, model_type=own.model_type, pad_token_id=1, **own.config)
+    model = MEMBERS[own.model](config).train()
+    batch = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "token_type_ids": torch.zeros_like(IDS)}
+    if objective in ("bert", "albert"):
+        batch["next_sentence_label"] = torch.zeros(4, dtype=torch.long)
+    model(**batch, labels=torch.where(IDS < 20, IDS, IGNORE_INDEX)).loss.backward()
+    assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
+
+
+@pytest.mark.parametrize("head", ["SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice"])
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Albert", "Electra", "DistilBert"])
+def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(kind, head):
+    """On a GPU the packing of a batch reaches the encoder through stock's heads."""
+    sizes = {"dim": 48, "n_layers": 2, "n_heads": 3, "hidden_dim": 100} if kind == "DistilBert" else SIZES | INNER
+    config = getattr(transformers, f"{kind}Config")(**sizes | {"vocab_size": 50})
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{kind}For{head}")(config).train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    ids = IDS[None].repeat(2, 1, 1) if head == "MultipleChoice" else IDS
+    mask = (torch.arange(6) < torch.tensor([6, 2, 5, 3])[:, None]).long().expand(ids.shape).contiguous()
+    first = torch.zeros(len(ids), dtype=torch.long)
+    labels = {"labels": first}
+    if head == "QuestionAnswering":
+        labels = {"start_positions": first, "end_positions": first + 1}
+    if head == "TokenClassification":
+        labels = {"labels": torch.where(mask == 1, 0, IGNORE_INDEX)}
+    batch = {"input_ids": ids, "attention_mask": mask, **labels}
+    expected = model(**batch).loss
+    expected.backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert None not in gradients.values()
+    model.zero_grad()
+    enable_packed_layers(model, "eager")
+    plans = []
+    encode = model.base_model.encode_rows
+    model.base_model.encode_rows = lambda *args: plans.append(args[-1]) or encode(*args)
+    plan = plan_rows(mask.flatten(0, -2))
+    loss = model(**batch, packing=plan).loss
+    assert plans == [plan]
+    loss.backward()
+    torch.testing.assert_close(loss, expected)
+    assert_gradients_alike({name: parameter.grad for name, parameter in model.named_parameters()}, gradients, 1e-4)

@@ -44,7 +44,7 @@ class AnswerTrainer(FineTuningTrainer):
         if problem == "regression":
             return super().loss_sum(output, inputs)
         with torch.no_grad(), self.autocast():
-            taught = self.teacher(**{key: inputs[key] for key in self._model_inputs}).logits[:, self.columns]
+            taught = self.teacher(**self.model_inputs(inputs)).logits[:, self.columns]
         said, goal = output.logits.float() / self.temperature, taught.float() / self.temperature
         if problem == "multi_label_classification":
             return F.binary_cross_entropy_with_logits(said, goal.sigmoid(), reduction="none").mean(dim=-1).sum()

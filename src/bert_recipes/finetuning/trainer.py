@@ -23,6 +23,7 @@ from bert_recipes.finetuning.certainty import describe_certainty
 from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
 from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.tasks.task import figure_names
+from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import EarlyStopping
 from bert_recipes.training.speed import BatchStats, training_flops
 from bert_recipes.training.trainer import RecipeTrainer
@@ -69,7 +70,7 @@ class FineTuningTrainer(RecipeTrainer):
         self.freeze_encoder = freeze_encoder
         # DistilBERT, for one, takes no token_type_ids.
         accepted = inspect.signature(model.forward).parameters
-        self._model_inputs = [key for key in ("input_ids", "attention_mask", "token_type_ids") if key in accepted]
+        self._input_names = [key for key in ("input_ids", "attention_mask", "token_type_ids") if key in accepted]
         self.class_weights = kind.class_weights(train_dataset) if train_dataset is not None else None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStopping(args.early_stopping_patience))
@@ -106,16 +107,32 @@ class FineTuningTrainer(RecipeTrainer):
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """As stock; where padding counts in the loss, all micro-batches of the step get one length."""
         batches, counts = super().get_batch_samples(*args, **kwargs)
-        if self.kind.loss_counts_padding and batches:
-            longest = torch.tensor([max(batch["input_ids"].shape[-1] for batch in batches)], device=self.args.device)
-            if self.args.world_size > 1:
-                longest = self.accelerator.gather(longest).max()
-            pads = {"input_ids": self.processing_class.pad_token_id, "attention_mask": 0, "token_type_ids": 0}
-            for batch in batches:
-                for key, pad in pads.items():
-                    missing = int(longest) - batch[key].shape[-1]
-                    batch[key] = torch.nn.functional.pad(batch[key], (0, missing), value=pad)
-        return batches, counts
+        if not self.kind.loss_counts_padding or not batches:
+            return batches, counts
+        longest = max(batch["input_ids"].shape[-1] for batch in batches)
+        if self.args.world_size > 1:
+            of_process = torch.tensor([longest], device=self.args.device)
+            longest = int(self.accelerator.gather(of_process).max())
+        return [self._pad_to(batch, longest) for batch in batches], counts
+
+    def _pad_to(self, batch: Batch, length: int) -> Batch:
+        """Return a batch with longer rows, and its plan with their positions."""
+        size = batch["input_ids"].shape[-1]
+        if size == length:
+            return batch
+        padded = dict(batch)
+        pads = {"input_ids": self.processing_class.pad_token_id, "attention_mask": 0, "token_type_ids": 0}
+        for key, pad in pads.items():
+            padded[key] = torch.nn.functional.pad(batch[key], (0, length - size), value=pad)
+        if PACKING in batch:
+            places = batch[PACKING]["places"]
+            padded[PACKING] = {**batch[PACKING], "places": places // size * length + places % size}
+        return padded
+
+    def model_inputs(self, batch: Batch) -> Batch:
+        """Return what the model takes of a batch."""
+        inputs = {key: batch[key] for key in self._input_names}
+        return inputs | ({PACKING: batch[PACKING]} if PACKING in batch else {})
 
     # Loss
 
@@ -130,7 +147,7 @@ class FineTuningTrainer(RecipeTrainer):
         """The mean over the items."""
         if self.freeze_encoder:
             self.model.base_model.eval()  # the Trainer has switched dropout on everywhere
-        output = model(**{key: inputs[key] for key in self._model_inputs})
+        output = model(**self.model_inputs(inputs))
         return self.loss_sum(output, inputs) / counts[0], output
 
     def loss_sum(self, output: Any, inputs: Batch) -> torch.Tensor:
@@ -232,12 +249,13 @@ class FineTuningTrainer(RecipeTrainer):
         own: list[tuple[int, np.ndarray]] = []
         sums = torch.zeros(2, dtype=torch.float64, device=self.args.device)
         quiet = self.args.disable_tqdm or not self.is_world_process_zero()
+        collate = self.device_collator(self.kind.collate)
         own_batches = list(enumerate(filled))[rank::world]
         for index, numbers in tqdm(own_batches, desc=encoded.split.name, leave=False, disable=quiet or None):
             self.check_stop()
-            batch = self._prepare_inputs(self.kind.collate([encoded[number] for number in numbers]))
+            batch = self._prepare_input(collate([encoded[number] for number in numbers]))
             with self.accelerator.autocast():
-                output = model(**{key: batch[key] for key in self._model_inputs})
+                output = model(**self.model_inputs(batch))
             if index >= len(batches):
                 continue
             if has_labels:

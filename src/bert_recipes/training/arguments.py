@@ -21,6 +21,8 @@ from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES, bfloat16_u
 
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+# Data-loading processes of a process on a GPU, at most: they make ten times the tokens that base takes.
+MAX_DATA_WORKERS = 14
 
 
 class Precision(NamedTuple):
@@ -53,6 +55,12 @@ def choose_precision(wanted: str, *, use_cpu: bool) -> Precision:
     if units:
         return Precision("bf16", f"this CPU multiplies bfloat16 in hardware ({', '.join(units)})")
     return Precision("fp32", "this CPU has neither AMX nor AVX512_BF16")
+
+
+def data_workers(num_processes: int) -> int:
+    """Return how many data-loading processes each of the processes of a machine has on GPUs: one a core, but two for itself."""
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(max(num_cores // num_processes - 2, 1), MAX_DATA_WORKERS)
 
 
 # Of a run by the clock, which ends long before.
@@ -105,6 +113,9 @@ class RunArguments(TrainingArguments):
     gradient_accumulation_steps: int = free(
         1, "micro-batches of a step, unless global_train_batch_size decides", least=1
     )
+    dataloader_num_workers: int | None = free(  # type: ignore[assignment]
+        None, "processes that load data; default: on a GPU one a core but two, on a CPU 0", least=0
+    )
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")
     bf16: bool = option(False, "the same as precision: bf16")
     fp16: bool = option(False, "the same as precision: fp16")
@@ -143,6 +154,12 @@ class RunArguments(TrainingArguments):
         launched_on_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true", "yes")
         self.cpu_is_chosen = self.use_cpu or launched_on_cpu
         self.use_cpu = self.cpu_is_chosen or not torch.cuda.is_available()
+        if self.dataloader_num_workers is None:
+            self.dataloader_num_workers = 0 if self.use_cpu else data_workers(self._num_processes_here())
+            # It follows from the machine.
+            self.LAUNCH_FIELDS = self.LAUNCH_FIELDS | {"dataloader_num_workers"}  # type: ignore[misc]
+        if self.dataloader_persistent_workers and self.dataloader_num_workers == 0:
+            raise InputError("dataloader_persistent_workers needs dataloader_num_workers of 1 or more")
         chosen = choose_precision(self.precision, use_cpu=self.use_cpu)
         self.bf16, self.fp16, self.precision_reason = chosen.name == "bf16", chosen.name == "fp16", chosen.reason
         self._split_global_batch()
@@ -171,7 +188,6 @@ class RunArguments(TrainingArguments):
             *((name, 0 <= getattr(self, name) < math.inf, "0 or more") for name in ("learning_rate", "warmup_steps")),
             *((name, 0 <= getattr(self, name) < 1, "0 or more and below 1") for name in ("adam_beta1", "adam_beta2")),
             ("per_device_eval_batch_size", self.per_device_eval_batch_size >= 1, "1 or more"),
-            ("dataloader_num_workers", self.dataloader_num_workers >= 0, "0 or more"),
             ("num_train_epochs", self.num_train_epochs > 0, "above 0"),
             ("max_steps", self.max_steps == -1 or self.max_steps >= 1, "1 or more, or -1 for num_train_epochs"),
             ("seed", 0 <= self.seed < 2**32, "0 to 4294967295"),
@@ -187,8 +203,6 @@ class RunArguments(TrainingArguments):
         if len(flags) > 1 or (flags and self.precision not in ("auto", flags[0])):
             raise InputError(f"precision is '{self.precision}' and {' and '.join(flags)} true; give one of them")
         self.precision = flags[0] if flags else self.precision
-        if self.dataloader_persistent_workers and self.dataloader_num_workers == 0:
-            raise InputError("dataloader_persistent_workers needs dataloader_num_workers of 1 or more")
         if self.overwrite_run and self.resume not in ("auto", "no"):
             raise InputError(f"resume is '{self.resume}' and overwrite_run true; give one of them")
         if self.hub_token is not None:
@@ -213,6 +227,10 @@ class RunArguments(TrainingArguments):
     @staticmethod
     def _num_processes() -> int:
         return int(os.environ.get("WORLD_SIZE", "1"))
+
+    @classmethod
+    def _num_processes_here(cls) -> int:
+        return int(os.environ.get("LOCAL_WORLD_SIZE", cls._num_processes()))
 
     def _split_global_batch(self) -> None:
         """Cut the global batch into the largest micro-batches that per_device_train_batch_size allows."""

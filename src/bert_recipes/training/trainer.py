@@ -125,7 +125,7 @@ class RecipeTrainer(Trainer):
         enable_packed_layers(model, "off" if asks_for_fsdp(args) else args.fast_layers, args)
         if args.device.type == "cpu" and args.keep_freed_memory:
             keep_freed_memory()
-        if args.ddp_find_unused_parameters is None and model.config.model_type == "bert":
+        if args.ddp_find_unused_parameters is None and isinstance(model.base_model, PackedModel):
             args.ddp_find_unused_parameters = False  # every pass uses all; stock would look for unused ones in each
         self.trackers = Trackers(args)
         callbacks = [self.trackers, *(kwargs.pop("callbacks", None) or [])]
