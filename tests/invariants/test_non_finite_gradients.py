@@ -47,3 +47,33 @@ def test_too_many_in_a_row_end_the_run_with_advice(small_store, tmp_path, monkey
         InputError, match=r"step 4: the gradient was not finite for 2 steps in a row; .* Lower learning_rate"
     ):
         small_run(store=str(small_store), output_dir=str(tmp_path), **settings)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("optimizer", ["bert_adam", "adamw", "muon"])
+def test_leaving_a_step_out_on_the_device_is_leaving_it_out(small_store, tmp_path, monkeypatch, caplog, optimizer, value):
+    """On a GPU the optimiser decides, and the host reads the norm one step later; weights, moments and counts are the same."""
+    settings = {"max_steps": 5, "optimizer": optimizer, "per_device_train_batch_size": 16}
+    settings |= {"save_strategy": "steps", "save_steps": 5, "weight_decay": 0.1}
+    spoil(monkeypatch, value, steps={1, 2})
+    results, progress = [], []
+    for skips_on_device in (False, True):
+        folder = tmp_path / str(skips_on_device)
+        monkeypatch.setattr(RecordingTrainer, "_optimizer_skips_on_device", lambda self, norm, it=skips_on_device: it)
+        caplog.clear()
+        results.append(small_run(store=str(small_store), output_dir=str(folder), **settings))
+        assert "step 2 is skipped" in caplog.text
+        assert "step 3 is skipped" in caplog.text
+        progress.append(json.loads((folder / "checkpoint-5" / "progress.json").read_text())["skipped_steps"])
+    assert progress == [2, 2]
+    host, device = (result["weights"] for result in results)
+    for name in host:
+        torch.testing.assert_close(device[name], host[name], rtol=0, atol=0, msg=name)
+
+
+def test_too_many_in_a_row_end_the_run_though_they_are_read_late(small_store, tmp_path, monkeypatch):
+    monkeypatch.setattr(RecordingTrainer, "_optimizer_skips_on_device", lambda self, norm: True)
+    spoil(monkeypatch, float("nan"), steps={0, 2, 3})
+    settings = {"max_steps": 8, "max_skipped_steps": 2, "per_device_train_batch_size": 16}
+    with pytest.raises(InputError, match=r"step 4: the gradient was not finite for 2 steps in a row"):
+        small_run(store=str(small_store), output_dir=str(tmp_path), **settings)

@@ -91,7 +91,7 @@ def vocabulary_loss(
     """
     if shared is not None:
         weight = weight.detach()
-    if hidden.is_cuda:  # a number would have to be read off the device
+    if _is_on_gpu(hidden):  # a number would have to be read off the device
         return _VocabularyLoss.apply(hidden, weight, bias, targets, 1.0, kernels, shared) / count
     return _VocabularyLoss.apply(hidden, weight, bias, targets, float(count), kernels, shared)
 
@@ -113,7 +113,7 @@ class _VocabularyLoss(torch.autograd.Function):
         total = torch.zeros((), device=hidden.device)
         of_hidden = torch.empty_like(hidden)
         of_weight = of_bias = None
-        rows_at_once = ROWS_AT_ONCE_ON_GPU if hidden.is_cuda else ROWS_AT_ONCE
+        rows_at_once = ROWS_AT_ONCE_ON_GPU if _is_on_gpu(hidden) else ROWS_AT_ONCE
         for start in range(0, len(targets), rows_at_once):
             rows = slice(start, start + rows_at_once)
             logits = hidden[rows] @ own.t()
@@ -141,7 +141,7 @@ class _VocabularyLoss(torch.autograd.Function):
         if of_weight is None:  # no token is predicted
             return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias), *nothing
         # On a CPU nearly always 1: then nothing of the size of the vocabulary is touched again. A GPU would wait for the number.
-        if grad.is_cuda or grad.item() != 1.0:
+        if _is_on_gpu(grad) or grad.item() != 1.0:
             of_hidden = (of_hidden.float() * grad).to(of_hidden.dtype)
             of_weight, of_bias = of_weight * grad, of_bias * grad
         of_weight, of_bias = of_weight.to(weight.dtype), of_bias.to(bias.dtype)
@@ -149,6 +149,10 @@ class _VocabularyLoss(torch.autograd.Function):
             ctx.shared.leave(of_weight)
             of_weight = None
         return of_hidden, of_weight, of_bias, *nothing
+
+
+def _is_on_gpu(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda
 
 
 def _rounded_up(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,0 +1,85 @@
+"""Nothing in a planned step makes the host wait for a GPU: no number is read, no place is looked for."""
+
+import pytest
+import torch
+from packed_models import LENGTHS, VOCAB, make_batch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bert_recipes.models import vocabulary_loss
+from bert_recipes.models.bert import MEMBERS
+from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.models.padding_free import plan_rows
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.training.arguments import DistillationArguments, RunArguments
+from bert_recipes.training.distillation import DistillationTrainer, make_student
+from bert_recipes.training.objectives import OBJECTIVES
+
+
+# What a GPU cannot do without telling the host a number.
+WAITS = {"_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal", "_unique2", "unique_dim"}
+
+
+class WaitCounter(TorchDispatchMode):
+    """Notes the operations for which a host waits on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        is_boolean_index = name in ("index", "index_put_") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        if name in WAITS or is_boolean_index:
+            self.waits.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    """The branches that a GPU takes; the operations are the CPU's."""
+    monkeypatch.setattr(vocabulary_loss, "_is_on_gpu", lambda tensor: True)
+
+
+def make_member(objective):
+    own = OBJECTIVES[objective]
+    torch.manual_seed(0)
+    config = pretraining_config("tiny", vocab_size=VOCAB, model_type=own.model_type, **own.config)
+    model = MEMBERS[own.model](config).train()
+    enable_packed_layers(model, "eager")
+    return model
+
+
+def planned_batch(objective):
+    batch = make_batch(LENGTHS["ragged"])
+    if objective not in ("bert", "albert"):
+        del batch["next_sentence_label"]
+    return batch | {"packing": plan_rows(batch["attention_mask"], batch["labels"])}
+
+
+def count_waits(batch, compute_loss):
+    with WaitCounter() as counter:
+        compute_loss(batch).backward()
+    return counter.waits
+
+
+@pytest.mark.parametrize("objective", [name for name in OBJECTIVES if name not in ("distilbert", "tinybert")])
+def test_a_step_of_a_member_waits_for_nothing(objective, as_on_gpu):
+    model, batch = make_member(objective), planned_batch(objective)
+    count = torch.tensor(30.0)
+    counts = {"num_items_in_batch": count}
+    counts |= {"num_tokens_in_batch": count} if objective == "electra" else {"num_pairs_in_batch": count}
+    assert count_waits(batch, lambda batch: model(**batch, **counts).loss) == []
+    del batch["packing"]  # the counter counts: the places of the tokens are looked for
+    assert "nonzero" in count_waits(batch, lambda batch: model(**batch, **counts).loss)
+
+
+def test_a_step_of_distillation_waits_for_nothing(as_on_gpu, tmp_path):
+    teacher = make_member("bert").eval()
+    settings = DistillationArguments(teacher="it", temperature=2.0, alpha_ce=5.0, alpha_mlm=2.0, alpha_cos=1.0)
+    student = make_student(teacher, settings, seed=0).train()
+    args = RunArguments(output_dir=str(tmp_path), use_cpu=True, fast_layers="eager", report_to="none")
+    trainer = DistillationTrainer(student, args, teacher=teacher, settings=settings, train_dataset=[0])
+    batch, counts = planned_batch("distilbert"), torch.tensor([30.0, 140.0])
+    assert count_waits(batch, lambda batch: trainer.part_of_loss(student, batch, counts)[0]) == []
