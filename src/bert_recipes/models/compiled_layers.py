@@ -1,7 +1,7 @@
 """The encoder on packed rows in torch operations, which torch.compile fuses: the way of a GPU.
 
-The same mathematics as stock's layers. Query, key and value are one product, what lies between two products is one kernel, and rows are kept in
-the type of the products. Sums and LayerNorms are computed in float32.
+The same mathematics as stock's layers. Query, key and value are one product, and what lies between two products is one kernel. Sums and LayerNorms
+are computed in float32.
 
 Legend: T packed rows, H hidden size, F feed-forward size, E embedding size, h heads, d = H / h, V vocabulary, M predicted tokens.
 """
@@ -22,6 +22,9 @@ from bert_recipes.models.packed_attention import attend
 from bert_recipes.models.padding_free import PackedLayout, RowOffsets
 
 
+# Of the rows between two layers. Of BERT base's first gradient bfloat16 products alone leave 0.8 % of error, as stock has under autocast; rows in
+# bfloat16 make it 1.3 %.
+RESIDUAL_DTYPE = torch.float32
 # Models of a process, in training and evaluation, that are compiled apart; torch's 8 would be too few for a sweep.
 RECOMPILE_LIMIT = 64
 
@@ -117,7 +120,7 @@ def embed(
 def encode_layer(
     rows: torch.Tensor, offsets: RowOffsets, settings: LayerSettings, parameters: tuple[torch.Tensor, ...]
 ) -> torch.Tensor:
-    """Compute one layer: rows (T, H) in `settings.dtype` -> the same.
+    """Compute one layer: rows (T, H) in `RESIDUAL_DTYPE` -> the same; products are in `settings.dtype`.
 
     The sixteen parameters are those of `encoder_layer.encode_layer`.
     """
@@ -127,7 +130,7 @@ def encode_layer(
     after_attention, after_feed_forward = settings.hidden_dropouts
 
     weight, bias = torch.cat([wq, wk, wv]).to(dtype), torch.cat([bq, bk, bv]).to(dtype)
-    projected = F.linear(rows, weight, bias).view(-1, 3, settings.heads, hidden_size // settings.heads)
+    projected = F.linear(rows.to(dtype), weight, bias).view(-1, 3, settings.heads, hidden_size // settings.heads)
     query, key, value = projected.unbind(1)
     if offsets.key_rows is not None:
         key, value = key[offsets.key_rows], value[offsets.key_rows]
@@ -137,7 +140,7 @@ def encode_layer(
     mixed = F.linear(context.flatten(1), wo.to(dtype), bo.to(dtype))
     rows = _add_and_norm(rows, mixed, g1, c1, settings.epsilon, after_attention)
 
-    inner = F.linear(rows, wi.to(dtype), bi.to(dtype))
+    inner = F.linear(rows.to(dtype), wi.to(dtype), bi.to(dtype))
     inner = F.gelu(inner, approximate="none" if settings.exact_gelu else "tanh")
     output = F.linear(inner, wf.to(dtype), bf.to(dtype))
     return _add_and_norm(rows, output, g2, c2, settings.epsilon, after_feed_forward)

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 
-from bert_recipes.models.compiled_layers import CompiledLayers
+from bert_recipes.models.compiled_layers import RESIDUAL_DTYPE, CompiledLayers
 from bert_recipes.models.encoder_layer import LayerSettings, encode_layer
 from bert_recipes.models.kernels.plain import Kernels
 from bert_recipes.models.padding_free import PackedLayout, make_layout, plan_rows, planned_layout
@@ -273,10 +273,10 @@ def _encode_by_compiled_layers(
             token_type_ids,
             position_ids.expand(shape),
             dropout=_rate(model.embeddings.dropout),
-            dtype=dtype,
+            dtype=RESIDUAL_DTYPE,
         )
         if (projection := model.projection) is not None:
-            rows = F.linear(rows, projection.weight.to(dtype), projection.bias.to(dtype))
+            rows = F.linear(rows.to(dtype), projection.weight.to(dtype), projection.bias.to(dtype)).to(RESIDUAL_DTYPE)
 
         def encode(rows: torch.Tensor, number: int, parts: LayerParts) -> torch.Tensor:
             return layers.encode_layer(rows, offsets, parts.settings(model.config, dtype), parts.parameters)
