@@ -103,7 +103,7 @@ def run_cli(main: Callable[[], None]) -> NoReturn:
         _stop_watching_workers()
         _report(error)
     finally:
-        _end_workers()
+        end_workers()
     sys.exit(0)
 
 
@@ -210,8 +210,8 @@ def _stop_watching_workers() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-def _end_workers() -> None:
-    """Kill the data workers that an exception's frames still hold: they ignore SIGTERM, and Python would wait for ever."""
+def end_workers() -> None:
+    """Kill the data workers that an exception's frames still hold: they ignore SIGTERM, and Python would wait for them forever."""
     workers = [child for child in multiprocessing.active_children() if child.daemon]
     if workers:
         _stop_watching_workers()

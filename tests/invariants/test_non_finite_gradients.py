@@ -1,6 +1,7 @@
 """A step whose gradient is not finite changes nothing and is counted; too many of them in a row end the run."""
 
 import json
+import multiprocessing
 
 import pytest
 import torch
@@ -77,3 +78,14 @@ def test_too_many_in_a_row_end_the_run_though_they_are_read_late(small_store, tm
     settings = {"max_steps": 8, "max_skipped_steps": 2, "per_device_train_batch_size": 16}
     with pytest.raises(InputError, match=r"step 4: the gradient was not finite for 2 steps in a row"):
         small_run(store=str(small_store), output_dir=str(tmp_path), **settings)
+
+
+def test_a_run_that_ends_by_an_error_leaves_no_data_worker(small_store, tmp_path, monkeypatch):
+    """They ignore SIGTERM, so that Python would wait for them at its end."""
+    spoil(monkeypatch, float("nan"), steps={1, 2})
+    settings = {"max_steps": 8, "max_skipped_steps": 2, "per_device_train_batch_size": 16, "dataloader_num_workers": 2}
+    with pytest.raises(InputError, match="not finite for 2 steps in a row"):
+        small_run(store=str(small_store), output_dir=str(tmp_path), **settings)
+    for worker in multiprocessing.active_children():
+        worker.join(timeout=10)
+        assert not worker.is_alive()

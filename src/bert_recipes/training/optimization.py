@@ -39,6 +39,7 @@ class BertAdam(torch.optim.AdamW):
         self._step_supports_amp_scaling = False
         # id of a parameter -> its steps up to now; read off its state when it is first met.
         self._counts: dict[int, int] = {}
+        self._counted: list[int] = []  # in the last step
         # float (), 1 where the coming step shall change nothing: it is decided on the device.
         self.found_inf: torch.Tensor | None = None
         self._found_inf_before: LateNumber | None = None
@@ -51,8 +52,10 @@ class BertAdam(torch.optim.AdamW):
     def step(self, closure: Any = None) -> Any:
         """One update of all parameters that have a gradient; nothing where none has one."""
         if self._found_inf_before is not None and self._found_inf_before.read() > 0:
-            self._counts = {}  # the step before has not counted
+            for key in self._counted:
+                self._counts[key] -= 1  # the step before was none
         self._found_inf_before = None if self.found_inf is None else LateNumber(self.found_inf)
+        self._counted = []
         # lr, eps and weight_decay are set so that AdamW's bias correction cancels, and put back.
         plain = [(group["lr"], group["eps"], group["weight_decay"]) for group in self.param_groups]
         try:
@@ -78,6 +81,7 @@ class BertAdam(torch.optim.AdamW):
                 if key not in self._counts:
                     self._counts[key] = int(self.state[parameter].get("step", 0)) if parameter in self.state else 0
                 self._counts[key] += 1
+                self._counted.append(key)
                 numbers.add(self._counts[key])
         if len(numbers) > 1:
             raise RuntimeError(

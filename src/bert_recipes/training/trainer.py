@@ -40,7 +40,7 @@ from bert_recipes.checkpointing import (
     write_manifest,
 )
 from bert_recipes.data.order import ResumableBatchSampler
-from bert_recipes.errors import InputError, Interrupted, saving
+from bert_recipes.errors import InputError, Interrupted, end_workers, saving
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.bert_model import PackedModel, enable_packed_layers
 from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
@@ -205,7 +205,11 @@ class RecipeTrainer(Trainer):
             # At its end stock deletes all checkpoints but the best; `rotate` has done what is to be done.
             stock = _overridden(args, push_to_hub=False, save_total_limit=None, eval_on_start=begins)
             with self.stop_request.listening(), stock:
-                output = super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
+                try:
+                    output = super().train(resume_from_checkpoint=checkpoint and str(checkpoint), **kwargs)
+                except BaseException:
+                    end_workers()
+                    raise
                 self._read_norm()
                 self._stop_if_asked()
         return output
