@@ -135,8 +135,7 @@ class Cases:
 
     def _sides(self, sample: Sample) -> dict[str, Sample]:
         sides = {side: replace(sample, side=side, switches=switches) for side, switches in self.stock.items()}
-        switches = {} if self.on_cpu else {"torch_compile": "true"}
-        return sides | {OURS: replace(sample, side=OURS, switches=switches)}
+        return sides | {OURS: replace(sample, side=OURS)}
 
     def pretraining(self) -> list[Case]:
         """Size x length; alone: tiny and mini at 128."""

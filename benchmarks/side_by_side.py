@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import platform
@@ -24,6 +25,7 @@ from transformers import TrainerCallback
 
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write, strict
+from bert_recipes.training.batch_buffer import BatchBuffer
 from bert_recipes.training.speed import (
     DENSE_PEAK_TFLOPS,
     BatchStats,
@@ -171,7 +173,7 @@ class StepTimer(TrainerCallback):
 
 
 class BatchCounter:
-    """Counts what a Trainer's batches hold, and keeps its losses; nothing is read from the device before the end."""
+    """Counts what a Trainer's batches hold, on the host, and keeps its losses; nothing is read from the device before the end."""
 
     def __init__(self, trainer: Any, *, masked_lm: bool) -> None:
         self._masked_lm = masked_lm
@@ -180,11 +182,12 @@ class BatchCounter:
         self._losses: list[list[torch.Tensor]] = []
         fetch, train = trainer.get_batch_samples, trainer.training_step
 
-        def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
-            samples = fetch(*args, **kwargs)
-            if samples[0]:
-                self._count(samples[0])
-            return samples
+        def get_batch_samples(iterator: Any, num_batches: int, device: Any) -> Any:
+            # Before they go to the device.
+            batches = list(itertools.islice(iterator, num_batches))
+            if batches:
+                self._count([batch.tensors() if isinstance(batch, BatchBuffer) else batch for batch in batches])
+            return fetch(iter(batches), num_batches, device)
 
         def training_step(*args: Any, **kwargs: Any) -> torch.Tensor:
             loss = train(*args, **kwargs)

@@ -1,0 +1,343 @@
+"""The GPU path in prepared steps of at most ten minutes each: is it right, how fast is it, where does the time go.
+
+    python benchmarks/gpu.py --step 1 --output_dir runs/gpu
+    python benchmarks/gpu.py --step 2 --part base --output_dir runs/gpu
+    python benchmarks/gpu.py --step 2 --part base --use_cpu true --tokens_per_step 256 --budget_seconds 1     # without a GPU
+
+Steps: 1 tests on the GPU; 2 pre-training of base at 128 and 512 tokens (--part base) or large at 512 (--part large), with a profile; 3 the same after a
+change; 4 fine-tuning of base on SST-2 and SQuAD (--part finetuning), pre-training of tiny and mini (--part small); 5 a run of --minutes on --store, and
+BLiMP with --blimp_dir. Each prints one table and writes one JSON file with machine, versions and date. docs/speed.md has the results.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState
+from lengths import TASK_LIMITS, read_lengths
+from side_by_side import Sample, describe_here, measure_matmul, measure_training
+from sides import make_side, on_cpu
+from transformers import TrainerCallback
+
+from bert_recipes.config import parse_arguments
+from bert_recipes.errors import InputError, run_cli
+from bert_recipes.settings import check, option
+
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CONFIGS = REPOSITORY / "recipes" / "configs"
+PARTS = {2: ("base", "large"), 3: ("base", "large"), 4: ("finetuning", "small")}
+# Positions of a step: what fills a GPU.
+TOKENS_PER_STEP = {"tiny": 131_072, "mini": 65_536, "base": 32_768, "large": 16_384}
+# Kernels of a profile that are listed, and the steps that it takes.
+TOP_KERNELS, PROFILED_STEPS, STEPS_BEFORE_PROFILE = 25, 3, 10
+LAUNCH_CALLS = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
+WAIT_CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+# Stock as somebody who knows it sets it: bfloat16, sdpa, one compiled graph for rows of one length, data workers.
+STOCK_DEFAULTS: Mapping[str, Any] = {}
+STOCK_BEST = {"bf16": True, "padding": "max", "torch_compile": True, "dataloader_num_workers": 4}
+STOCK_BEST_FINETUNING = {
+    "bf16": True,
+    "padding": "batch",
+    "train_sampling_strategy": "group_by_length",
+    "dataloader_num_workers": 4,
+}
+logger = logging.getLogger("gpu")
+
+
+@dataclass
+class GpuArguments:
+    """Which step, how long, and where the results go."""
+
+    step: int = option(2, "which step", least=1, most=5)
+    part: str | None = option(None, "of steps 2 and 3: base or large; of step 4: finetuning or small; default: both")
+    output_dir: str = option("runs/gpu", "folder of the results")
+    budget_seconds: float = option(8.0, "measured seconds of a side", above=0)
+    tokens_per_step: int | None = option(None, "positions of a step; default: by size", least=1)
+    size: str | None = option(None, "instead of the part's sizes, to try a step")
+    store: str | None = option(None, "token-id store of step 5")
+    recipe: str = option("bert_budget", "configuration of step 5, of recipes/configs/pretrain")
+    minutes: float = option(8.0, "training of step 5", above=0)
+    blimp_dir: str | None = option(None, "folder data/ of BLiMP, for step 5")
+    use_cpu: bool = option(False, "use the CPU even where there is a GPU")
+
+    def __post_init__(self) -> None:
+        check(self)
+        parts = PARTS.get(self.step, ())
+        if self.part is not None and self.part not in parts:
+            raise InputError(f"part is '{self.part}'; allowed with --step {self.step}: {', '.join(parts) or 'none'}")
+        if self.step == 5 and self.store is None:
+            raise InputError("step 5 needs --store, a folder of recipes/prepare_corpus.py")
+
+
+def main() -> None:
+    """Run one step."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logger.setLevel(logging.INFO)
+    (args,) = parse_arguments(GpuArguments)
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+    if args.step == 1:
+        sys.exit(run_tests(args))
+    if args.step == 5:
+        train_for_minutes(args)
+        return
+    for part in (args.part,) if args.part else PARTS[args.step]:
+        with tempfile.TemporaryDirectory(prefix="bert-recipes-gpu-") as folder:
+            measure_part(args, part, Path(folder))
+
+
+def run_tests(args: GpuArguments) -> int:
+    """Run the tests that need a GPU; return pytest's exit code."""
+    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-n", "4", "--durations", "10", "--tb", "short"]
+    start = time.monotonic()
+    code = subprocess.run(command, cwd=REPOSITORY).returncode
+    write_result(args, "tests", {"exit_code": code, "seconds": round(time.monotonic() - start, 1)})
+    return code
+
+
+def samples_of_part(args: GpuArguments, part: str, work_dir: Path) -> dict[str, Sample]:
+    """Return case -> what is measured, without a side."""
+    base = Sample(
+        kind="pretraining",
+        work_dir=str(work_dir),
+        use_cpu=args.use_cpu,
+        budget_seconds=args.budget_seconds,
+        warmup_steps=2 if args.use_cpu else 10,
+        max_steps=4 if args.use_cpu else 200,
+    )
+    if part == "finetuning":
+        samples = {}
+        for task in ("sst2", "squad"):
+            limit = TASK_LIMITS[task]
+            samples[f"{task}-{args.size or 'base'}"] = replace(
+                base,
+                kind="finetuning",
+                config=str(CONFIGS / "finetune" / f"{limit.config}.yaml"),
+                size=args.size or "base",
+                length=limit.max_length,
+                task=task,
+                lengths=read_lengths()[task],
+            )
+        return samples
+    sizes_and_lengths = {
+        "base": (("base", 128), ("base", 512)),
+        "large": (("large", 512),),
+        "small": (("tiny", 128), ("mini", 128)),
+    }
+    samples = {}
+    for size, length in sizes_and_lengths[part]:
+        size = args.size or size
+        samples[f"{size}-{length}"] = replace(
+            base,
+            config=str(CONFIGS / "pretrain" / f"bert_{size}.yaml"),
+            size=size,
+            length=length,
+            tokens_per_step=args.tokens_per_step or TOKENS_PER_STEP[size],
+        )
+    return samples
+
+
+def sides_of(sample: Sample) -> dict[str, Sample]:
+    """Return side -> the sample with its settings; ours is measured last, when stock's memory is free."""
+    best = STOCK_BEST if sample.kind == "pretraining" else STOCK_BEST_FINETUNING
+    # On a CPU the same layers, to try the step.
+    compiled, eager = ("compiled", "eager") if on_cpu(sample) else ("auto", "plain")
+    return {
+        "stock, defaults": replace(sample, side="stock_defaults", switches=STOCK_DEFAULTS),
+        "stock, best": replace(sample, side="stock_best", switches=best),
+        "ours, eager": replace(sample, side="ours", switches={"fast_layers": eager}),
+        "ours": replace(sample, side="ours", switches={"fast_layers": compiled}),
+    }
+
+
+def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
+    """Measure the sides of each case, profile ours, print the table and write the results."""
+    cases: dict[str, Any] = {}
+    for case, sample in samples_of_part(args, part, work_dir).items():
+        what = {"what": "small"} if args.use_cpu else {"what": sample.kind}
+        matmul = measure_matmul(replace(sample, **what))
+        sides = {side: measure_side(of_side) for side, of_side in sides_of(sample).items()}
+        profile = profile_ours(sides_of(sample)["ours"])
+        cases[case] = {"matmul": matmul, "sides": sides, "profile": profile}
+        write_result(args, part, cases)  # what is measured is kept, whatever comes
+        logger.info("%s", table_of(case, cases[case]))
+        logger.info("%s", profile_table(profile))
+
+
+def measure_side(sample: Sample) -> dict[str, Any]:
+    """Measure one side; one that fails has its error."""
+    free_memory()
+    start = time.monotonic()
+    try:
+        result = measure_training(sample)
+    except (RuntimeError, ValueError, OSError) as error:  # out of memory, a compiler, a setting of stock's
+        return {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    return {**result, "seconds_in_all": round(time.monotonic() - start, 1)}
+
+
+def free_memory() -> None:
+    """Forget the side before: its model, its memory, and the precision that Accelerate keeps for a process."""
+    gc.collect()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+class ProfiledSteps(TrainerCallback):
+    """Profiles some steps of a Trainer, and ends it."""
+
+    def __init__(self, profiler: Any) -> None:
+        self.profiler, self.seconds = profiler, 0.0
+        self._start = 0.0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start after the first steps; stop after some more."""
+        if state.global_step == STEPS_BEFORE_PROFILE:
+            synchronize()
+            self._start = time.perf_counter()
+            self.profiler.start()
+        if state.global_step == STEPS_BEFORE_PROFILE + PROFILED_STEPS:
+            synchronize()
+            self.seconds = time.perf_counter() - self._start
+            self.profiler.stop()
+            control.should_training_stop = True
+
+
+def synchronize() -> None:
+    """Wait for a GPU."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def profile_ours(sample: Sample) -> dict[str, Any]:
+    """Profile some steps: the kernels that take most, launches, waits, and the fraction of the time that the GPU is busy."""
+    free_memory()
+    trainer = make_side(replace(sample, max_steps=2 * STEPS_BEFORE_PROFILE))
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if not on_cpu(sample):
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    steps = ProfiledSteps(torch.profiler.profile(activities=activities))
+    trainer.add_callback(steps)
+    trainer.train()
+    events = steps.profiler.key_averages()
+    is_gpu = not on_cpu(sample)
+    kernels = []
+    for event in events:
+        is_kernel = event.device_type == torch.autograd.DeviceType.CUDA if is_gpu else event.self_cpu_time_total > 0
+        microseconds = event.self_device_time_total if is_gpu else event.self_cpu_time_total
+        if is_kernel and microseconds > 0:
+            kernels.append((event.key, event.count / PROFILED_STEPS, microseconds / 1000 / PROFILED_STEPS))
+    kernels.sort(key=lambda kernel: -kernel[2])
+    counts = {event.key: event.count / PROFILED_STEPS for event in events}
+    milliseconds = 1000 * steps.seconds / PROFILED_STEPS
+    return {
+        "milliseconds_per_step": round(milliseconds, 3),
+        "busy_share": round(sum(time for _, _, time in kernels) / milliseconds, 4),
+        "kernels_per_step": sum(count for _, count, _ in kernels),
+        "launches_per_step": sum(counts.get(name, 0) for name in LAUNCH_CALLS),
+        "waits_per_step": {name: counts[name] for name in WAIT_CALLS if name in counts},
+        "top": [
+            {"kernel": name, "calls": round(count, 1), "milliseconds": round(time, 4)}
+            for name, count, time in kernels[:TOP_KERNELS]
+        ],
+    }
+
+
+def table_of(case: str, measured: Mapping[str, Any]) -> str:
+    """Return a Markdown table of the sides of a case."""
+    best = measured["matmul"]["best_gflops"]
+    lines = [
+        f"\n{case}: this machine's products {best['bf16'] / 1000:,.1f} TFLOP/s in bfloat16, {best['fp32'] / 1000:,.1f} in float32",
+        "| side | tokens/s | first half, second half | MFU | memory, GB | waits for data | warm-up, s | examples/s |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    for side, result in measured["sides"].items():
+        if "error" in result:
+            lines.append(f"| {side} | {result['error']} |")
+            continue
+        rate = best["fp32" if result["precision"] == "fp32" else "bf16"]
+        halves = ", ".join(f"{value:,.0f}" for value in halves_of(result))
+        waits = result.get("data_wait_share")
+        cells = (
+            side,
+            f"{result['tokens_per_second']:,.0f}",
+            halves,
+            f"{result['gflops_per_second'] / rate:.1%}",
+            f"{result['peak_memory_mb'] / 1024:.1f}",
+            "" if waits is None else f"{waits:.1%}",
+            f"{result['warmup_seconds']:.0f}",
+            f"{result['examples_per_second']:,.0f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def halves_of(result: Mapping[str, Any]) -> list[float]:
+    """Return tokens per second of the first and the second half of the measured steps."""
+    seconds, tokens = result["step_seconds"], result["step_tokens"]
+    middle = max(len(seconds) // 2, 1)
+    halves = [(tokens[:middle], seconds[:middle]), (tokens[middle:], seconds[middle:])]
+    return [sum(some) / sum(time) for some, time in halves if time]
+
+
+def profile_table(profile: Mapping[str, Any]) -> str:
+    """Return the kernels that take most of a step."""
+    lines = [
+        f"\nprofile of ours: {profile['milliseconds_per_step']:.1f} ms a step, busy {profile['busy_share']:.0%}, "
+        f"{profile['launches_per_step']:.0f} launches, waits {profile['waits_per_step']}",
+        "| ms a step | calls | kernel |",
+        "| --: | --: | --- |",
+    ]
+    lines += [f"| {row['milliseconds']:.3f} | {row['calls']:g} | {row['kernel'][:110]} |" for row in profile["top"]]
+    return "\n".join(lines)
+
+
+def train_for_minutes(args: GpuArguments) -> None:
+    """Train on the store for some minutes, and ask the model for the grammatical sentences of BLiMP."""
+    run = Path(args.output_dir) / "run"
+    flags = ["--store", args.store, "--max_minutes", str(args.minutes), "--output_dir", str(run)]
+    if args.size:
+        flags += ["--size", args.size]
+    if args.use_cpu:
+        flags += ["--use_cpu", "true"]
+    config = CONFIGS / "pretrain" / f"{args.recipe}.yaml"
+    run_script("pretrain.py", "--config", str(config), *map(str, flags))
+    results = json.loads((run / "all_results.json").read_text(encoding="utf-8"))
+    if args.blimp_dir:
+        output = Path(args.output_dir) / "blimp"
+        blimp = ["--model_name_or_path", str(run), "--data_dir", args.blimp_dir, "--max_pairs", "100"]
+        run_script("blimp.py", *blimp, "--output_dir", str(output), "--use_cpu", str(args.use_cpu).lower())
+        results["blimp"] = json.loads((output / "all_results.json").read_text(encoding="utf-8"))["overall"]
+    write_result(args, "run", results)
+    for name, value in results.items():
+        if isinstance(value, int | float) or name == "blimp":
+            logger.info("%-32s %s", name, value)
+
+
+def run_script(name: str, *flags: str) -> None:
+    """Run one of the recipes."""
+    subprocess.run([sys.executable, str(REPOSITORY / "recipes" / name), *flags], cwd=REPOSITORY, check=True)
+
+
+def write_result(args: GpuArguments, part: str, result: Any) -> None:
+    """Write one JSON file with machine, versions and date."""
+    file = Path(args.output_dir) / f"gpu_step{args.step}_{part}.json"
+    record = {"step": args.step, "part": part, "date": time.strftime("%Y-%m-%d"), "machine": describe_here(), "result": result}
+    file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    logger.info("%s", file)
+
+
+if __name__ == "__main__":
+    run_cli(main)
