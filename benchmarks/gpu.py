@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -165,8 +165,7 @@ def measure_part(args: GpuArguments, part: str, work_dir: Path) -> None:
     """Measure the sides of each case, profile ours, print the table and write the results."""
     cases: dict[str, Any] = {}
     for case, sample in samples_of_part(args, part, work_dir).items():
-        what = {"what": "small"} if args.use_cpu else {"what": sample.kind}
-        matmul = measure_matmul(replace(sample, **what))
+        matmul = measure_matmul(replace(sample, what="small" if args.use_cpu else sample.kind))
         sides = {side: measure_side(of_side) for side, of_side in sides_of(sample).items()}
         profile = profile_ours(sides_of(sample)["ours"])
         cases[case] = {"matmul": matmul, "sides": sides, "profile": profile}
@@ -235,7 +234,7 @@ def profile_ours(sample: Sample) -> dict[str, Any]:
     is_gpu = not on_cpu(sample)
     kernels = []
     for event in events:
-        is_kernel = event.device_type == torch.autograd.DeviceType.CUDA if is_gpu else event.self_cpu_time_total > 0
+        is_kernel = event.device_type.name == "CUDA" if is_gpu else event.self_cpu_time_total > 0
         microseconds = event.self_device_time_total if is_gpu else event.self_cpu_time_total
         if is_kernel and microseconds > 0:
             kernels.append((event.key, event.count / PROFILED_STEPS, microseconds / 1000 / PROFILED_STEPS))
@@ -334,7 +333,13 @@ def run_script(name: str, *flags: str) -> None:
 def write_result(args: GpuArguments, part: str, result: Any) -> None:
     """Write one JSON file with machine, versions and date."""
     file = Path(args.output_dir) / f"gpu_step{args.step}_{part}.json"
-    record = {"step": args.step, "part": part, "date": time.strftime("%Y-%m-%d"), "machine": describe_here(), "result": result}
+    record = {
+        "step": args.step,
+        "part": part,
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": describe_here(),
+        "result": result,
+    }
     file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     logger.info("%s", file)
 

@@ -94,8 +94,8 @@ def test_masks_are_spanberts(golden):
             rng.random_sample()  # the original may prefer words of a kind here, which its recipe does not
             return np.array([length])
 
-        def draw_anchor(attempt, rng=rng, size=len(ids)):
-            return np.array([(rng.randint(0, size) + 0.5) / size])
+        def draw_anchor(attempt, rng=rng, ids=ids):
+            return np.array([(rng.randint(0, len(ids)) + 0.5) / len(ids)])
 
         chosen = choose_spans(
             Units.from_starts(starts[None], np.ones((1, len(ids)), dtype=bool)),

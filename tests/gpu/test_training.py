@@ -1,6 +1,6 @@
 """A GPU computes what the CPU computes: every member, whole runs, kills, fine-tuning, and nothing waits.
 
-    make test PYTHON=python3 ARGS="-m gpu -n 4"
+    make test PYTHON=python3 ARGS="-mgpu -n4"
 
 Models are small: a run of these tests takes about three minutes on an H100, most of them for compiling.
 """

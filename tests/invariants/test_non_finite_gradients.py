@@ -52,7 +52,9 @@ def test_too_many_in_a_row_end_the_run_with_advice(small_store, tmp_path, monkey
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("optimizer", ["bert_adam", "adamw", "muon"])
-def test_leaving_a_step_out_on_the_device_is_leaving_it_out(small_store, tmp_path, monkeypatch, caplog, optimizer, value):
+def test_leaving_a_step_out_on_the_device_is_leaving_it_out(
+    small_store, tmp_path, monkeypatch, caplog, optimizer, value
+):
     """On a GPU the optimiser decides, and the host reads the norm one step later; weights, moments and counts are the same."""
     settings = {"max_steps": 5, "optimizer": optimizer, "per_device_train_batch_size": 16}
     settings |= {"save_strategy": "steps", "save_steps": 5, "weight_decay": 0.1}

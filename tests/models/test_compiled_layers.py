@@ -200,10 +200,10 @@ def test_rows_attend_to_their_own_sequence():
 )
 def test_the_flash_kernel_is_the_fastest_that_fits(monkeypatch, is_installed, has_dropout, capability, expected):
     active = []
+    monkeypatch.setattr(packed_attention.importlib.util, "find_spec", lambda name: object() if is_installed else None)
     monkeypatch.setattr(
-        packed_attention.importlib.util, "find_spec", lambda name: object() if is_installed else None
+        packed_attention.attention, "current_flash_attention_impl", lambda: active[-1] if active else None
     )
-    monkeypatch.setattr(packed_attention.attention, "current_flash_attention_impl", lambda: active[-1] if active else None)
     monkeypatch.setattr(packed_attention.attention, "activate_flash_attention_impl", active.append)
     monkeypatch.setattr(packed_attention.attention, "restore_flash_attention_impl", active.clear)
     assert choose_flash_kernel(has_dropout=has_dropout, capability=capability) == expected
@@ -231,7 +231,9 @@ def test_the_flash_kernel_is_the_fastest_that_fits(monkeypatch, is_installed, ha
     ],
 )
 def test_the_log_says_why_rows_are_padded(changes, shape, reason, tmp_path, monkeypatch, caplog):
-    args = RunArguments(output_dir=str(tmp_path), use_cpu=True, precision=changes.get("precision", "bf16").replace("fp16", "bf16"))
+    args = RunArguments(
+        output_dir=str(tmp_path), use_cpu=True, precision=changes.get("precision", "bf16").replace("fp16", "bf16")
+    )
     is_old = not changes
     monkeypatch.setattr(RunArguments, "device", torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5) if is_old else (9, 0))

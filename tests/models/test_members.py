@@ -240,7 +240,9 @@ def test_every_parameter_of_a_member_learns_in_each_pass(objective):
     assert not [name for name, parameter in model.named_parameters() if parameter.grad is None]
 
 
-@pytest.mark.parametrize("head", ["SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice"])
+@pytest.mark.parametrize(
+    "head", ["SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice"]
+)
 @pytest.mark.parametrize("kind", ["Bert", "Roberta", "Albert", "Electra", "DistilBert"])
 def test_heads_use_every_parameter_and_hand_the_plan_to_the_encoder(kind, head):
     """On a GPU the packing of a batch reaches the encoder through stock's heads."""

@@ -36,7 +36,9 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import sync_paths, write_json
 
 
-if TYPE_CHECKING:  # pyarrow is imported where a store is read or written: a machine that only trains on other data may lack it
+if (
+    TYPE_CHECKING
+):  # pyarrow is imported where a store is read or written: a machine that only trains on other data may lack it
     import pyarrow as pa
 
 

@@ -149,7 +149,9 @@ def hidden_states(
     is_token = batch["attention_mask"].bool()
     if isinstance(encoder, BertModel):
         kept: dict[int, torch.Tensor | None] = dict.fromkeys(layers)
-        encoded = encoder.encode_rows(**batch, position_ids=None, kwargs={}, keep=kept)
+        encoded = encoder.encode_rows(
+            batch["input_ids"], batch["attention_mask"], batch["token_type_ids"], None, {}, keep=kept
+        )
         if encoded is not None:
             return {number: encoded.layout.unpack(rows)[is_token] for number, rows in kept.items() if rows is not None}
     # DistilBERT, for one, takes no token_type_ids.

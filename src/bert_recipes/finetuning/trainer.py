@@ -120,13 +120,14 @@ class FineTuningTrainer(RecipeTrainer):
         size = batch["input_ids"].shape[-1]
         if size == length:
             return batch
-        padded = dict(batch)
+        padded: dict[str, Any] = dict(batch)
         pads = {"input_ids": self.processing_class.pad_token_id, "attention_mask": 0, "token_type_ids": 0}
         for key, pad in pads.items():
             padded[key] = torch.nn.functional.pad(batch[key], (0, length - size), value=pad)
         if PACKING in batch:
-            places = batch[PACKING]["places"]
-            padded[PACKING] = {**batch[PACKING], "places": places // size * length + places % size}
+            packing: Any = batch[PACKING]
+            places = packing["places"]
+            padded[PACKING] = {**packing, "places": places // size * length + places % size}
         return padded
 
     def model_inputs(self, batch: Batch) -> Batch:

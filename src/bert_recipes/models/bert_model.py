@@ -306,7 +306,9 @@ def _describe_kernels(base: Any, fast_layers: str, device: torch.device) -> str:
         return compiler
     capability = torch.cuda.get_device_capability(device)
     # DistilBERT's name for it is the other one.
-    name = "attention_probs_dropout_prob" if hasattr(base.config, "attention_probs_dropout_prob") else "attention_dropout"
+    name = (
+        "attention_probs_dropout_prob" if hasattr(base.config, "attention_probs_dropout_prob") else "attention_dropout"
+    )
     has_dropout = getattr(base.config, name) > 0
     return f"{compiler}, {choose_flash_kernel(has_dropout=has_dropout, capability=capability)}"
 

@@ -110,7 +110,7 @@ def embed(
     token_type = getattr(embeddings, "token_type_embeddings", None)  # DistilBERT has none
     if token_type is not None and token_type_ids is None:
         rows = rows + token_type.weight[0]
-    elif token_type is not None:
+    elif token_type is not None and token_type_ids is not None:
         rows = rows + F.embedding(layout.pack(token_type_ids), token_type.weight, token_type.padding_idx)
     norm = embeddings.LayerNorm
     rows = F.layer_norm(rows, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
@@ -135,7 +135,14 @@ def encode_layer(
     if offsets.key_rows is not None:
         key, value = key[offsets.key_rows], value[offsets.key_rows]
     context = attend(
-        query, key, value, offsets.rows, offsets.keys, offsets.max_length, settings.attention_dropout, settings.is_causal
+        query,
+        key,
+        value,
+        offsets.rows,
+        offsets.keys,
+        offsets.max_length,
+        settings.attention_dropout,
+        settings.is_causal,
     )
     mixed = F.linear(context.flatten(1), wo.to(dtype), bo.to(dtype))
     rows = _add_and_norm(rows, mixed, g1, c1, settings.epsilon, after_attention)

@@ -113,7 +113,7 @@ class RunArguments(TrainingArguments):
     gradient_accumulation_steps: int = free(
         1, "micro-batches of a step, unless global_train_batch_size decides", least=1
     )
-    dataloader_num_workers: int | None = free(  # type: ignore[assignment]
+    dataloader_num_workers: int | None = free(
         None, "processes that load data; default: on a GPU one a core but two, on a CPU 0", least=0
     )
     use_cpu: bool = option(False, "use the CPU even where there is a GPU")

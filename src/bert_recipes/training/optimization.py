@@ -141,7 +141,7 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
         super().__init__(groups, {})
-        self._adam = torch.optim.AdamW([group for group in self.param_groups if "betas" in group], fused=True)
+        self._adam: Any = torch.optim.AdamW([group for group in self.param_groups if "betas" in group], fused=True)
         for group, complete in zip(self._adam_groups(), self._adam.param_groups, strict=True):
             group |= {name: value for name, value in complete.items() if name != "params"}
         # float (), 1 where the coming step shall change nothing: it is decided on the device.

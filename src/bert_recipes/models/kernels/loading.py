@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
 import torch
 
 from bert_recipes.models.compiled_layers import CompiledLayers

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 # A module with these functions.
 Kernels = Any
 
+
 def _shift(bits: torch.Tensor, count: int) -> torch.Tensor:
     """Logical shift of int32 to the right."""
     return (bits >> count) & ((1 << (32 - count)) - 1)

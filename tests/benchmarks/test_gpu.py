@@ -1,0 +1,75 @@
+"""The prepared steps of the GPU path, tried on a CPU."""
+
+import json
+import math
+from dataclasses import replace
+
+import gpu
+import pytest
+
+
+def make_args(tmp_path, **changes):
+    return gpu.GpuArguments(output_dir=str(tmp_path), use_cpu=True, size="tiny", **changes)
+
+
+@pytest.mark.parametrize(
+    ("step", "part", "cases"),
+    [
+        (2, "base", {"base-128", "base-512"}),
+        (3, "large", {"large-512"}),
+        (4, "small", {"tiny-128", "mini-128"}),
+        (4, "finetuning", {"sst2-base", "squad-base"}),
+    ],
+)
+def test_parts_have_their_cases_and_sides(tmp_path, step, part, cases):
+    args = gpu.GpuArguments(step=step, part=part, output_dir=str(tmp_path))
+    samples = gpu.samples_of_part(args, part, tmp_path)
+    assert set(samples) == cases
+    for sample in samples.values():
+        sides = gpu.sides_of(sample)
+        assert list(sides) == ["stock, defaults", "stock, best", "ours, eager", "ours"]
+        assert [side.is_ours for side in sides.values()] == [False, False, True, True]
+        assert sides["stock, best"].switches["bf16"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"step": 2, "part": "small"}, "part is 'small'; allowed with --step 2: base, large"),
+        ({"step": 5}, "step 5 needs --store"),
+        ({"step": 6}, "step is 6; allowed: 1 to 5"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(values, message):
+    with pytest.raises(gpu.InputError, match=message):
+        gpu.GpuArguments(**values)
+
+
+def test_a_side_is_measured_and_one_that_fails_is_a_row(tmp_path):
+    args = make_args(tmp_path, step=2, part="base", tokens_per_step=256, budget_seconds=0.1)
+    sample = replace(gpu.samples_of_part(args, "base", tmp_path)["tiny-128"], vocab_size=1000)
+    result = gpu.measure_side(gpu.sides_of(sample)["ours, eager"])
+    assert result["tokens_per_second"] > 0
+    first, second = gpu.halves_of(result)
+    assert math.isfinite(first)
+    assert min(first, second) <= result["tokens_per_second"] * 1.001 <= max(first, second) * 1.002
+    failed = gpu.measure_side(replace(sample, side="stock_defaults", switches={"bf16": True, "fp16": True}))
+    assert "error" in failed
+    measured = {"matmul": {"best_gflops": {"bf16": 1e6, "fp32": 1e5}}, "sides": {"ours": result, "stock": failed}}
+    table = gpu.table_of("tiny-128", measured)
+    assert f"| ours | {result['tokens_per_second']:,.0f} |" in table
+    assert f"| stock | {failed['error']} |" in table
+    gpu.write_result(args, "base", measured)
+    written = json.loads((tmp_path / "gpu_step2_base.json").read_text())
+    assert written["machine"]["torch"]
+    assert written["date"]
+
+
+def test_a_profile_names_what_takes_most(tmp_path):
+    args = make_args(tmp_path, step=2, part="base", tokens_per_step=256, budget_seconds=0.1)
+    sample = replace(gpu.samples_of_part(args, "base", tmp_path)["tiny-128"], vocab_size=1000)
+    profile = gpu.profile_ours(gpu.sides_of(sample)["ours, eager"])
+    assert profile["milliseconds_per_step"] > 0
+    milliseconds = [row["milliseconds"] for row in profile["top"]]
+    assert milliseconds == sorted(milliseconds, reverse=True)
+    assert "aten::mm" in gpu.profile_table(profile)
