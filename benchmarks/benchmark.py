@@ -45,7 +45,20 @@ from bert_recipes.training.speed import describe_machine
 
 CONFIGS = Path(__file__).resolve().parents[1] / "recipes" / "configs"
 SUITES = ("pretraining", "finetuning", "steps", "data", "inference", "time_to_quality")
-DATA_MEASURES = ("store_1", "store_2", "apart", "pairs", "masks", "dropin_1", "dropin_10", "tokenizer")
+DATA_MEASURES = (
+    *(
+        "store_1",
+        "store_2",
+        "apart",
+        "pairs",
+        "masks",
+        "worker_bert",
+        "worker_roberta",
+        "worker_albert",
+        "worker_electra",
+    ),
+    *("dropin_1", "dropin_10", "tokenizer"),
+)
 # Defaults that a case's name need not tell.
 VOCAB_SIZE, BATCH_SIZE, MEGABYTES = 30_522, 32, 16.0
 # Of a pre-training sample, at most: the memory of base's step settles in about eight steps.

@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,16 @@ from bert_recipes.data.prepare import CorpusArguments, prepare_store
 from bert_recipes.data.store import open_store
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.training import train_wordpiece
+from bert_recipes.training.arguments import DataArguments
+from bert_recipes.training.batch_buffer import DeviceCollator
+from bert_recipes.training.objectives import OBJECTIVES
+from bert_recipes.training.pretraining import load_data
 
 
 # Defaults of google-research/bert create_pretraining_data.py, and of ours.
 MAX_LENGTH, SHORT, PREDICTIONS, PROBABILITY = 128, 0.1, 20, 0.15
 BATCH, MAX_PAIRS = 32, 20_000
+GPU_BATCH = 256
 # A store is made of so many times the text: processes take a second or two to start, and corpora are large.
 STORE_TIMES = 8
 
@@ -113,6 +118,26 @@ def measure_pairs(sample: Sample) -> dict[str, Any]:
     return _rate("tokens padded and masked, one process", tokens, "tokens", seconds)
 
 
+def measure_worker(sample: Sample) -> dict[str, Any]:
+    """What a data worker does for a GPU: read, mask and plan batches of a member, in one buffer each. The table is built before."""
+    tokenizer_of(sample)
+    store_path = Path(sample.work_dir) / "store"
+    if not (store_path / "store.json").is_file():
+        _prepare(sample, 1, store_path)
+    objective = sample.what.removeprefix("worker_")
+    names = {item.name for item in fields(DataArguments)}
+    settings = {name: value for name, value in OBJECTIVES[objective].settings.items() if name in names}
+    data = load_data(DataArguments(store=str(store_path), max_seq_length=MAX_LENGTH, **settings), sample.seed)
+    dataset, collate = data.train, DeviceCollator(data.collator, plans_rows=True, plans_labels=True, joins=True)
+    order = epoch_order(0, 0, dataset.num_pairs(0))[:MAX_PAIRS].tolist()
+    start, tokens = time.perf_counter(), 0
+    for first in range(0, len(order), GPU_BATCH):
+        batch = collate([dataset[(0, index)] for index in order[first : first + GPU_BATCH]])
+        tokens += int(batch.tensors()["attention_mask"].sum())
+    about = f"batches of {GPU_BATCH} for a GPU, {objective}, one data worker"
+    return _rate(about, tokens, "tokens", time.perf_counter() - start)
+
+
 def measure_dropin(sample: Sample) -> dict[str, Any]:
     """The drop-in for create_pretraining_data.py in memory: reading, pairs, masks; nothing is written."""
     dupe_factor = int(sample.what.rpartition("_")[2])
@@ -145,6 +170,7 @@ def measure_tokenizer(sample: Sample) -> dict[str, Any]:
 MEASURES = {
     **dict.fromkeys(("store_1", "store_2", "apart"), measure_store),
     **dict.fromkeys(("pairs", "masks"), measure_pairs),
+    **dict.fromkeys(("worker_bert", "worker_roberta", "worker_albert", "worker_electra"), measure_worker),
     **dict.fromkeys(("dropin_1", "dropin_10"), measure_dropin),
     "tokenizer": measure_tokenizer,
 }
