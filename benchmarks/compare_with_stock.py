@@ -39,7 +39,7 @@ from bert_recipes.sweeps.sweep import (
     hashes_of_files,
     split_flags,
 )
-from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.catalogue import get_task
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -35,12 +35,12 @@ from bert_recipes.finetuning.arguments import (
     TaskArguments,
     check_access,
     load_task,
-    write_task_file,
 )
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction
 from bert_recipes.finetuning.run import FineTuningRun, describe_data, prepare_run
 from bert_recipes.reports.page import finetuning_table
 from bert_recipes.settings import option
+from bert_recipes.tasks.task_file import write_task_file
 from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, prepare_output_dir
 from bert_recipes.training.run import check_launch, results_text, start_logging
 from bert_recipes.training.speed import describe_machine, peak_memory_mb

@@ -57,7 +57,8 @@ def measure_lengths(task_name: str, data_dir: str, vocabulary: str) -> tuple[int
     """Count the training features of 0, 1, 2, ... tokens of a task in data_dir, or in its glue/, squad/ or ner/."""
     from bert_recipes.finetuning.arguments import TaskArguments
     from bert_recipes.finetuning.run import KIND_CLASSES
-    from bert_recipes.tasks.rows import TaggedExample, get_task
+    from bert_recipes.tasks.catalogue import get_task
+    from bert_recipes.tasks.examples import TaggedExample
     from bert_recipes.tasks.sources import load_split
     from bert_recipes.tokenization.loading import load_tokenizer
 

@@ -40,7 +40,8 @@ from bert_recipes.finetuning.kind import EncodedSplit
 from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.sizes import pretraining_config
-from bert_recipes.tasks.rows import Split, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import Split
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.arguments import DataArguments, ModelArguments, PhaseArguments, PreTrainingArguments
 from bert_recipes.training.pretraining import PreTrainingData, load_data, load_model, make_collator, make_trainer

@@ -15,10 +15,10 @@ from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import atomic_dir, check_new_folder
-from bert_recipes.finetuning.arguments import read_task_file
 from bert_recipes.settings import option, required
-from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.task_file import read_task_file
 
 
 logger = logging.getLogger("augment")

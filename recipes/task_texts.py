@@ -17,10 +17,10 @@ from typing import Any
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.files import atomic_write
-from bert_recipes.finetuning.arguments import read_task_file
 from bert_recipes.settings import option, required
-from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.task_file import read_task_file
 
 
 @dataclass

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bert_recipes.data.pairs import build_sentence_pairs
     from bert_recipes.data.sentences import split_sentences
     from bert_recipes.models.bert import BertForPreTraining
-    from bert_recipes.tasks.rows import get_task, list_tasks
+    from bert_recipes.tasks.catalogue import get_task, list_tasks
     from bert_recipes.tokenization.loading import load_tokenizer
     from bert_recipes.tokenization.training import train_wordpiece
     from bert_recipes.training.arguments import PreTrainingArguments
@@ -31,9 +31,9 @@ _HOMES = {
     "PreTrainingArguments": "training.arguments",
     "PreTrainingDataset": "data.dataset",
     "build_sentence_pairs": "data.pairs",
-    "get_task": "tasks.rows",
+    "get_task": "tasks.catalogue",
     "iter_documents": "data.corpus",
-    "list_tasks": "tasks.rows",
+    "list_tasks": "tasks.catalogue",
     "load_tokenizer": "tokenization.loading",
     "mask_tokens": "data.masking",
     "run_training": "training.run",

@@ -1,4 +1,4 @@
-"""A flat YAML file and ``--field value`` to dataclasses, and back: the one place that knows argparse and YAML.
+"""A flat YAML file and ``--field value`` to dataclasses, and back: the one place that knows argparse.
 
 Values are read by the type of the field that they are for, from their text, so that a file and the command line mean the
 same: ``2e-5`` is a float, ``no`` is the text "no" for ``eval_strategy`` and False for ``bf16``, ``012`` is twelve.
@@ -17,7 +17,7 @@ import re
 import sys
 import types
 from argparse import SUPPRESS, ArgumentDefaultsHelpFormatter, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -27,6 +27,7 @@ from transformers.hf_argparser import HfArgumentParser
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write
 from bert_recipes.settings import check
+from bert_recipes.yaml_files import Loader, compose, pairs
 
 
 logger = logging.getLogger(__name__)
@@ -89,9 +90,9 @@ def parse_arguments(
 
 def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Read the `field: value` lines of a file by the annotations of the fields."""
-    loader, root = _compose(path, "configuration")
+    loader, root = compose(path, "configuration")
     values: dict[str, Any] = {}
-    for key, line, node in _pairs(path, root):
+    for key, line, node in pairs(path, root):
         where = f"{path}, line {line}"
         if key not in hints:
             if isinstance(node, yaml.MappingNode):
@@ -102,16 +103,6 @@ def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
         except (ValueError, yaml.YAMLError) as error:
             raise InputError(f"{where}: {key}: {' '.join(str(error).split())}") from error
     return values
-
-
-def read_tree(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read a file of lists and mappings of texts: every value as it is written, so that `no` and `012` stay words.
-
-    Returns:
-        Key -> text, None, list or mapping of such; and key -> line, for the keys of the first level.
-    """
-    _, root = _compose(path, "task")
-    return _plain(path, root), {key: line for key, line, _ in _pairs(path, root)}
 
 
 def save_config(path: str | Path, *instances: Any) -> None:
@@ -259,49 +250,7 @@ def _to_plain(value: Any) -> Any:
 # YAML
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML in which 2e-5 is a number (YAML 1.2), as people write it, and not a string (YAML 1.1)."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def _compose(path: Path, kind: str) -> tuple[_Loader, yaml.Node]:
-    """The mapping in a file as a node, which still holds texts and lines, and the loader that can construct it."""
-    try:
-        loader = _Loader(path.read_text(encoding="utf-8-sig"))
-        root = loader.get_single_node()
-    except FileNotFoundError:
-        present = sorted(file.name for file in path.parent.glob("*.yaml") if file.name[0] != ".")
-        there = f"; {path.parent} holds {', '.join(present)}" if present else ""
-        raise InputError(f"{path}: no such {kind} file{there}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 ({error})") from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if root is None:
-        raise InputError(f"{path}: no settings in this file; write `field: value` lines")
-    if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space")
-    return loader, root
-
-
-def _pairs(path: Path, mapping: yaml.Node) -> Iterator[tuple[str, int, yaml.Node]]:
-    """Key, line and value of each entry."""
-    seen = set()
-    for key, value in mapping.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, yaml.ScalarNode):
-            raise InputError(f"{path}, line {line}: a key must be one word or text")
-        if key.value in seen:
-            raise InputError(f"{path}, line {line}: {key.value!r} is given a second time; keep one")
-        seen.add(key.value)
-        yield key.value, line, value
-
-
-def _read_node(hint: Any, node: yaml.Node, loader: _Loader) -> Any:
+def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
     if isinstance(node, yaml.ScalarNode):
         is_text = node.style is not None and str in _alternatives(hint)  # quoted
         return node.value if is_text else read_text(hint, node.value)
@@ -311,14 +260,6 @@ def _read_node(hint: Any, node: yaml.Node, loader: _Loader) -> Any:
         return [_read_node(element_type(hint), child, loader) for child in node.value]
     given = "a mapping" if isinstance(node, yaml.MappingNode) else f"a list of {len(node.value)}"
     raise ValueError(f"expected one value ({_describe(hint)}), got {given}")
-
-
-def _plain(path: Path, node: yaml.Node) -> Any:
-    if isinstance(node, yaml.MappingNode):
-        return {key: _plain(path, value) for key, _, value in _pairs(path, node)}
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(path, item) for item in node.value]
-    return None if node.tag == "tag:yaml.org,2002:null" else node.value
 
 
 # The command line

@@ -71,18 +71,6 @@ def write_json(path: Path, value: Any) -> None:
         staged.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def read_text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file with their line ends; only a line feed ends a line."""
-    with path.open("rb") as file:
-        for number, raw in enumerate(file, start=1):
-            try:
-                yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{path}, line {number}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file to UTF-8"
-                ) from error
-
-
 def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON file of a user that holds an object."""
     try:

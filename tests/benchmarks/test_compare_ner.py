@@ -9,7 +9,7 @@ import pytest
 
 from bert_recipes.finetuning.token_classification import write_columns
 from bert_recipes.metrics.entities import entity_scores
-from bert_recipes.tasks.rows import TaggedExample
+from bert_recipes.tasks.examples import TaggedExample
 
 
 STUB = """

@@ -13,7 +13,7 @@ from finetuning_run import TASKS, finetuning_run
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.run import FineTuningRun
-from bert_recipes.tasks.rows import get_task, list_tasks
+from bert_recipes.tasks.catalogue import get_task, list_tasks
 
 
 KINDS = tuple(TASKS)

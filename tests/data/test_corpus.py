@@ -1,7 +1,11 @@
 """Reading documents: what ends one, which files are read in which order, and what is said about bad input."""
 
+import bz2
+import csv
 import gzip
+import io
 import json
+import lzma
 import os
 import sys
 import tempfile
@@ -77,26 +81,76 @@ def test_a_byte_order_mark_is_removed_and_counted(tmp_path):
     assert counts.repaired == {"byte_order_marks_removed": 1}
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet"])
-def test_every_row_is_a_document(tmp_path, suffix):
-    rows = [
-        {"text": "a1\n\na2", "id": 1},
-        {"text": None, "id": 2},
-        {"text": " \n", "id": 3},
-        {"text": "b\u00e91", "id": 4},
-    ]
-    path = tmp_path / f"a{suffix}"
-    if suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        lines = "\n".join(map(json.dumps, rows)).encode("utf-8")
-        path.write_bytes(gzip.compress(lines) if suffix.endswith(".gz") else lines)
+ROWS = [
+    {"text": "a1\n\na2", "id": 1},
+    {"text": None, "id": 2},
+    {"text": " \n", "id": 3},
+    {"text": 'b\u00e91, "b2"', "id": 4},
+]
+
+
+def pack_zst(content):
+    stream = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(stream, "zstd") as packed:
+        packed.write(content)
+    return stream.getvalue().to_pybytes()
+
+
+PACKERS = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": pack_zst}
+
+
+def as_csv(separator):
+    file = io.StringIO()
+    csv.writer(file, delimiter=separator).writerows([["id", "text"], *([row["id"], row["text"]] for row in ROWS)])
+    return file.getvalue()
+
+
+LINES = "\n".join(map(json.dumps, ROWS))
+TABLES = {
+    ".jsonl": LINES,
+    # datasets' `Dataset.to_json`, and an array as `json.dump` writes it
+    ".json": LINES,
+    "-array.json": json.dumps(ROWS),
+    "-array.jsonl": json.dumps(ROWS),
+    "-indented.json": json.dumps(ROWS, indent=1),
+    "-data.json": json.dumps({"version": 1, "data": ROWS}),
+    "-data-indented.json": json.dumps({"data": ROWS}, indent=1),
+    ".csv": as_csv(","),
+    "-excel.csv": "\ufeff" + as_csv(";"),
+    "-tabs.csv": as_csv("\t"),
+    ".tsv": as_csv("\t"),
+}
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+@pytest.mark.parametrize("table", TABLES)
+def test_every_row_is_a_document_whatever_the_format(tmp_path, table, packing):
+    path = write(tmp_path / f"a{table}{packing}", PACKERS[packing](TABLES[table].encode("utf-8")))
     counts = CorpusCounts()
 
-    assert read(path, counts=counts) == [["a1", "a2"], ["b\u00e91"]]
+    assert read(path, counts=counts) == [["a1", "a2"], ['b\u00e91, "b2"']]
     assert counts.dropped == {"rows_without_text": 2}
     assert counts.documents == 2
     assert counts.source_bytes == path.stat().st_size
+
+
+def test_every_row_of_parquet_is_a_document(tmp_path):
+    path, counts = tmp_path / "a.parquet", CorpusCounts()
+    pq.write_table(pa.Table.from_pylist(ROWS), path)
+
+    assert read(path, counts=counts) == [["a1", "a2"], ['b\u00e91, "b2"']]
+    assert counts.dropped == {"rows_without_text": 2}
+    assert counts.source_bytes == path.stat().st_size
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+def test_carriage_returns_end_lines_where_nothing_else_does(tmp_path, packing, caplog):
+    """Texts of the Macs before 2001; a lone one in a file with line feeds is a character of its line."""
+    caplog.set_level("INFO")
+    path = write(tmp_path / f"mac.txt{packing}", PACKERS[packing](b"a1\ra2\r\rb1\r"))
+    assert read(path) == [["a1", "a2"], ["b1"]]
+    assert "mac.txt" in caplog.text
+    assert read(write(tmp_path / "b.txt", b"a\rb\nc\n")) == [["a\rb", "c"]]
 
 
 def test_gzip_text_is_read(tmp_path):
@@ -153,19 +207,37 @@ def test_descriptions_of_files_hold_no_absolute_path(tmp_path):
     [
         ("a.pdf", "x", {}, "a.pdf: unknown kind of file"),
         ("a.txt", "text".encode("utf-16"), {}, "UTF-16"),
-        ("a.txt", b"good\n\xc3\xa9 caf\xe9\n", {}, "a.txt:2: not valid UTF-8 (byte 0xe9 at byte 7 of the line"),
-        ("a.txt", b"a\nb\0c\n", {}, "a.txt:2: NUL character at character 2"),
-        ("a.txt", b"a\n" + b"x" * 5000, {"max_line_bytes": 1000}, "a.txt:2: this line is longer than 1,000 bytes"),
-        ("a.jsonl", '{"text": "a"}\n{"text": []}\n', {}, "a.jsonl:2: column 'text' holds list"),
-        ("a.jsonl", '"text"\n', {}, "a.jsonl:1: an object like"),
-        ("a.jsonl", '{"title": "x", "body": "y"}\n', {}, "a.jsonl:1: no column 'text'; columns present: title, body"),
-        ("a.jsonl", '{"text": "a"}\n{"text": \n', {}, "a.jsonl:2: broken JSON"),
-        ("a.json", '{"text": "a"}\n\n {"text": }', {}, "a.json:3: broken JSON"),
-        ("a.jsonl", '{"text":' + "[" * 100_000, {}, "a.jsonl:1: broken JSON"),
-        ("a.json", '\ufeff\n [{"text": "a"}]', {}, "a JSON array; one object a line is read: convert it"),
-        ("a.json", '[\n{"text": "a"}\n]', {}, "a JSON array"),
-        ("a.jsonl", '{"text": "a", "text": "b"}\n', {}, "a.jsonl:1: column 'text' is there more than once"),
-        ("a.jsonl", '{"text": "a\\ud800b"}\n', {}, "a.jsonl:1: lone surrogate"),
+        ("a.txt", b"good\n\xc3\xa9 caf\xe9\n", {}, "a.txt, line 2: not valid UTF-8 (byte 0xe9 at byte 7 of the line"),
+        ("a.txt", b"a\nb\0c\n", {}, "a.txt, line 2: NUL character at character 2"),
+        (
+            "a.txt",
+            b"a\n" + b"x" * 5000,
+            {"max_line_bytes": 1000},
+            "a.txt, line 2: this line is longer than 1,000 bytes",
+        ),
+        ("a.jsonl", '{"text": "a"}\n{"text": []}\n', {}, "a.jsonl, line 2: column 'text' holds list"),
+        ("a.jsonl", '"text"\n', {}, "a.jsonl, line 1: an object like"),
+        (
+            "a.jsonl",
+            '{"title": "x", "body": "y"}\n',
+            {},
+            "a.jsonl, line 1: no column 'text'; columns present: title, body",
+        ),
+        ("a.jsonl", '{"text": "a"}\n{"text": \n', {}, "a.jsonl, line 2: broken JSON"),
+        ("a.json", '{"text": "a"}\n\n {"text": }', {}, "a.json, line 3: broken JSON"),
+        ("a.jsonl", '{"text":' + "[" * 100_000, {}, "a.jsonl, line 1: broken JSON"),
+        ("a.json", '[{"text": "a"}, 3]', {}, "a.json, row 2: an object like"),
+        (
+            "a.json",
+            '{"rows": [\n]}',
+            {},
+            'a.json: a list of objects is expected, or one under "data", or one object a line',
+        ),
+        ("a.json", '[\n{"text": "a"}', {}, "a.json: broken JSON"),
+        ("a.csv", "title;body\nx;y\n", {}, "a.csv, line 2: no column 'text'; columns present: title, body"),
+        ("a.csv", 'text\n"a\nb\n', {}, "a.csv, line 2: broken CSV"),
+        ("a.jsonl", '{"text": "a", "text": "b"}\n', {}, "a.jsonl, line 1: column 'text' is there more than once"),
+        ("a.jsonl", '{"text": "a\\ud800b"}\n', {}, "a.jsonl, line 1: lone surrogate"),
         ("a.txt", "", {"document_boundary": "row"}, "allowed: auto, blank_line, line or file"),
         ("a.jsonl", "{}", {"document_boundary": "file"}, "allowed: auto or row"),
         ("a.txt", "", {"document_boundary": "line", "wrapped_lines": True}, "choose one"),
@@ -255,9 +327,11 @@ def test_half_a_surrogate_pair_is_replaced_and_counted(tmp_path):
     assert counts.repaired == {"characters_replaced": 1}
 
 
-@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl.gz", "a.json.gz", "a.parquet"])
+@pytest.mark.parametrize(
+    "name", ["a.txt.gz", "a.jsonl.gz", "a.json.gz", "a.csv.gz", "a.jsonl.bz2", "a.txt.xz", "a.jsonl.zst", "a.parquet"]
+)
 def test_damaged_containers_are_named(tmp_path, name):
-    whole = gzip.compress(b'{"text": "some text"}\n' * 1000)
+    whole = PACKERS.get(Path(name).suffix, gzip.compress)(os.urandom(100_000).hex().encode() + b"\n" * 9)
     cut, foreign = (
         write(tmp_path / "1" / name, whole[: len(whole) // 2]),
         write(tmp_path / "2" / name, b"no such thing"),

@@ -25,7 +25,7 @@ from bert_recipes.features.ner import (
     predict_labels,
     train_tagger,
 )
-from bert_recipes.tasks.rows import TaggedExample
+from bert_recipes.tasks.examples import TaggedExample
 from bert_recipes.tokenization.loading import load_tokenizer
 
 

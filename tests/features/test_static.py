@@ -24,7 +24,7 @@ from bert_recipes.features.static import (
     train_word_vectors,
     vote,
 )
-from bert_recipes.tasks.rows import Split, TaggedExample, TextExample
+from bert_recipes.tasks.examples import Split, TaggedExample, TextExample
 from bert_recipes.tokenization.loading import load_tokenizer
 
 

@@ -12,7 +12,8 @@ from bert_recipes.finetuning.certainty import describe_certainty
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction
 from bert_recipes.finetuning.question_answering import AnswerPrediction, QuestionAnswering
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
-from bert_recipes.tasks.rows import Answer, QuestionExample, Split, TextExample, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import Answer, QuestionExample, Split, TextExample
 from bert_recipes.tokenization.loading import load_tokenizer
 
 

@@ -17,7 +17,7 @@ from bert_recipes.finetuning.sequence_classification import SequenceClassificati
 from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.models.bert import open_checkpoint
 from bert_recipes.models.bert_model import enable_packed_layers
-from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.catalogue import get_task
 
 
 def open_for(folder, task, kind=SequenceClassification, seed=1, needs_head=False, **settings):

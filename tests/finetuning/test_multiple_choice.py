@@ -10,7 +10,8 @@ from transformers import BertForMultipleChoice
 
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.multiple_choice import MultipleChoice
-from bert_recipes.tasks.rows import ChoiceExample, Split, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import ChoiceExample, Split
 
 
 LETTERS = "abcdefghij"
@@ -87,6 +88,28 @@ def test_logits_and_loss_are_those_of_the_stock_head(tokenizer, model, choices):
             with torch.no_grad():
                 pooled = model.bert(**{key: value[0] for key, value in one.items()}).pooler_output
                 assert model.classifier(pooled).item() == pytest.approx(logit, abs=1e-5)
+
+
+def test_examples_may_have_different_numbers_of_choices(tokenizer, model):
+    """The softmax is over an example's own choices, whatever else is in the batch (ARC has three to five)."""
+    kind = kind_for(tokenizer)
+    few, many = random_split(1, choices=3), random_split(2, choices=5)
+    split = as_split(*few.examples, *many.examples)
+    batch = kind.collate(list(kind.encode(split)))
+    assert batch["input_ids"].shape[:2] == (12, 5)
+    with torch.no_grad():
+        output = model(**{key: batch[key] for key in ("input_ids", "token_type_ids", "attention_mask")})
+    loss, outputs = kind.loss_sum(output, batch), kind.split_outputs(output, batch)
+    expected = torch.zeros(())
+    for part, rows in ((few, outputs[:6]), (many, outputs[6:])):
+        alone = kind.collate(list(kind.encode(part)))
+        assert "num_choices" not in alone
+        with torch.no_grad():
+            output_alone = model(**{key: alone[key] for key in ("input_ids", "token_type_ids", "attention_mask")})
+        expected += kind.loss_sum(output_alone, alone)
+        for row, row_alone in zip(rows, kind.split_outputs(output_alone, alone), strict=True):
+            np.testing.assert_allclose(row, row_alone, atol=1e-5)
+    torch.testing.assert_close(loss, expected)
 
 
 def test_prediction_is_the_number_of_the_choice_with_a_softmax_over_all(tokenizer, tmp_path):

@@ -11,7 +11,8 @@ from transformers import BertForQuestionAnswering
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import DECODERS, TaskArguments
 from bert_recipes.finetuning.question_answering import QuestionAnswering
-from bert_recipes.tasks.rows import Answer, QuestionExample, Split, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import Answer, QuestionExample, Split
 
 
 WORDS = ["who", "when", "did", "?", *(f"word{letter}" for letter in "abcdefghijklmnopqrst"), ".", ","]

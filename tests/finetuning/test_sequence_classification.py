@@ -9,7 +9,8 @@ import transformers
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.sequence_classification import SequenceClassification, pool_logits
-from bert_recipes.tasks.rows import Split, TextExample, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import Split, TextExample
 from bert_recipes.tokenization.loading import load_tokenizer
 
 

@@ -24,7 +24,8 @@ from bert_recipes.finetuning.squad import (
     split_words,
     window_owners,
 )
-from bert_recipes.tasks.rows import Answer, QuestionExample, Split, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import Answer, QuestionExample, Split
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 

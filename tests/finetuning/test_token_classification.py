@@ -19,7 +19,8 @@ from bert_recipes.finetuning.token_classification import (
     window_owners,
 )
 from bert_recipes.metrics.entities import entity_scores
-from bert_recipes.tasks.rows import Split, TaggedExample, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import Split, TaggedExample
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tokenization.loading import load_tokenizer
 

@@ -19,7 +19,8 @@ from transformers import BertConfig, set_seed
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments
 from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.tasks.rows import Answer, ChoiceExample, QuestionExample, Split, TaggedExample, TextExample, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import Answer, ChoiceExample, QuestionExample, Split, TaggedExample, TextExample
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS
 from bert_recipes.training.run import check_launch

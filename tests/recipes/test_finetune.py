@@ -14,7 +14,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments, read_task_file
 from bert_recipes.finetuning.run import prepare_run, write_predictions
-from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.training.run import run_training
 
 

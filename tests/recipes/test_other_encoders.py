@@ -13,7 +13,7 @@ from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.checkpoints import open_tokenizer
 from bert_recipes.finetuning.kind import join_texts
 from bert_recipes.finetuning.squad import encode_questions, offset_texts
-from bert_recipes.tasks.rows import Answer, QuestionExample, Split
+from bert_recipes.tasks.examples import Answer, QuestionExample, Split
 from bert_recipes.tokenization.others import train_byte_bpe, with_bulk_encoding
 
 

@@ -14,11 +14,11 @@ from huggingface_hub import ModelCard, ModelCardData, parse_eval_result_entries
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 
 from bert_recipes.checkpointing import EVAL_FILE, is_generated_card
-from bert_recipes.config import read_tree
 from bert_recipes.errors import InputError
 from bert_recipes.reports import card as card_module
 from bert_recipes.reports.card import name_repository, write_card, write_card_of_run
 from bert_recipes.reports.card_arguments import CardArguments
+from bert_recipes.yaml_files import read_tree
 
 
 SEQUENCES, RESULTS = "sequence_classification", "all_results.json"

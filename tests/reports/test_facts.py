@@ -25,7 +25,7 @@ from bert_recipes.reports.facts import (
     split_facts,
 )
 from bert_recipes.reports.finish import report_run
-from bert_recipes.tasks.rows import Answer, ChoiceExample, QuestionExample, TaggedExample, TextExample
+from bert_recipes.tasks.examples import Answer, ChoiceExample, QuestionExample, TaggedExample, TextExample
 from bert_recipes.tasks.task import Task
 from bert_recipes.training.arguments import (
     DataArguments,

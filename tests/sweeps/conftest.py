@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from bert_recipes.finetuning.arguments import write_task_file
-from bert_recipes.tasks.rows import get_task, list_tasks
+from bert_recipes.tasks.catalogue import get_task, list_tasks
+from bert_recipes.tasks.task_file import write_task_file
 
 
 class Bench:

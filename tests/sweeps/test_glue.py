@@ -20,7 +20,7 @@ from bert_recipes.sweeps.glue import (
     table_mean,
     write_submission,
 )
-from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.catalogue import get_task
 
 
 # Devlin et al. 2019, Table 1, in its order: MNLI-m, -mm, QQP, QNLI, SST-2, CoLA, STS-B, MRPC, RTE; then "Average".

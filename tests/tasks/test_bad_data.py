@@ -8,7 +8,7 @@ import pytest
 
 from bert_recipes.errors import InputError
 from bert_recipes.metrics.entities import find_entities
-from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import load_split
 
 
@@ -32,7 +32,9 @@ ROWS = [
     # labels
     ("sst2", [SST2, SST2 | {"label": 2}], "train.jsonl, line 2: label 2 is not one of .*: negative, positive, or 0 to 1"),
     ("sst2", [SST2 | {"label": "postive"}], "line 1: label 'postive' .* did you mean 'positive'"),
-    ("sst2", [SST2 | {"label": True}], "line 1: label True is not one"),
+    ("rte", [{"sentence1": "a", "sentence2": "b", "label": "Entailment"}], "line 1: label 'Entailment' is not one of .*did you mean 'entailment'"),
+    ("sst2", [SST2 | {"label": "positive"}, SST2], "line 2: label 1 is a number, but the column has names .'positive' at .*line 1"),
+    ("sst2", [SST2, SST2 | {"label": "positive"}], "line 1: label 1 is a number, but the column has names .'positive' at .*line 2"),
     ("sst2", [SST2 | {"label": 0.5}], "line 1: label 0.5 is not one"),
     ("sst2", [SST2 | {"label": [1]}], r"line 1: label \[1\] is not one"),
     ("sst2", [SST2, SST2 | {"label": -1}], "line 2: the label is hidden .*, but line 1 has one"),
@@ -45,32 +47,33 @@ ROWS = [
     # columns
     ("sst2", [{"text": "good", "label": 1}], "line 1: no column 'sentence'; columns present: text, label"),
     ("sst2", [{"sentence": "good"}], "line 1: no column 'label'; columns present: sentence"),
-    ("sst2", [SST2 | {"sentence": None}], "line 1: column 'sentence' holds None; text is expected"),
-    ("sst2", [SST2 | {"sentence": 3}], "line 1: column 'sentence' holds 3; text is expected"),
+    ("sst2", [SST2 | {"sentence": True}], "line 1: column 'sentence' holds True; text is expected"),
+    ("sst2", [SST2 | {"sentence": ["good"]}], r"line 1: column 'sentence' holds \['good'\]; text is expected"),
     ("sst2", [SST2 | {"sentence": "\ud800"}], "line 1: column 'sentence' holds half of a surrogate pair"),
     ("sst2", [SST2 | {"idx": 1.5}], "line 1: the id in column 'idx' is 1.5"),
     # questions
-    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": [3]}}], r"line 1 \(id q1\): the answer 'bolts' is not at its answer_start 3; the context has it at 4"),
-    ("squad", [SQUAD | {"answers": {"text": ["nuts"], "answer_start": [4]}}], "the context does not have it at all"),
-    ("squad", [SQUAD | {"answers": {"text": ["s."], "answer_start": [-2]}}], "is not at its answer_start -2"),
+    ("squad", [SQUAD | {"answers": {"text": ["nuts"], "answer_start": [4]}}], r"line 1 \(id q1\): the answer 'nuts' is not at its answer_start 4, and the text cannot be found there; no training question"),
+    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": [-1]}}], "the answer 'bolts' is not at its answer_start -1"),
     ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": []}}], "expected are .*, or a list of such pairs"),
-    ("squad", [SQUAD | {"answers": {"text": [""], "answer_start": [4]}}], "an answer needs a text"),
-    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": ["4"]}}], "a whole answer_start, got 'bolts' and '4'"),
-    ("squad", [SQUAD | {"answers": "bolts"}], "answers 'bolts'; expected are"),
+    ("squad", [SQUAD | {"answers": {"text": [""], "answer_start": [4]}}], "no answer, but every question of task squad has one"),
+    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": ["x"]}}], "answers .*; expected are"),
+    ("squad", [SQUAD | {"answers": {"text": ["bolts"], "answer_start": [4.5]}}], "answers .*; expected are"),
+    ("squad", [SQUAD | {"answers": 3}], "answers 3; expected are"),
     ("squad", [SQUAD | {"answers": {"text": [], "answer_start": []}}], "no answer, but every question of task squad has one; .*squad_v2"),
-    ("squad", [SQUAD, SQUAD], r"line 2 \(id q1\): line 1 has the same id"),
     ("squad", [{"id": "q1"}], "no column 'question'"),
     # choices
-    ("swag", [SWAG | {"label": 4}], "line 1: label 4 is not one of .*allowed: 0, 1, 2, 3"),
+    ("swag", [SWAG | {"label": 4}], "line 1: label 4 is none of the 4 choices; allowed: 0 to 3, A to D, .* where numbers count from 1"),
     ("swag", [{key: value for key, value in SWAG.items() if key != "ending3"}], "no column 'ending3'"),
     # words
     ("conll2003", [TAGS | {"ner_tags": [3]}], "line 1: 2 words, but 1 labels"),
     ("conll2003", [TAGS | {"ner_tags": [3, 9]}], "line 1, word 2: label 9 is not one of"),
     ("conll2003", [TAGS | {"ner_tags": [3, -1]}], "line 1, word 2: a word without a label"),
     ("conll2003", [TAGS | {"tokens": ["EU", " "]}], "line 1: column 'tokens' has no word, or an empty one"),
-    ("conll2003", [TAGS | {"tokens": "EU rejects"}], "line 1: column 'tokens' holds 'EU rejects'; a list of texts is expected"),
+    ("conll2003", [TAGS | {"tokens": "EU rejects it"}], "line 1: 3 words, but 2 labels"),
+    ("conll2003", [TAGS | {"tokens": 3}], "line 1: column 'tokens' holds 3; a list of words, or a text, is expected"),
+    ("conll2003", [TAGS | {"tokens": " ", "ner_tags": []}], "line 1: column 'tokens' has no word"),
     ("conll2003", [TAGS | {"tokens": []}], "line 1: column 'tokens' has no word"),
-    ("conll2003", [{"tokens": ["EU"]}], "line 1: no column 'ner_tags'; columns present: tokens"),
+    ("conll2003", [{"tokens": ["EU"]}], "line 1: no column of labels, ner_tags, .*; columns present: tokens"),
 ]  # fmt: skip
 
 
@@ -84,15 +87,15 @@ TEXTS = [
     ("sst2", "train.jsonl", "", "train.jsonl: the split 'train' of task sst2 has no rows"),
     ("sst2", "train.jsonl", "\n\n", "has no rows"),
     ("sst2", "train.jsonl", '{"sentence": "a", "label": 1}\n{"sentence"', "train.jsonl, line 2: broken JSON"),
-    ("sst2", "train.jsonl", "[1]\n", "line 1: list found; an object is expected"),
-    ("sst2", "train.jsonl", b'{"sentence": "caf\xe9", "label": 1}\n', "train.jsonl, line 1: not UTF-8 .byte 0xe9"),
+    ("sst2", "train.jsonl", "[1]\n", "row 1: an object like .* int found"),
+    ("sst2", "train.jsonl", b'{"sentence": "caf\xe9", "label": 1}\n', "train.jsonl, line 1: not valid UTF-8 .byte 0xe9 .*; convert the file to UTF-8$"),
     ("sst2", "train.csv", "sentence,label\ngood,1\nbad\n", r"train.csv, line 3: 1 columns, but the header has 2 \(sentence, label\)"),
     ("sst2", "train.csv", 'sentence,label\n"good,1\n', "train.csv, line 2: broken CSV .*quotes"),
     ("sst2", "train.csv", "sentence,label,label\na,1,1\n", "line 1: the header names label twice"),
     ("sst2", "train.csv", "", "has no rows"),
     ("sst2", "train.csv", "sentence,label\n", "has no rows"),
-    ("sst2", "train.json", '{"rows": []}', "train.json: a list of objects is expected"),
-    ("sst2", "train.json", "[1]", "train.json, row 1: int found"),
+    ("sst2", "train.json", '{"rows": []}', "line 1: no column 'label'; columns present: rows"),
+    ("sst2", "train.json", "[1]", "train.json, row 1: an object like .* int found"),
     ("sst2", "train.json", '[\n{"sentence": }]', "train.json: broken JSON .*line 2"),
     ("sst2", "train.parquet", "not parquet", "train.parquet: damaged or not a Parquet file"),
     ("sst2", "train.tsv", "sentence\tlabel\ngood\n", "train.tsv, line 2: 1 columns, .* the official SST-2 file of the split 'train' has 2"),
@@ -103,16 +106,16 @@ TEXTS = [
     ("mrpc", "train.tsv", "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t2\t3\ta\tb\tc\n", "line 2: 6 columns, .* has 5"),
     ("mnli", "train.tsv", "\t".join(f"c{n}" for n in range(12)) + "\n" + "\t".join(["a"] * 12 + ["neutral"]) + "\n", "line 2: 13 columns, .* has 12"),
     ("squad", "train-v1.1.json", "{", "train-v1.1.json: broken JSON .*line 1"),
-    ("squad", "train-v1.1.json", '{"version": "1.1"}', "a list of objects is expected"),
+    ("squad", "train-v1.1.json", '{"version": "1.1"}', "line 1 .id 0.: no column 'question'; columns present: version"),
     ("squad", "train-v1.1.json", '{"data": []}', "has no rows"),
     ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', "not the official form of SQuAD after question 0 .KeyError: 'qas'"),
-    ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [3]}]}]}', "not the official form of SQuAD after question 0"),
+    ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [3]}]}]}', "not the official form of SQuAD after question 1"),
     ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"id": "7", "question": "q"}]}]}]}', r"question 1 \(id 7\): no column 'answers'"),
     ("squad", "train-v1.1.json", '{"data": [{"paragraphs": [{"context": "x", "qas": [{"question": "q", "answers": []}]}]}]}', "no answer, but every"),
     ("conll2003", "train.txt", "EU NNP B-NP B-ORG\nrejects VBZ O\n", r"train.txt, line 2: 3 columns \('rejects VBZ O'\), but the first word has 4"),
     ("conll2003", "train.txt", "EU B-ORGA\n", "train.txt, line 1: label 'B-ORGA' .* did you mean 'B-ORG'"),
     ("conll2003", "train.txt", "-DOCSTART- -X- O O\n\n", "has no rows"),
-    ("conll2003", "train.txt", b"EU B-ORG\nZ\xfcrich B-LOC\n", "train.txt, line 2: not UTF-8"),
+    ("conll2003", "train.txt", b"EU B-ORG\nZ\xfcrich B-LOC\n", "train.txt, line 2: not valid UTF-8"),
 ]  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.tasks.rows import QuestionExample, Split, TaggedExample, TextExample, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import QuestionExample, Split, TaggedExample, TextExample
 from bert_recipes.tasks.sources import load_split
 
 

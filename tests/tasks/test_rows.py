@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.tasks.rows import get_task, list_tasks
+from bert_recipes.tasks.catalogue import get_task, list_tasks
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import KINDS
 

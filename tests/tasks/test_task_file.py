@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.errors import InputError
-from bert_recipes.finetuning.arguments import read_task_file, write_task_file
-from bert_recipes.tasks.rows import Answer, get_task, list_tasks
+from bert_recipes.tasks.catalogue import get_task, list_tasks
+from bert_recipes.tasks.examples import Answer
 from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task import KEYS, Task
+from bert_recipes.tasks.task import Task
+from bert_recipes.tasks.task_file import KEYS, read_task_file, write_task_file
 
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tasks.md"
@@ -141,8 +142,11 @@ BAD = [
     (VALID + "test_splits: test\n", "line 2: files: there are train, but the splits are train, test"),
     (VALID.replace("text_columns: t\n", ""), "own.yaml: text_columns: sequence_classification takes 1 or 2, 0 given"),
     (VALID.replace("t\n", "[a, b, c]\n"), "line 3: text_columns: sequence_classification takes 1 or 2, 3 given"),
-    (VALID.replace("labels: [a, b]\n", ""), "own.yaml: labels: 0 given; name the classes"),
-    (VALID.replace("[a, b]", "[a]"), "line 4: labels: 1 given"),
+    (VALID.replace("labels: [a, b]\n", "").replace("files: {train: a.csv}", "hub_dataset: a/b"), "own.yaml: labels: 0 given, ..; name the classes"),
+    (VALID.replace("[a, b]", "[a]"), "line 4: labels: 1 given, .a.; name"),
+    (VALID + "label_columns: [a, b]\nproblem_type: regression\n", "line 5: label_columns: only for problem_type: multi_label"),
+    (VALID + "label_columns: [b, a]\n", "line 4: labels: with label_columns they are the columns in their order: b, a"),
+    (VALID + "sentence_column: s\n", "line 5: sentence_column: only for token_classification"),
     (VALID.replace("[a, b]", "[a, b, a]"), "line 4: labels: .*a, b, a.* has an empty name, or one twice"),
     (VALID.replace("[a, b]", "[a, '']"), "line 4: labels: .* has an empty name"),
     (VALID.replace("[a, b]", "[a, [b]]"), "line 4: labels: one text is expected, .* found"),
@@ -255,7 +259,7 @@ def test_files_of_one_name_in_two_folders_are_told_apart(tmp_path: Path):
 
 
 def test_every_field_of_a_row_can_be_given():
-    fields = {field.name for field in dataclasses.fields(Task)} - {"column_labels"}
+    fields = {field.name for field in dataclasses.fields(Task)} - {"column_labels", "labels_source"}
     assert fields == set(KEYS)
 
 
@@ -271,26 +275,65 @@ def test_a_task_file_may_name_a_hub_data_set(tmp_path: Path):
         load_split(task, "train", data_dir=None)
 
 
-@pytest.mark.parametrize(
-    ("head", "file", "content", "found"),
-    [
-        ("sequence_classification\ntext_columns: t\n", "a.csv", "t,label\nx,no\ny,yes\nz,no\n", '["no", "yes"]'),
-        (
-            "sequence_classification\ntext_columns: t\nproblem_type: multi_label_classification\nlabel_separator: ';'\n",
-            "a.csv",
-            "t,label\nx,b; a\ny,\n",
-            '["a", "b"]',
-        ),
-        ("token_classification\n", "a.txt", "Oslo B-PORT\nis O\n", '["B-PORT", "O"]'),
-        ("token_classification\n", "a.jsonl", '{"tokens": ["x"], "labels": ["N"]}\n', '["N"]'),
-    ],
-)
-def test_labels_that_are_missing_are_listed_as_the_training_data_has_them(tmp_path, head, file, content, found):
+FOUND = [
+    ("sequence_classification\ntext_columns: t\n", "a.csv", "t,label\nx,no\ny,yes\nz,no\n", ["no", "yes"]),
+    ("sequence_classification\ntext_columns: t\n", "a.csv", "t,label\nx,10\ny,9\nz,10.0\n", ["9", "10"]),
+    ("sequence_classification\ntext_columns: t\n", "a.jsonl", '{"t": "x", "label": true}\n{"t": "y", "label": false}\n', ["false", "true"]),
+    (
+        "sequence_classification\ntext_columns: t\nproblem_type: multi_label_classification\nlabel_separator: ';'\n",
+        "a.csv",
+        "t,label\nx,b; a\ny,\n",
+        ["a", "b"],
+    ),
+    ("token_classification\n", "a.txt", "Oslo B-PORT\nis O\n", ["O", "B-PORT", "I-PORT"]),
+    ("token_classification\n", "a.txt", "Oslo I-PORT\nis O\n", ["O", "B-PORT", "I-PORT"]),
+    ("token_classification\n", "a.txt", "Oslo S-PORT\nis O\n", ["O", "B-PORT", "E-PORT", "I-PORT", "S-PORT"]),
+    ("token_classification\n", "a.txt", "Oslo PORT\nis O\n", ["O", "PORT"]),
+    ("token_classification\ntext_columns: text\n", "a.jsonl", '{"text": "In Oslo", "label": [[3, 7, "PORT"]]}\n', ["O", "B-PORT", "I-PORT"]),
+    ("token_classification\n", "a.jsonl", '{"tokens": ["x", "y"], "labels": ["V", "N"]}\n', ["N", "V"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("head", "file", "content", "labels"), FOUND)
+def test_labels_that_are_missing_are_those_of_the_training_data(tmp_path, caplog, head, file, content, labels):
+    """As transformers' run_classification.py has them; of tags every type has all letters of its scheme."""
+    caplog.set_level("INFO")
     (tmp_path / file).write_text(content)
     (tmp_path / "own.yaml").write_text(f"kind: {head}files: {{train: {file}}}\n")
-    with pytest.raises(InputError) as caught:
+    task = read_task_file(tmp_path / "own.yaml")
+    assert list(task.labels) == labels
+    assert f"labels: not given; the {len(labels)} of {file} are taken: {labels[0]}, " in caplog.text
+    assert load_split(task, "train", data_dir=None, need_labels=False).num_rows > 0
+    write_task_file(tmp_path / "task.yaml", task)
+    assert list(read_task_file(tmp_path / "task.yaml").labels) == labels
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("t,label\nx,0.5\ny,1.25\n", "a.csv: its labels are numbers with fractions; problem_type: regression"),
+        ("t,label\n" + "".join(f"x,n{number}\n" for number in range(1001)), "a.csv: 1001 different labels"),
+        ("t,label\nx,a\n", "own.yaml: labels: 1 given, .a.; name the classes"),
+        ("t,y\nx,a\n", "a.csv, line 2: no column 'label'; columns present: t, y"),
+        ("", "a.csv: no such file"),
+    ],
+)
+def test_training_data_without_classes_is_one_line(tmp_path, content, message):
+    if content:
+        (tmp_path / "a.csv").write_text(content)
+    (tmp_path / "own.yaml").write_text("kind: sequence_classification\ntext_columns: t\nfiles: {train: a.csv}\n")
+    with pytest.raises(InputError, match=message):
         read_task_file(tmp_path / "own.yaml")
-    message = (
-        f"labels: 0 given; name the classes, like [negative, positive]; the training data has {found}, to be copied"
+
+
+def test_a_wrong_label_of_many_names_the_nearest_and_the_file_that_has_them(tmp_path):
+    rows = "".join(f"do thing {number},intent_{number:03d}\n" for number in range(151))
+    (tmp_path / "a.csv").write_text("t,label\n" + rows)
+    (tmp_path / "b.csv").write_text("t,label\nx,intent_15\n")
+    (tmp_path / "own.yaml").write_text(
+        "kind: sequence_classification\ntext_columns: t\nfiles: {train: a.csv, validation: b.csv}\n"
     )
-    assert str(caught.value).endswith(message)
+    task = read_task_file(tmp_path / "own.yaml")
+    assert len(task.labels) == 151
+    with pytest.raises(InputError, match=r"did you mean 'intent_1\d\d'\? allowed: .* \(151, all of them in a.csv\)"):
+        load_split(task, "validation", data_dir=None)

@@ -11,7 +11,6 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from bert_recipes.config import read_tree
 from bert_recipes.data.instances import Instance, write_instances
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import BertForPreTraining
@@ -29,6 +28,7 @@ from bert_recipes.training.pretraining import (
     load_model,
     make_collator,
 )
+from bert_recipes.yaml_files import read_tree
 
 
 NUM_PIECES = 117

@@ -6,7 +6,7 @@ A document is a list of paragraphs (lines of the text, without blank ones). What
 ``blank_line``          a blank line, as in google-research/bert; default for ``.txt``
 ``line``                every line is a document
 ``file``                every file is a document; blank lines only separate paragraphs
-``row``                 every row is a document; default and only choice for JSON, Parquet and Hub data sets
+``row``                 every row is a document; default and only choice for tables and Hub data sets
 ======================= ===============================================================================================
 
 The end of a file always ends a document. google-research/bert's create_pretraining_data.py lets a document go on in the next
@@ -14,14 +14,9 @@ input file unless a blank line stands between; ``recipes/create_pretraining_data
 here the result must not depend on which file happens to be read before.
 """
 
-import codecs
 import glob
-import gzip
-import json
 import logging
 import os
-import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,19 +27,27 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from bert_recipes.errors import InputError
+from bert_recipes.rows import (
+    COMPRESSION_SUFFIXES,
+    MAX_LINE_BYTES,
+    SURROGATES,
+    TABLE_SUFFIXES,
+    EncodingErrors,
+    ReadCounts,
+    Reader,
+    column_value,
+    format_suffix,
+    is_missing,
+    list_columns,
+)
 
 
 logger = logging.getLogger(__name__)
 
-TEXT_SUFFIXES = (".txt", ".txt.gz")
-JSON_SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
-PARQUET_SUFFIXES = (".parquet",)
-SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, *PARQUET_SUFFIXES)
+SUFFIXES = (".txt", *TABLE_SUFFIXES)
 ID_SUFFIXES = (*SUFFIXES, ".npy")  # of ids that are no text
 
-EncodingErrors = Literal["strict", "replace"]
 DocumentBoundary = Literal["auto", "blank_line", "line", "file", "row"]
-MAX_LINE_BYTES = 2**24
 # A terabyte: no machine holds such a line, and larger numbers do not fit what the system counts bytes in.
 MOST_LINE_BYTES = 2**40
 
@@ -100,7 +103,13 @@ def find_files(paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ..
 
 
 def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
-    return path.name.lower().endswith(suffixes)
+    suffix = format_suffix(path)
+    is_compressed = path.suffix.lower() in COMPRESSION_SUFFIXES
+    return suffix in suffixes and not (is_compressed and suffix in (".parquet", ".npy"))
+
+
+def _is_text(path: Path) -> bool:
+    return format_suffix(path) == ".txt"
 
 
 def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool]]:
@@ -147,7 +156,7 @@ def describe_files(files: Sequence[Path]) -> list[dict[str, str | int]]:
 
 
 @dataclass(kw_only=True)
-class CorpusCounts:
+class CorpusCounts(ReadCounts):
     """What was read; filled while the documents are drawn.
 
     ``source_bytes`` are those of the files passed so far as they lie on the disk, ``text_bytes`` are unpacked. ``repaired``:
@@ -156,10 +165,7 @@ class CorpusCounts:
     """
 
     files: int = 0
-    source_bytes: int = 0
-    text_bytes: int = 0
     documents: int = 0
-    repaired: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
 
     def as_dict(self) -> dict[str, int | dict[str, int]]:
@@ -167,131 +173,37 @@ class CorpusCounts:
         return {**vars(self), "repaired": dict(self.repaired), "dropped": dict(self.dropped)}
 
 
-# In the place of the value of a key that stands more than once in a JSON object: Python keeps the last one and tells nobody.
-_REPEATED = object()
-
-
-def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for key, value in pairs:
-        row[key] = _REPEATED if key in row else value
-    return row
-
-
-_PARSER = json.JSONDecoder(object_pairs_hook=_read_object)
-_SURROGATES = re.compile("[\ud800-\udfff]")
-_BUFFER_BYTES = 2**20
-
-
 @dataclass(kw_only=True)
-class _Reader:
-    """How text is read, and what was read."""
+class _Texts:
+    """Read the text of each row of tables, arrays and Hub data sets."""
 
+    reader: Reader
     text_column: str
-    encoding_errors: EncodingErrors
     counts: CorpusCounts
-    max_line_bytes: int = MAX_LINE_BYTES
     of_ids: bool = False  # a row may hold a list of numbers, or of sentences of them, instead of text
 
-    def lines(self, path: Path) -> Iterator[tuple[str, str]]:
-        r"""Yield (file and line number, text without its end ``\n`` or ``\r\n``); only these end a line."""
-        counts, before, number = self.counts, self.counts.source_bytes, 0
-        with open(path, "rb") as file:
-            stream: Any = gzip.GzipFile(fileobj=file) if path.name.lower().endswith(".gz") else file
-            while True:
-                try:
-                    raw = stream.readline(self.max_line_bytes + 1)
-                except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                    raise InputError(
-                        f"{path}: cannot be unpacked after line {number} ({error}); is it a whole .gz?"
-                    ) from error
-                counts.source_bytes = before + file.tell()
-                if not raw:
-                    return
-                number += 1
-                where = f"{path}:{number}"
-                if len(raw) > self.max_line_bytes:
-                    raise InputError(
-                        f"{where}: this line is longer than {self.max_line_bytes:,} bytes; is it text with line ends "
-                        "(\\n or \\r\\n)? If so, raise max_line_bytes"
-                    )
-                counts.text_bytes += len(raw)
-                if number == 1 and raw.startswith(codecs.BOM_UTF8):
-                    raw = raw.removeprefix(codecs.BOM_UTF8)
-                    counts.repaired["byte_order_marks_removed"] += 1
-                yield where, self._decode(raw, where).rstrip("\r\n")
-
-    def _decode(self, raw: bytes, where: str) -> str:
-        """Decode UTF-8; ``replace`` puts U+FFFD for broken bytes, removes NUL characters and counts both."""
-        try:
-            text = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            if self.encoding_errors == "strict":
-                is_utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-                raise InputError(
-                    f"{where}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line; perhaps "
-                    f"{'UTF-16' if is_utf16 else 'another encoding or binary'}); convert the file to UTF-8, or set "
-                    "encoding_errors to 'replace'"
-                ) from error
-            text = raw.decode("utf-8", errors="replace")
-            self.counts.repaired["characters_replaced"] += text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
-        return self._without_nul(text, where)
-
-    def _without_nul(self, text: str, where: str) -> str:
-        if "\0" not in text:
-            return text
-        if self.encoding_errors == "strict":
-            raise InputError(
-                f"{where}: NUL character at character {text.index(chr(0)) + 1}; is it a binary file or UTF-16? Convert it to "
-                "UTF-8 text, or set encoding_errors to 'replace' to drop the NULs"
-            )
-        self.counts.repaired["nul_characters_removed"] += text.count("\0")
-        return text.replace("\0", "")
-
-    def file_texts(self, path: Path) -> Iterator[str]:
-        """Yield the text of every row of a JSON Lines or Parquet file, or an array; rows whose text is null are dropped and counted."""
-        before = self.counts.source_bytes
-        suffix = path.suffix.lower()
-        rows = self._parquet_rows(path) if suffix == ".parquet" else self._json_rows(path)
-        rows = self._array_rows(path) if suffix == ".npy" else rows
+    def of_file(self, path: Path) -> Iterator[str]:
+        """Yield the text of every row of a table or an array; rows whose text is missing are dropped and counted."""
+        bytes_before = self.counts.source_bytes
+        rows = self._array_rows(path) if path.suffix.lower() == ".npy" else self._table_rows(path)
         for where, row in rows:
             text = self._text_of(row, where)
             if text is not None:
                 yield text
-        self.counts.source_bytes = before + path.stat().st_size
+        self.counts.source_bytes = bytes_before + path.stat().st_size
 
-    def _json_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
-        filled = ((where, line) for where, line in self.lines(path) if line.strip())
-        for number, (where, line) in enumerate(filled):
-            if number == 0 and line.lstrip().startswith("["):
-                raise InputError(f"{where}: a JSON array; one object a line is read: convert it (jq -c '.[]')")
-            try:
-                yield where, _PARSER.decode(line)
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{where}: broken JSON ({error}); one object a line expected") from error
-
-    def _parquet_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        counts, before, size, number = self.counts, self.counts.source_bytes, path.stat().st_size, 0
-        try:
-            # Without pre-buffering a row group is read piece by piece: memory does not follow the size of the groups.
-            with pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
-                self._check_schema(file.schema_arrow, path)
-                for batch in file.iter_batches(batch_size=256, columns=[self.text_column]):
-                    for text in batch.column(0).to_pylist():
-                        number += 1
-                        counts.text_bytes += len(text.encode("utf-8")) if isinstance(text, str) else 0
-                        yield f"{path}, row {number}", {self.text_column: text}
-                    counts.source_bytes = before + size * number // max(1, file.metadata.num_rows)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"{path}: damaged or not a Parquet file (after row {number}: {_first_line(error)})"
-            ) from error
+    def _table_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
+        is_parquet = path.suffix.lower() == ".parquet"
+        if is_parquet:
+            self._check_schema(path)
+        table = self.reader.table(path, [self.text_column] if is_parquet else None)
+        for number, row in table.rows:
+            if is_parquet and isinstance(row[self.text_column], str):
+                self.counts.text_bytes += len(row[self.text_column].encode("utf-8"))
+            yield table.where(number), row
 
     def _array_rows(self, path: Path) -> Iterator[tuple[str, Any]]:
-        """Each row of an array of ids is a document; numbers below 0 fill rows up."""
+        """Yield each row of an array of ids, which is a document; numbers below 0 fill rows up."""
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError) as error:
@@ -304,24 +216,31 @@ class _Reader:
             self.counts.text_bytes += row.nbytes
             yield f"{path}, row {number}", {self.text_column: row[row >= 0].tolist() or None}
 
-    def _check_schema(self, schema: Any, path: Path) -> None:
+    def _check_schema(self, path: Path) -> None:
         """Refuse a Parquet file that has no column of text under this name, or more than one."""
+        import pyarrow
         import pyarrow.types as kinds
+        from pyarrow import parquet
 
+        try:
+            schema = parquet.read_schema(path)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise InputError(f"{path}: damaged or not a Parquet file ({_first_line(error)})") from error
         column = self.text_column
-        if schema.names.count(column) != 1:
-            self._text_of(dict.fromkeys(schema.names, _REPEATED), str(path))
+        num_columns = schema.names.count(column)
+        if num_columns == 0:
+            raise self._no_column(schema.names, str(path))
+        if num_columns > 1:
+            raise InputError(f"{path}: column '{column}' is there more than once; keep one")
         kind = schema.field(column).type
         values = getattr(kind, "storage_type", kind)
         values = values.value_type if kinds.is_dictionary(values) else values
         # Values of some other types cannot even be turned into Python's; a column of nulls has no type of its own.
-        if not any(
-            is_kind(values)
-            for is_kind in (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_null)
-        ):
-            raise InputError(f"{path}: column {column!r} holds {_listed([kind])}, text expected")
+        text_kinds = (kinds.is_string, kinds.is_large_string, kinds.is_string_view, kinds.is_null)
+        if not any(is_kind(values) for is_kind in text_kinds):
+            raise InputError(f"{path}: column '{column}' holds {list_columns([kind])}, text expected")
 
-    def hub_texts(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
+    def of_hub(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
         """Yield the text of every row of a data set on the Hugging Face Hub, streamed in the order of its files."""
         # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by their common base class.
         from huggingface_hub import HfApi
@@ -354,48 +273,47 @@ class _Reader:
                 self.counts.source_bytes += size
                 yield text
 
+    def _no_column(self, names: Iterable[str], where: str) -> InputError:
+        return InputError(
+            f"{where}: no column '{self.text_column}'; columns present: {list_columns(names)}; set text_column to one of them"
+        )
+
     def _text_of(self, row: Any, where: str) -> str | None:
-        """Return the text of a row, or None (counted) where it is null."""
+        """Return the text of a row, or None (counted) where it is missing."""
         column = self.text_column
-        if not isinstance(row, dict):
-            raise InputError(
-                f"{where}: an object like {{{json.dumps(column)}: ...}} expected, got {type(row).__name__}"
-            )
         if column not in row:
-            raise InputError(
-                f"{where}: no column {column!r}; columns present: {_listed(row)}; set text_column to one of them"
-            )
-        text = row[column]
-        if text is None:
+            raise self._no_column(row, where)
+        text = column_value(row, column, where)
+        if is_missing(text):
             self.counts.dropped["rows_without_text"] += 1
             return None
-        if text is _REPEATED:
-            raise InputError(f"{where}: column {column!r} is there more than once; keep one")
         if self.of_ids and isinstance(text, list) and text:
             rows = text if isinstance(text[0], list) else [text]
             return "\n".join(" ".join(map(str, row)) for row in rows)
         if not isinstance(text, str):
-            raise InputError(f"{where}: column {column!r} holds {type(text).__name__}, text expected")
+            raise InputError(f"{where}: column '{column}' holds {type(text).__name__}, text expected")
         # A JSON escape can spell half of a surrogate pair: no encoder accepts it further on.
-        if not text.isascii() and _SURROGATES.search(text):
-            if self.encoding_errors == "strict":
-                raise InputError(
-                    f"{where}: lone surrogate in {column!r}; mend it, or set encoding_errors to 'replace'"
-                )
-            text, replaced = _SURROGATES.subn("\ufffd", text)
+        if not text.isascii() and SURROGATES.search(text):
+            if self.reader.encoding_errors == "strict":
+                raise InputError(f"{where}: lone surrogate in '{column}'; mend it{self.reader.advice}")
+            text, replaced = SURROGATES.subn("\ufffd", text)
             self.counts.repaired["characters_replaced"] += replaced
-        return self._without_nul(text, where)
+        return self.reader.without_nul(text, where)
+
+
+def _make_reader(
+    encoding_errors: EncodingErrors, counts: CorpusCounts, max_line_bytes: int = MAX_LINE_BYTES
+) -> Reader:
+    return Reader(
+        encoding_errors=encoding_errors,
+        max_line_bytes=max_line_bytes,
+        counts=counts,
+        advice=", or set encoding_errors to 'replace'",
+    )
 
 
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-def _listed(names: Iterable[object]) -> str:
-    """Name up to 20 columns in one line that stays readable, whatever they are called."""
-    words = [word if word.isprintable() else ascii(word) for word in map(str, names)]
-    short = [word if len(word) <= 60 else f"{word[:60]}..." for word in words]
-    return (", ".join(short[:20]) or "none") + (f" and {len(short) - 20} more" if len(short) > 20 else "")
 
 
 def iter_documents(
@@ -409,7 +327,7 @@ def iter_documents(
     of_ids: bool = False,
     counts: CorpusCounts | None = None,
 ) -> Iterator[list[str]]:
-    """Read documents from ``.txt``, ``.jsonl``, ``.json`` (each also ``.gz``) and ``.parquet`` files, one by one.
+    """Read documents from text files and tables (`rows`), one by one.
 
     Each is its paragraphs in order, stripped, none of them blank, at least one. Broken UTF-8 or a NUL character stops
     (``strict``), or becomes U+FFFD or nothing and is counted (``replace``).
@@ -429,18 +347,13 @@ def iter_documents(
     counts = counts if counts is not None else CorpusCounts()
     paths = find_files(files, ID_SUFFIXES if of_ids else SUFFIXES)
     check_options(paths, document_boundary, wrapped_lines)
-    reader = _Reader(
-        text_column=text_column,
-        encoding_errors=encoding_errors,
-        max_line_bytes=max_line_bytes,
-        of_ids=of_ids,
-        counts=counts,
-    )
+    reader = _make_reader(encoding_errors, counts, max_line_bytes)
+    texts = _Texts(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
     for path in paths:
-        if _has_suffix(path, TEXT_SUFFIXES):
+        if _is_text(path):
             documents = _cut_documents((text for _, text in reader.lines(path)), document_boundary, wrapped_lines)
         else:
-            documents = _documents_of_rows(reader.file_texts(path), wrapped_lines, counts)
+            documents = _documents_of_rows(texts.of_file(path), wrapped_lines, counts)
         counts.files += 1
         before = counts.documents
         for document in documents:
@@ -463,8 +376,9 @@ def iter_hub_documents(
 ) -> Iterator[list[str]]:
     """Stream documents, as `iter_documents` has them, from a data set on the Hugging Face Hub: one row, one document."""
     counts = counts if counts is not None else CorpusCounts()
-    reader = _Reader(text_column=text_column, encoding_errors=encoding_errors, of_ids=of_ids, counts=counts)
-    for document in _documents_of_rows(reader.hub_texts(name, config_name, split), wrapped_lines, counts):
+    reader = _make_reader(encoding_errors, counts)
+    texts = _Texts(reader=reader, text_column=text_column, of_ids=of_ids, counts=counts)
+    for document in _documents_of_rows(texts.of_hub(name, config_name, split), wrapped_lines, counts):
         counts.documents += 1
         yield document
 
@@ -488,7 +402,7 @@ def iter_paragraphs(
         return
     for path in find_files(files or []):
         # Line by line where that is possible: a text file without blank lines would be one document in memory.
-        boundary: DocumentBoundary = "line" if _has_suffix(path, TEXT_SUFFIXES) else "row"
+        boundary: DocumentBoundary = "line" if _is_text(path) else "row"
         yield from chain.from_iterable(iter_documents(path, document_boundary=boundary, **reading))
 
 
@@ -497,7 +411,7 @@ def check_options(paths: Sequence[Path], document_boundary: DocumentBoundary, wr
     if wrapped_lines and document_boundary == "line":
         raise InputError("wrapped_lines joins lines, document_boundary 'line' makes each a document: choose one")
     for path in paths:
-        is_text = _has_suffix(path, TEXT_SUFFIXES)
+        is_text = _is_text(path)
         if document_boundary != "auto" and is_text == (document_boundary == "row"):
             allowed = "auto, blank_line, line or file" if is_text else "auto or row"
             raise InputError(

@@ -38,18 +38,11 @@ from datatrove.utils.stats import PipelineStats
 from datatrove.utils.word_tokenizers import WordTokenizer
 
 from bert_recipes.data.cluster import LocalExecutor, messages_in_task_log, total
-from bert_recipes.data.corpus import (
-    MAX_LINE_BYTES,
-    CorpusCounts,
-    DocumentBoundary,
-    EncodingErrors,
-    describe_files,
-    find_files,
-    iter_documents,
-)
+from bert_recipes.data.corpus import CorpusCounts, DocumentBoundary, describe_files, find_files, iter_documents
 from bert_recipes.data.prepare import count_cores, plan_shards
 from bert_recipes.errors import InputError
 from bert_recipes.files import sync_paths, write_json
+from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors
 from bert_recipes.settings import check, option, required
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from bert_recipes.data.corpus import MAX_LINE_BYTES
 from bert_recipes.data.instances import Instance
 from bert_recipes.data.pairs import NUM_SPECIAL_TOKENS, build_sentence_pairs, shuffle, truncate_pair
 from bert_recipes.errors import InputError
+from bert_recipes.rows import MAX_LINE_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,12 +34,10 @@ from tqdm import tqdm
 
 from bert_recipes.data.corpus import (
     ID_SUFFIXES,
-    MAX_LINE_BYTES,
     MOST_LINE_BYTES,
     SUFFIXES,
     CorpusCounts,
     DocumentBoundary,
-    EncodingErrors,
     check_options,
     describe_files,
     find_files,
@@ -59,6 +57,7 @@ from bert_recipes.data.store import (
 )
 from bert_recipes.errors import InputError
 from bert_recipes.files import put_in_place, sync_paths, write_json
+from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors
 from bert_recipes.settings import check, option, required
 
 

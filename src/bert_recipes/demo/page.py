@@ -21,7 +21,7 @@ from bert_recipes.finetuning.prediction import chunk_of_rows
 from bert_recipes.metrics.entities import find_entities
 from bert_recipes.models.inspection import fill_every_mask, judge_next_sentence, knows_words
 from bert_recipes.models.sizes import num_positions
-from bert_recipes.tasks.task import check_characters
+from bert_recipes.rows import check_characters
 from bert_recipes.tokenization.normalization import is_punctuation
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
-from bert_recipes.config import element_type, field_types, read_text, read_tree
+from bert_recipes.config import element_type, field_types, read_text
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.errors import InputError
 from bert_recipes.exporting.arguments import PACKAGES, ExportArguments
@@ -42,7 +42,7 @@ from bert_recipes.exporting.onnx import (
     quantize,
     size_of,
 )
-from bert_recipes.files import atomic_dir, read_text_lines, strict, write_json
+from bert_recipes.files import atomic_dir, strict, write_json
 from bert_recipes.finetuning.arguments import (
     TASK_FILE,
     InputArguments,
@@ -58,6 +58,7 @@ from bert_recipes.finetuning.run import prepare_run
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.models.bert_model import enable_packed_layers
+from bert_recipes.rows import read_lines
 from bert_recipes.tasks.task import with_suffix
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.arguments import DataArguments, ModelArguments, choose_precision, key_in_last_phase
@@ -65,6 +66,7 @@ from bert_recipes.training.bert_trainer import EVALUATION_SEED, EvaluationSample
 from bert_recipes.training.pretraining import load_data, load_model
 from bert_recipes.training.resume import CONFIG_FILE
 from bert_recipes.training.speed import describe_machine, keep_freed_memory
+from bert_recipes.yaml_files import read_tree
 
 
 logger = logging.getLogger(__name__)
@@ -306,7 +308,7 @@ def _read_texts(path: Path, tokenizer: OriginalBertTokenizer, max_seq_length: in
     """Lines of a file as single segments; blank ones are left out, long ones cut. The key decides the mask."""
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file")
-    cut = (tokenizer.encode_ids(line)[: max_seq_length - 2] for line in read_text_lines(path))
+    cut = (tokenizer.encode_ids(line)[: max_seq_length - 2] for line in read_lines(path))
     rows = [[int(tokenizer.cls_token_id), *pieces, int(tokenizer.sep_token_id)] for pieces in cut if pieces][:most]
     if not rows:
         raise InputError(f"--input_file {path}: no text in it")

@@ -31,13 +31,12 @@ from transformers import AutoModel, PreTrainedModel
 from bert_recipes.checkpointing import check_checkpoint
 from bert_recipes.errors import InputError, saving
 from bert_recipes.features.arguments import COLUMN_NAMES, NAMED_COLUMNS, FeatureArguments
-from bert_recipes.files import atomic_write, lock_run, read_text_lines, write_json
+from bert_recipes.files import atomic_write, lock_run, write_json
 from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts, pad_batch, truncate_pair
 from bert_recipes.models.bert_model import BertModel
 from bert_recipes.models.sizes import num_positions
-from bert_recipes.tasks.sources import read_table
-from bert_recipes.tasks.task import TABLE_SUFFIXES, column_text
+from bert_recipes.rows import TABLE_SUFFIXES, column_text, format_suffix, list_columns, read_lines, read_table
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.arguments import choose_precision
@@ -198,12 +197,12 @@ def read_inputs(path: Path, text_columns: Sequence[str] | None = None) -> Iterat
     """
     if not path.is_file():
         raise InputError(f"--input_file {path}: no such file")
-    if path.suffix.lower() == ".txt":
-        for line in map(str.strip, read_text_lines(path)):
+    if format_suffix(path) == ".txt":
+        for line in map(str.strip, read_lines(path)):
             pair = _PAIR.match(line)
             yield (line, None) if pair is None else (pair[1], pair[2])
         return
-    if path.suffix.lower() not in TABLE_SUFFIXES:
+    if format_suffix(path) not in TABLE_SUFFIXES:
         allowed = ", ".join((".txt", *TABLE_SUFFIXES))
         raise InputError(f"--input_file {path}: unknown ending '{path.suffix}'; allowed: {allowed}")
     rows = read_table(path)
@@ -211,7 +210,7 @@ def read_inputs(path: Path, text_columns: Sequence[str] | None = None) -> Iterat
     for number, row in rows.rows:
         where = rows.where(number)
         if text_columns is None and first not in row:
-            present = ", ".join(row) or "none"
+            present = list_columns(row)
             raise InputError(f"{where}: no column '{first}'; columns present: {present}; name one with --text_columns")
         has_none = not others or (row[others[0]] is None if others[0] in row else text_columns is None)
         yield column_text(row, first, where), None if has_none else column_text(row, others[0], where)

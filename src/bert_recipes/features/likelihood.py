@@ -26,8 +26,7 @@ from bert_recipes.finetuning.kind import join_texts
 from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.models.bert import IGNORE_INDEX, MASKED_LM_HEADS, MEMBERS, PreTrainingModel, open_checkpoint
 from bert_recipes.models.sizes import num_positions
-from bert_recipes.tasks.sources import read_table
-from bert_recipes.tasks.task import column_text
+from bert_recipes.rows import column_text, read_table
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.training.arguments import choose_precision
 from bert_recipes.training.speed import keep_freed_memory

@@ -33,7 +33,8 @@ from bert_recipes.files import atomic_dir, write_json
 from bert_recipes.finetuning.arguments import read_trained_settings
 from bert_recipes.finetuning.token_classification import lay_out_documents
 from bert_recipes.metrics.entities import entity_scores
-from bert_recipes.tasks.rows import Split, TaggedExample, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import Split, TaggedExample
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.arguments import choose_precision

@@ -40,9 +40,10 @@ from bert_recipes.finetuning.arguments import TaskArguments, check_access
 from bert_recipes.finetuning.run import hash_of_examples
 from bert_recipes.metrics.certainty import jackknife_intervals, wilson_interval
 from bert_recipes.metrics.classification import compute
-from bert_recipes.tasks.rows import Split, TaggedExample, TextExample
+from bert_recipes.tags import are_entities
+from bert_recipes.tasks.examples import Split, TaggedExample, TextExample
 from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task import PROBLEM_TYPES, Task, figure_names, is_bio, split_suffixes, with_suffix
+from bert_recipes.tasks.task import PROBLEM_TYPES, Task, figure_names, split_suffixes, with_suffix
 from bert_recipes.training.resume import RESULTS_FILE
 
 
@@ -57,7 +58,7 @@ def compare(args: StaticArguments) -> dict[str, Any]:
     given = {name: getattr(args, name) for name in ("task", "task_file", "model_name_or_path", "data_dir")}
     settings = TaskArguments(**given, max_seq_length=args.max_seq_length)
     task = check_access(settings)
-    is_tagged = task.kind == "token_classification" and is_bio(task.labels)
+    is_tagged = task.kind == "token_classification" and are_entities(task.labels)
     if not is_tagged and (task.kind != "sequence_classification" or task.problem_type != PROBLEM_TYPES[0]):
         raise InputError(f"task {task.name} has neither one class per text nor tags O, B-X, I-X; try sst2, conll2003")
     if not task.validation_splits:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 from argparse import ArgumentParser
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -10,21 +9,21 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-import yaml
 from transformers import AutoConfig, PretrainedConfig
 
 from bert_recipes.checkpointing import check_checkpoint, opening
-from bert_recipes.config import field_types, read_text, read_tree
+from bert_recipes.config import field_types, read_text
 from bert_recipes.data.order import STRATEGIES
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_write
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.settings import check, free, option, required
-from bert_recipes.tasks.rows import get_task
-from bert_recipes.tasks.sources import check_source, labels_in_data
-from bert_recipes.tasks.task import Task, build_task, task_values
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.sources import check_source
+from bert_recipes.tasks.task import Task
+from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.training.arguments import PRECISIONS, RunArguments, key_in_last_phase
 from bert_recipes.training.resume import CONFIG_FILE
+from bert_recipes.yaml_files import read_tree
 
 
 logger = logging.getLogger(__name__)
@@ -222,30 +221,6 @@ def read_model_config(name: str) -> PretrainedConfig:
 def architecture(config: PretrainedConfig) -> str:
     """Name of the class that wrote the checkpoint; "" where config.json does not say."""
     return str((config.architectures or [""])[0])
-
-
-def read_task_file(path: str | Path) -> Task:
-    """Read a user's own task (docs/tasks.md): a row in YAML, whose `files` are relative to its folder.
-
-    Example:
-        >>> read_task_file("tickets.yaml").labels  # doctest: +SKIP
-        ('bug', 'question')
-    """
-    path = Path(path)
-    values, lines = read_tree(path)
-
-    def where(key: str | None) -> str:
-        return f"{path}, line {lines[key]}" if key in lines else str(path)
-
-    return build_task(values, where, path.parent, path.stem, labels_in_data)
-
-
-def write_task_file(path: str | Path, task: Task) -> None:
-    """Write a row as YAML that `read_task_file` reads back; of its files only the names, as machines differ."""
-    header = "# The task of a run. Its data: --data_dir FOLDER, or files of these names beside this one.\n"
-    text = yaml.safe_dump(task_values(task), sort_keys=False, allow_unicode=True, width=sys.maxsize)
-    with atomic_write(Path(path)) as aside:
-        aside.write_text(header + str(text), encoding="utf-8")
 
 
 @dataclass

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.finetuning.kind import pad_batch
 from bert_recipes.models.sizes import num_positions
-from bert_recipes.tasks.rows import TextExample
+from bert_recipes.tasks.examples import TextExample
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.wordpiece import CONTINUATION
 

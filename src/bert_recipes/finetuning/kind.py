@@ -17,7 +17,7 @@ import torch
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.models.bert import IGNORE_INDEX
-from bert_recipes.tasks.rows import Split
+from bert_recipes.tasks.examples import Split
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 

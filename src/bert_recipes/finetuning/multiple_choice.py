@@ -9,13 +9,14 @@ from torch.nn import functional as F
 
 from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction, TaskKind, join_texts, softmax
 from bert_recipes.metrics.classification import compute
-from bert_recipes.tasks.rows import ChoiceExample, Split
+from bert_recipes.tasks.examples import ChoiceExample, Split
 
 
 class MultipleChoice(TaskKind):
     """Each choice is read behind the context, [CLS] context [SEP] choice [SEP], and gives one number; a softmax compares them.
 
-    A batch of B examples with C choices is B * C inputs for the model.
+    A batch of B examples with C choices is B * C inputs for the model. Where examples have fewer choices than others of
+    their batch, inputs without text fill them up; `num_choices` then says how many count.
 
     Source: BERT, Devlin et al. 2019, section 4.4; the truncation is that of google-research/bert run_classifier.py.
     """
@@ -23,7 +24,7 @@ class MultipleChoice(TaskKind):
     auto_class: ClassVar[str] = "AutoModelForMultipleChoice"
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """Examples -> features whose input_ids and token_type_ids are lists of C lists; C, 2 or more, is that of the split.
+        """Examples -> features whose input_ids and token_type_ids are lists of C lists, C being 2 or more.
 
         The length of a feature is that of its longest choice.
         """
@@ -42,17 +43,35 @@ class MultipleChoice(TaskKind):
         return EncodedSplit(split=split, features=features, lengths=lengths)
 
     def pad(self, features: Sequence[Feature], label_pads: Mapping[str, int] | None = None) -> Batch:
-        """Pad all choices to the longest of the batch: (B, C, S)."""
-        choices = [
-            {"input_ids": ids, "token_type_ids": types}
-            for feature in features
-            for ids, types in zip(feature["input_ids"], feature["token_type_ids"], strict=True)
-        ]
-        return {key: value.unflatten(0, (len(features), -1)) for key, value in super().pad(choices).items()}
+        """Pad all choices to the longest of the batch, and to the most choices: (B, C, S)."""
+        counts = [len(feature["input_ids"]) for feature in features]
+        filling = join_texts(self.tokenizer, [], None, self.settings.max_seq_length)
+        choices: list[Feature] = []
+        for feature, count in zip(features, counts, strict=True):
+            for ids, types in zip(feature["input_ids"], feature["token_type_ids"], strict=True):
+                choices.append({"input_ids": ids, "token_type_ids": types})
+            choices += [filling] * (max(counts) - count)
+        batch = {key: value.unflatten(0, (len(features), -1)) for key, value in super().pad(choices).items()}
+        if min(counts) < max(counts):
+            batch["num_choices"] = torch.tensor(counts)
+        return batch
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Cross-entropy over the choices, of (B, C) logits; summed over the examples."""
-        return F.cross_entropy(output.logits.float(), batch["labels"], reduction="sum")
+        """Cross-entropy over each example's own choices, of (B, C) logits; summed over the examples."""
+        logits = output.logits.float()
+        if "num_choices" in batch:
+            numbers = torch.arange(logits.shape[1], device=logits.device)
+            is_filling = numbers >= batch["num_choices"][:, None]
+            logits = logits.masked_fill(is_filling, -torch.inf)
+        return F.cross_entropy(logits, batch["labels"], reduction="sum")
+
+    def split_outputs(self, output: Any, batch: Batch) -> list[np.ndarray]:
+        """Return float32 (C,) logits of each example's own choices."""
+        rows = super().split_outputs(output, batch)
+        if "num_choices" not in batch:
+            return rows
+        counts = batch["num_choices"].tolist()
+        return [row[:count] for row, count in zip(rows, counts, strict=True)]
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
         """Number of the choice with the greatest logit (the first of equals), and the softmax over all choices."""

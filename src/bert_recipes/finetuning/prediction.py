@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TextIO
 from transformers import PretrainedConfig
 
 from bert_recipes.errors import InputError, saving
-from bert_recipes.files import atomic_write, read_text_lines
+from bert_recipes.files import atomic_write
 from bert_recipes.finetuning.arguments import (
     TASK_FILE,
     FineTuningArguments,
@@ -19,16 +19,19 @@ from bert_recipes.finetuning.arguments import (
     TaskArguments,
     architecture,
     read_model_config,
-    read_task_file,
 )
 from bert_recipes.finetuning.checkpoints import label_names, open_model, open_tokenizer
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction
 from bert_recipes.finetuning.run import KIND_CLASSES
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.tasks.reading import read_examples
-from bert_recipes.tasks.rows import Split
-from bert_recipes.tasks.sources import read_conll, read_squad, read_table
-from bert_recipes.tasks.task import DOCUMENT, Rows, Task, column_value, example_id
+from bert_recipes.rows import NumberedRows, Rows, column_value, format_suffix, is_missing, read_lines
+from bert_recipes.tasks.conll import LINES, has_columns
+from bert_recipes.tasks.examples import Split
+from bert_recipes.tasks.reading import read_examples, read_id
+from bert_recipes.tasks.sources import open_file
+from bert_recipes.tasks.tagging import join_words
+from bert_recipes.tasks.task import DOCUMENT, Task
+from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
@@ -49,22 +52,21 @@ class InputChunk(NamedTuple):
 def read_chunks(
     path: Path, task: Task, chunk_size: int = CHUNK_SIZE, *, id_column: str | None = None
 ) -> Iterator[InputChunk]:
-    """Read an input file.
+    """Read an input file, as the task's own files are read.
 
     Columns are found by their names; a `.txt` file has none: a line is one text, or as many as the task has, with tabs
-    between. The words of a tagging task are a list, or a text that is split at its spaces. Labels are not looked at. An
-    id is the column `task.id_column`, else `idx` or `id`, else the number of the row, from 0; every row must have
-    id_column. A chunk has chunk_size rows, more only where a document of a CoNLL file does not end there.
+    between; for a tagging task it may also have a word a line. The words of a tagging task are a list, or a text that is
+    cut into words. Labels are not looked at. An id is the column `task.id_column`, else `idx` or `id`, else the number of
+    the row, from 0; every row must have id_column. A chunk has chunk_size rows, more only where a document of a CoNLL file
+    does not end there.
     """
-    suffix = path.suffix.lower()
-    if suffix == ".txt":
+    is_text = format_suffix(path) == ".txt"
+    if is_text and not (task.kind == "token_classification" and has_columns(path, task)):
         rows = Rows(str(path), "line", _text_rows(path, (*task.text_columns, *task.choice_columns)))
-    elif suffix == ".conll" and task.kind == "token_classification":
-        rows = Rows(str(path), "line", read_conll(path, task.text_columns[0], task.label_column))
-    elif suffix == ".json" and task.kind == "question_answering":
-        rows = read_squad(path, task)
     else:
-        rows = read_table(path)
+        rows = open_file(task, path)
+    if task.kind == "token_classification":
+        rows = Rows(rows.source, rows.unit, join_words(task, rows, is_test=True))
     yield from _chunks(task, rows, chunk_size, id_column)
 
 
@@ -73,11 +75,16 @@ def chunk_of_rows(task: Task, rows: Sequence[Mapping[str, Any]], source: str) ->
     return next(_chunks(task, Rows(source, "row", list(enumerate(rows, start=1))), len(rows)))
 
 
-def _text_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, line in enumerate(read_text_lines(path), start=1):
-        line = line.rstrip("\r\n")
+def _text_rows(path: Path, columns: tuple[str, ...]) -> NumberedRows:
+    blank: int | None = None  # the first of the blank lines at the end of the file, which hold no inputs
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            blank = blank or number
+            continue
+        if blank is not None:
+            raise InputError(f"{path}, line {blank}: a blank line; every line is an input")
         texts = line.split("\t") if len(columns) > 1 else [line]
-        if not line.strip() or len(texts) != len(columns):
+        if len(texts) != len(columns):
             inputs = " TAB ".join(columns)
             raise InputError(f"{path}, line {number}: {line!r:.60}; every line is an input of the form: {inputs}")
         yield number, dict(zip(columns, texts, strict=True))
@@ -85,12 +92,12 @@ def _text_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, Mapp
 
 def _chunks(task: Task, rows: Rows, chunk_size: int, id_column: str | None = None) -> Iterator[InputChunk]:
     # What reads a task's test split reads this; ids are kept apart, as here they need not differ.
-    plain = replace(task, test_splits=(INPUT,), id_column=None, files={}, label_column="")
+    plain = replace(task, test_splits=(INPUT,), id_column=None, files={}, label_column="", label_columns=())
     kept: list[tuple[int, Mapping[str, Any]]] = []
     ids: list[int | str] = []
 
     def chunk() -> InputChunk:
-        examples = read_examples(plain, INPUT, Rows(rows.source, rows.unit, kept))
+        examples = read_examples(plain, INPUT, Rows(rows.source, rows.unit, kept)).examples
         return InputChunk(
             Split(name=INPUT, examples=examples, source=rows.source, num_rows=len(examples), is_labelled=False), ids
         )
@@ -101,28 +108,40 @@ def _chunks(task: Task, rows: Rows, chunk_size: int, id_column: str | None = Non
             yield chunk()
             kept, ids = [], []
         kept.append((number, _needed_columns(task, row, where)))
-        if id_column is not None:
-            column_value(row, id_column, where)
-        found = next((name for name in (task.id_column, "idx", "id") if name in row), None)
-        idx = index if found is None else example_id(replace(task, id_column=found), row, index, where)
+        idx = _input_id(task, row, index, where, id_column)
         ids.append(str(idx) if task.kind == "question_answering" else idx)
     if not kept:
         raise InputError(f"{rows.source}: no input in it")
     yield chunk()
 
 
+def _input_id(task: Task, row: Mapping[str, Any], index: int, where: str, id_column: str | None) -> int | str:
+    """Return the id of an input: of the column that the user names, else of a usual one, else the number of the row.
+
+    A table may lack the id in some rows of a column that nobody named.
+    """
+    if id_column is not None:
+        return read_id(column_value(row, id_column, where), id_column, where)
+    for column in filter(None, (task.id_column, "idx", "id")):
+        if column in row and not is_missing(row[column]) and row[column] != "":
+            return read_id(row[column], column, where)
+    return index
+
+
 def _needed_columns(task: Task, row: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """The columns that the model reads, none of them empty; of a pair of texts one may be."""
+    """Return the columns that the model reads, none of them empty; of a pair of texts one may be."""
     try:
         kept = {column: column_value(row, column, where) for column in (*task.text_columns, *task.choice_columns)}
     except InputError as error:
         raise InputError(f"{error}; say with --text_columns or --choice_columns which to read") from error
-    if task.kind == "token_classification" and isinstance(kept[task.text_columns[0]], str):
-        kept[task.text_columns[0]] = kept[task.text_columns[0]].split()
-    empty = [column for column, value in kept.items() if value == [] or (isinstance(value, str) and not value.strip())]
+    empty = [column for column, value in kept.items() if _is_empty(value)]
     if empty and (task.kind != "sequence_classification" or len(empty) == len(kept)):
         raise InputError(f"{where}: column '{empty[0]}' is empty; there is nothing to predict from")
-    return kept | ({DOCUMENT: row[DOCUMENT]} if DOCUMENT in row else {})
+    return kept | {name: row[name] for name in (DOCUMENT, LINES) if name in row}
+
+
+def _is_empty(value: Any) -> bool:
+    return is_missing(value) or value == [] or (isinstance(value, str) and not value.strip())
 
 
 # Columns of an input for a checkpoint that has no task.yaml.

@@ -29,7 +29,7 @@ from bert_recipes.finetuning.squad import (
     split_words,
 )
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
-from bert_recipes.tasks.rows import QuestionExample, Split
+from bert_recipes.tasks.examples import QuestionExample, Split
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 

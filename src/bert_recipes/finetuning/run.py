@@ -19,7 +19,6 @@ from bert_recipes.finetuning.arguments import (
     TeachingArguments,
     check_access,
     load_task,
-    write_task_file,
 )
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.distillation import choose_trainer
@@ -29,9 +28,11 @@ from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
 from bert_recipes.finetuning.token_classification import TokenClassification
 from bert_recipes.finetuning.trainer import FineTuningTrainer
-from bert_recipes.tasks.rows import Example, get_task
+from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import Example
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
+from bert_recipes.tasks.task_file import write_task_file
 from bert_recipes.training.run import describe_checkpoint
 from bert_recipes.training.speed import describe_machine
 
@@ -176,8 +177,8 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
         name: {
             "examples": len(item.split.examples),
             "features": len(item),
-            # training questions whose answer cannot be found in its paragraph
-            "left_out": len(getattr(item.details, "dropped", ())),
+            # training questions whose answer cannot be found in its paragraph, or in the paragraph's words
+            "left_out": item.split.num_left_out + len(getattr(item.details, "dropped", ())),
             "published": item.split.published_rows,
             "partial": item.split.is_partial,
             # Without the folders of this machine.

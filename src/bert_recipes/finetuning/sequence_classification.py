@@ -12,7 +12,7 @@ from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Batch, EncodedSplit, Prediction, TaskKind, join_texts, softmax
 from bert_recipes.finetuning.squad import cut_windows
 from bert_recipes.metrics.classification import compute
-from bert_recipes.tasks.rows import Split, TextExample
+from bert_recipes.tasks.examples import Split, TextExample
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 

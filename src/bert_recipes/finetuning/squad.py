@@ -1,6 +1,8 @@
 """SQuAD by the rules of google-research/bert run_squad.py: paragraph -> windows -> features, logits -> n-best -> answer.
 
-Other tokenizers than WordPiece: the same windows and n-best list, but answers are found, and cut out, by the pieces' character offsets.
+Other tokenizers than WordPiece, and paragraphs in scripts that part no words by spaces: the same windows and n-best list, but
+answers are found, and cut out, by the pieces' character offsets. The original takes a Chinese paragraph for one word, and
+trains on the first place where the answer's pieces stand in it.
 
 Legend: T pieces of a paragraph, S positions of a model input (padding may follow the text; it then competes for the best
 positions, as in the original, whose inputs are all padded to max_seq_length).
@@ -20,7 +22,8 @@ import numpy as np
 
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Feature, Prediction, join_texts
-from bert_recipes.tasks.rows import Answer, QuestionExample, Split
+from bert_recipes.scripts import is_unspaced
+from bert_recipes.tasks.examples import Answer, QuestionExample, Split
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
@@ -144,7 +147,7 @@ def locate_answer(context: EncodedContext, answer: Answer, encode: Encoder) -> S
 
 
 def locate_by_offsets(context: OffsetContext, answer: Answer) -> Span | None:
-    """Find the first and last piece that hold a character of an answer; None where it has none."""
+    """Return the first and last piece that hold a character of an answer; None where it has none."""
     end = answer.answer_start + len(answer.text)
     starts, ends = context.offsets.T
     pieces = np.flatnonzero((ends > answer.answer_start) & (starts < end))
@@ -267,12 +270,18 @@ def encode_questions(split: Split, tokenizer: Any, settings: TaskArguments, *, f
 
     @cache
     def context_of(text: str) -> EncodedContext | OffsetContext:
-        if has_words:
+        if has_words and not is_unspaced(text):
             return encode_context(text, encode_word)
-        ids, offsets = tokenizer.encode_ids.with_offsets(text)
+        if has_words:
+            encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+            ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+        else:
+            ids, offsets = tokenizer.encode_ids.with_offsets(text)
         return OffsetContext(text, np.array(ids, np.int32), np.array(offsets, np.int32).reshape(-1, 2))
 
     def locate(context: EncodedContext | OffsetContext, answer: Answer) -> Span | None:
+        if answer.answer_start < 0:
+            return None
         if isinstance(context, OffsetContext):
             return locate_by_offsets(context, answer)
         return locate_answer(context, answer, tokenizer.encode_ids)

@@ -23,7 +23,7 @@ from bert_recipes.finetuning.squad import window_owners
 from bert_recipes.metrics.classification import compute
 from bert_recipes.metrics.entities import entity_scores
 from bert_recipes.models.bert import IGNORE_INDEX
-from bert_recipes.tasks.rows import Split, TaggedExample
+from bert_recipes.tasks.examples import Split, TaggedExample
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 

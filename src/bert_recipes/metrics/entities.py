@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 
 from bert_recipes.errors import InputError
-
-
-_OUTSIDE = "O"
-# What seqeval calls the type of a bare "B" or "I".
-_NO_TYPE = "_"
+from bert_recipes.tags import OUTSIDE, split_tag
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,8 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     read right, and a stray "I-PER" is an entity of its own.
 
     Args:
-        tags: "O", or B, I, E or S with a type ("B-PER"); the type may be missing.
+        tags: "O", or a type behind the letters of IOB, IOBES, BILOU or BMEWO ("B-PER"). Tags without a letter ("PER") are
+            entities as long as they are the same.
 
     Source: conlleval, startOfChunk and endOfChunk; as `seqeval.metrics.sequence_labeling.get_entities`.
 
@@ -108,24 +104,13 @@ def find_entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
         [('PER', 0, 1), ('LOC', 3, 3), ('LOC', 4, 4), ('ORG', 5, 5)]
     """
     entities: list[tuple[str, int, int]] = []
-    last_prefix, last_name, start = _OUTSIDE, "", 0
-    for word, tag in enumerate((*tags, _OUTSIDE)):
-        prefix, name = _parse(tag)
+    last_prefix, last_name, start = OUTSIDE, "", 0
+    for word, tag in enumerate((*tags, OUTSIDE)):
+        prefix, name = split_tag(tag)
         breaks = prefix in "BSO" or last_prefix in "ESO" or name != last_name
-        if breaks and last_prefix != _OUTSIDE:
+        if breaks and last_prefix != OUTSIDE:
             entities.append((last_name, start, word - 1))
         if breaks:
             start = word
         last_prefix, last_name = prefix, name
     return entities
-
-
-@lru_cache(maxsize=1024)
-def _parse(tag: str) -> tuple[str, str]:
-    """First letter and type of a tag."""
-    prefix, _, name = str(tag).partition("-")
-    if tag == _OUTSIDE:
-        return _OUTSIDE, ""
-    if prefix not in ("B", "I", "E", "S"):
-        raise InputError(f'tag {tag!r}; allowed are "O" and B-TYPE, I-TYPE, E-TYPE, S-TYPE, like "B-PER"')
-    return prefix, name or _NO_TYPE

@@ -10,10 +10,12 @@ import logging
 import math
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bert_recipes.errors import InputError
+from bert_recipes.scripts import is_unspaced, split_unspaced
 
 
 logger = logging.getLogger(__name__)
@@ -25,13 +27,23 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 def normalize_answer(text: str) -> str:
     """Lower a text, take out ASCII punctuation, then the words a, an, the, and join the rest by single spaces.
 
-    Source: SQuAD evaluate-v1.1.py and evaluate-v2.0.py, normalize_answer.
+    In a text in a script without spaces every character is a word of its own, and all punctuation is taken out.
+
+    Source: SQuAD evaluate-v1.1.py and evaluate-v2.0.py, normalize_answer; for scripts without spaces
+    facebookresearch/MLQA mlqa_evaluation_v1.py, mixed_segmentation.
 
     Example:
-        >>> normalize_answer("The  quick, brown fox's tail")
-        'quick brown foxs tail'
+        >>> normalize_answer("The  quick, brown fox's tail"), normalize_answer("《北岛》Vik")
+        ('quick brown foxs tail', '北 岛 vik')
     """
+    if is_unspaced(text):
+        words = [word[start:end] for word in text.lower().split() for start, end in split_unspaced(word)]
+        return " ".join("".join(filter(_is_no_punctuation, word)) for word in words).strip()
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def _is_no_punctuation(character: str) -> bool:
+    return unicodedata.category(character)[0] != "P"
 
 
 def squad_scores(gold: Mapping[str, Sequence[str]], predictions: Mapping[str, str]) -> dict[str, float]:

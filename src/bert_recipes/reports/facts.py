@@ -14,22 +14,22 @@ from numpy.typing import ArrayLike
 from transformers import BertTokenizer, PreTrainedTokenizerBase
 
 from bert_recipes.checkpointing import STATE_FILE, TASK_FILE
-from bert_recipes.config import read_tree
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.order import EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
 from bert_recipes.files import strict, write_json
-from bert_recipes.finetuning.arguments import read_task_file
 from bert_recipes.finetuning.run import FineTuningRun
 from bert_recipes.metrics.entities import EntityCounts, count_entities, total_counts
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.models.bert import BertForPreTraining
-from bert_recipes.tasks.rows import QuestionExample, TextExample
+from bert_recipes.tasks.examples import QuestionExample, TextExample
 from bert_recipes.tasks.task import Task
+from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
 from bert_recipes.training.callbacks import describe_progress
 from bert_recipes.training.pretraining import PreTrainingData
 from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, run_name
+from bert_recipes.yaml_files import read_tree
 
 
 Facts = dict[str, Any]

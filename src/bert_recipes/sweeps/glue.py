@@ -17,7 +17,7 @@ from bert_recipes.checkpointing import SWEEP_FILE
 from bert_recipes.errors import InputError, saving
 from bert_recipes.files import atomic_write, strict, write_json
 from bert_recipes.sweeps.sweep import figure_of, read_results
-from bert_recipes.tasks.rows import get_task
+from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.task import Task
 
 

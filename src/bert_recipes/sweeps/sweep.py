@@ -22,17 +22,13 @@ from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 from bert_recipes.checkpointing import SWEEP_FILE
-from bert_recipes.config import field_types, members, nearest_name, parse_arguments, read_text, read_tree
+from bert_recipes.config import field_types, members, nearest_name, parse_arguments, read_text
 from bert_recipes.errors import InputError
 from bert_recipes.files import hash_of, lock_run, strict, write_json
-from bert_recipes.finetuning.arguments import (
-    FineTuningArguments,
-    TaskArguments,
-    TeachingArguments,
-    check_access,
-    read_task_file,
-)
+from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments, TeachingArguments, check_access
 from bert_recipes.metrics.certainty import half_interval
+from bert_recipes.tasks.task_file import read_task_file
+from bert_recipes.yaml_files import read_tree
 
 
 logger = logging.getLogger(__name__)

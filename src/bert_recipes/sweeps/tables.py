@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bert_recipes.config import nearest_name, read_tree
+from bert_recipes.config import nearest_name
 from bert_recipes.errors import InputError
 from bert_recipes.files import lock_run, strict, write_json
 from bert_recipes.sweeps.sweep import RESULTS_FILE, TASK_FILE, RunLauncher, as_flags, figure_of
+from bert_recipes.yaml_files import read_tree
 
 
 logger = logging.getLogger(__name__)

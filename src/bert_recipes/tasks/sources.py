@@ -1,189 +1,26 @@
 """Where the rows of a task come from: tables, CoNLL and SQuAD files, GLUE's official download, the Hub or its cache."""
 
-import csv
 import itertools
-import json
 import logging
 import os
 import random
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import read_text_lines
 from bert_recipes.hub_access import why_unreachable
+from bert_recipes.rows import TABLE_SUFFIXES, NumberedRows, Reader, Rows, column_value, format_suffix, read_table
+from bert_recipes.tasks.conll import read_conll
+from bert_recipes.tasks.examples import Example, Split, TaggedExample
+from bert_recipes.tasks.labels import FoundLabels, find_labels
+from bert_recipes.tasks.questions import expand_articles
 from bert_recipes.tasks.reading import label_of, read_examples
-from bert_recipes.tasks.rows import Example, Split, TaggedExample
-from bert_recipes.tasks.task import DOCUMENT, TABLE_SUFFIXES, Rows, Task
+from bert_recipes.tasks.tagging import TaggedRows, label_column_of
+from bert_recipes.tasks.task import Task
 
 
 logger = logging.getLogger(__name__)
-
-# Number of a row and its columns.
-_Numbered = Iterator[tuple[int, Mapping[str, Any]]]
-
-
-# Tables
-
-
-def read_table(path: Path) -> Rows:
-    """Open a table by the ending of its file, one of `TABLE_SUFFIXES`; text is UTF-8, with or without a byte-order mark.
-
-    `.csv` is read with quotes; `.tsv` without any, as the files of GLUE are written: a tab always starts a new column.
-    """
-    match path.suffix.lower():
-        case ".jsonl":
-            return Rows(str(path), "line", _objects(path, "line", _json_lines(path)))
-        case ".json":
-            return _json_array(path, _parse(path.read_bytes(), path))
-        case ".csv":
-            return Rows(str(path), "line", _with_header(path, _split_csv(path)))
-        case ".tsv":
-            return Rows(str(path), "line", _with_header(path, _split_tabs(path)))
-        case ".parquet":
-            return Rows(str(path), "row", _parquet_rows(path))
-    raise InputError(f"{path}: unknown ending '{path.suffix}'; allowed: {', '.join(TABLE_SUFFIXES)}")
-
-
-def _parse(text: str | bytes, where: object) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: broken JSON ({error})") from error
-
-
-def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(read_text_lines(path), start=1):
-        if line.strip():
-            yield number, _parse(line, f"{path}, line {number}")
-
-
-def _json_array(path: Path, content: Any) -> Rows:
-    """Rows of an array of objects, which may stand under "data"."""
-    rows = content.get("data") if isinstance(content, dict) else content
-    if not isinstance(rows, list):
-        raise InputError(f'{path}: a list of objects is expected, or one under "data"; one object a line is .jsonl')
-    return Rows(str(path), "row", _objects(path, "row", enumerate(rows, start=1)))
-
-
-def _objects(path: Path, unit: str, values: Iterable[tuple[int, Any]]) -> _Numbered:
-    for number, row in values:
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, {unit} {number}: {type(row).__name__} found; an object is expected")
-        yield number, row
-
-
-def _split_tabs(path: Path) -> Iterator[tuple[int, list[str]]]:
-    # What csv.reader does with QUOTE_NONE, but for a lone carriage return, which it takes for the end of a row.
-    for number, line in enumerate(read_text_lines(path), start=1):
-        line = line.rstrip("\r\n")
-        if line:
-            yield number, line.split("\t")
-
-
-def _split_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    # The limit is there for damaged files and would refuse long documents; strict quoting finds the damage itself.
-    csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(read_text_lines(path), strict=True)
-    line = 1
-    try:
-        for cells in reader:
-            if cells:
-                yield line, cells
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise InputError(f"{path}, line {line}: broken CSV ({error}); check the quotes") from error
-
-
-def _with_header(path: Path, lines: Iterator[tuple[int, list[str]]]) -> _Numbered:
-    number, header = next(lines, (0, []))
-    twice = sorted({name for name in header if name and header.count(name) > 1})
-    if twice:
-        raise InputError(f"{path}, line {number}: the header names {', '.join(twice)} twice; rename one")
-    for number, cells in lines:
-        if len(cells) != len(header):
-            raise InputError(
-                f"{path}, line {number}: {len(cells)} columns, but the header has {len(header)} ({', '.join(header)})"
-            )
-        yield number, dict(zip(header, cells, strict=True))
-
-
-def _parquet_rows(path: Path) -> _Numbered:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1000))
-            yield from enumerate(itertools.chain.from_iterable(batches), start=1)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: damaged or not a Parquet file ({error})") from error
-
-
-# CoNLL and SQuAD
-
-
-def read_conll(path: Path, words: str, tags: str) -> _Numbered:
-    """Read sentences under these column names, numbered by the lines on which they start.
-
-    The first column is the word and the last its tag; what stands between is passed over. A file of one column has no
-    tags. A `-DOCSTART-` line starts a document; where there is none, every sentence is a document.
-
-    Source: CoNLL-2003, Tjong Kim Sang and De Meulder 2003, section 2.1.
-    """
-    has_documents = any(line.startswith(DOCUMENT) for line in read_text_lines(path))
-    document, start, width = -1 if has_documents else 0, 0, 0
-    sentence: list[list[str]] = []
-    for number, line in enumerate(itertools.chain(read_text_lines(path), [""]), start=1):
-        line = line.strip(" \t\r\n")
-        is_mark = line.startswith(DOCUMENT)
-        if line and not is_mark:
-            cells = re.split(r"[ \t]+", line)
-            width = width or len(cells)
-            if len(cells) != width:
-                raise InputError(
-                    f"{path}, line {number}: {len(cells)} columns ('{line[:60]}'), but the first word has {width}; the tag is the last"
-                )
-            start = start if sentence else number
-            sentence.append(cells)
-            continue
-        if sentence:
-            row = {words: [cells[0] for cells in sentence], DOCUMENT: max(document, 0)}
-            yield start, row | ({tags: [cells[-1] for cells in sentence]} if width > 1 else {})
-            document += not has_documents
-            sentence = []
-        document += is_mark
-
-
-def read_squad(path: Path, task: Task) -> Rows:
-    """Read the questions of a .json file: the official form, or a list of the Hub's flat rows.
-
-    Source: rajpurkar.github.io/SQuAD-explorer; google-research/bert run_squad.py `read_squad_examples`
-    (`is_impossible` means no answer).
-    """
-    content = _parse(path.read_bytes(), path)
-    articles = content.get("data") if isinstance(content, dict) else None
-    if not isinstance(articles, list) or not any(isinstance(item, dict) and "paragraphs" in item for item in articles):
-        return _json_array(path, content)
-    columns = (*task.text_columns, task.id_column or "id", task.label_column)
-    names = dict(zip(("question", "context", "id", "answers"), columns, strict=True))
-    rows: list[dict[str, Any]] = []
-    try:
-        for article in articles:
-            for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    given = {**question, "context": paragraph["context"]}
-                    if question.get("is_impossible"):
-                        given["answers"] = []
-                    row = {names[key]: value for key, value in given.items() if key in names}
-                    rows.append({"title": article.get("title", ""), **row})
-    except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path}: not the official form of SQuAD after question {len(rows)} ({type(error).__name__}: {error})"
-        ) from error
-    return Rows(str(path), "question", enumerate(rows, start=1))
 
 
 # GLUE's official download
@@ -194,7 +31,7 @@ MSR_FILE = "msr_paraphrase_train.txt"
 MSR_DEV_IDS = "dev_ids.tsv"
 
 
-def _glue_rows(path: Path, task: Task, split: str) -> _Numbered:
+def _glue_rows(path: Path, task: Task, split: str) -> NumberedRows:
     """One file of the download: rows with the task's column names; test files have an id and no label.
 
     Source: huggingface/datasets glue.py; CoLA's labelled files have no header.
@@ -208,7 +45,7 @@ def _glue_rows(path: Path, task: Task, split: str) -> _Numbered:
     least = max(*columns, column) + 1 + (column < 0)
     most: int | None = None  # as many as the header has
     broken: list[int] = []
-    for index, (number, cells) in enumerate(_split_tabs(path)):
+    for index, (number, cells) in enumerate(Reader().split_at_tabs(path)):
         if index == 0 and (is_test or layout.has_header):
             # Were it no line of names, it would be lost.
             cell = cells[column] if -len(cells) <= column < len(cells) else ""
@@ -233,14 +70,14 @@ def _glue_rows(path: Path, task: Task, split: str) -> _Numbered:
         logger.warning("%s: %d lines with too few or too many columns were left out: %s", path, len(broken), first)
 
 
-def _msr_rows(path: Path, task: Task, split: str) -> _Numbered:
+def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
     """GLUE's own rule: the pairs named in dev_ids.tsv are the development set, all others the training set.
 
     Source: GLUE-baselines download_glue_data.py `format_mrpc`.
     """
-    dev_ids = {tuple(cells[:2]) for _, cells in _split_tabs(path.with_name(MSR_DEV_IDS))}
+    dev_ids = {tuple(cells[:2]) for _, cells in Reader().split_at_tabs(path.with_name(MSR_DEV_IDS))}
     wants_dev = split != task.train_split
-    for index, (number, cells) in enumerate(_split_tabs(path)):
+    for index, (number, cells) in enumerate(Reader().split_at_tabs(path)):
         if len(cells) != 5:
             raise InputError(f"{path}, line {number}: {len(cells)} columns; 5 are expected, separated by tabs")
         if index > 0 and ((cells[1], cells[2]) in dev_ids) == wants_dev:
@@ -306,9 +143,10 @@ def _is_cached(name: str) -> bool:
     return cache.is_dir() and any(folder.name.replace("_", "").lower() == plain for folder in cache.iterdir())
 
 
-def _hub_rows(dataset: Any, task: Task) -> _Numbered:
+def _hub_rows(dataset: Any, task: Task) -> NumberedRows:
     """Rows as dicts; class numbers become the Hub's names where the task knows these, so that order cannot matter."""
-    feature = dataset.features.get(task.label_column)
+    column = label_column_of(task, dataset.features) or task.label_column
+    feature = dataset.features.get(column)
     names = getattr(getattr(feature, "feature", feature), "names", None) or []  # of a list, its elements'
     is_known = set(names) <= {*task.labels, *task.column_labels}
 
@@ -321,7 +159,9 @@ def _hub_rows(dataset: Any, task: Task) -> _Numbered:
     rows = (values for batch in batches for values in zip(*batch.values(), strict=True))
     for number, values in enumerate(rows, start=1):
         row = dict(zip(dataset.column_names, values, strict=True))
-        yield number, row | ({task.label_column: named(row[task.label_column])} if names and is_known else {})
+        if names and is_known:
+            row[column] = named(row[column])
+        yield number, row
 
 
 # Local files
@@ -334,11 +174,15 @@ def open_local(task: Task, split: str, data_dir: str | None) -> Rows:
         return Rows(str(path), "line", _msr_rows(path, task, split))
     if task.tsv is not None and path.name == task.tsv.files.get(split):
         return Rows(str(path), "line", _glue_rows(path, task, split))
-    if task.kind == "question_answering" and path.suffix.lower() == ".json":
-        return read_squad(path, task)
-    if task.kind == "token_classification" and path.suffix.lower() not in TABLE_SUFFIXES:
-        return Rows(str(path), "line", read_conll(path, task.text_columns[0], task.label_column))
-    return read_table(path)
+    return open_file(task, path)
+
+
+def open_file(task: Task, path: Path) -> Rows:
+    """Open a file with rows of a task: a table, words in columns, or the questions of SQuAD's form."""
+    if task.kind == "token_classification" and format_suffix(path) not in TABLE_SUFFIXES:
+        return Rows(str(path), "line", read_conll(path, task))
+    rows = read_table(path)
+    return expand_articles(task, rows) if task.kind == "question_answering" else rows
 
 
 def find_local(task: Task, split: str, data_dir: str | None) -> Path:
@@ -408,7 +252,8 @@ def load_split(
         raise InputError(f"task {task.name} has no split '{split}'; it has: {', '.join(task.splits)}")
     is_local = data_dir is not None or bool(task.files)
     rows = open_local(task, split, data_dir) if is_local else open_hub(task, split)
-    examples = read_examples(task, split, rows, need_labels=need_labels)
+    read = read_examples(task, split, rows, need_labels=need_labels)
+    examples = read.examples
     if split == task.train_split:
         _warn_of_unused_labels(task, examples, rows.source)
     return Split(
@@ -418,6 +263,7 @@ def load_split(
         num_rows=len(examples),
         published_rows=task.published_rows.get(split),
         is_labelled=label_of(examples[0]) is not None,
+        num_left_out=read.num_left_out,
     )
 
 
@@ -458,15 +304,10 @@ def _warn_of_unused_labels(task: Task, examples: Sequence[Example], source: str)
         )
 
 
-def labels_in_data(task: Task) -> list[str]:
-    """What stands in the label column of a user's training file; nothing where it cannot be read, or holds more than 100."""
-    found: set[str] = set()
-    try:
-        for _, row in open_local(task, task.train_split, None).rows:
-            value = row.get(task.label_column)
-            parts = value.split(task.label_separator) if task.label_separator and isinstance(value, str) else value
-            found |= {str(part).strip() for part in (parts if isinstance(parts, list) else [parts])}
-    except (InputError, OSError, KeyError):
-        return []  # the message comes when the data is read
-    found -= {"", "None", "-1"}
-    return sorted(found) if len(found) <= 100 else []
+def find_labels_in_data(task: Task) -> FoundLabels:
+    """Return the labels in a user's training file."""
+    rows = open_local(task, task.train_split, None)
+    if task.kind == "token_classification":
+        return find_labels(task, (sentence.tags for sentence in TaggedRows(task, rows, is_test=False)))
+    values = (column_value(row, task.label_column, rows.where(number)) for number, row in rows.rows)
+    return find_labels(task, values)

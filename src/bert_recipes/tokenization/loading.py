@@ -11,8 +11,9 @@ from huggingface_hub import try_to_load_from_cache
 from tokenizers import AddedToken
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_dir, read_json_object, read_text_lines
+from bert_recipes.files import atomic_dir, read_json_object
 from bert_recipes.hub_access import is_hub_name, why_unreachable
+from bert_recipes.rows import read_lines
 from bert_recipes.tokenization.others import open_stock_tokenizer
 from bert_recipes.tokenization.tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIAL_TOKENS, OriginalBertTokenizer
 
@@ -87,7 +88,10 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     Source: google-research/bert tokenization.py `load_vocab`.
     """
     vocabulary: dict[str, int] = {}
-    for index, piece in enumerate(map(str.strip, "".join(read_text_lines(path)).rstrip().split("\n"))):
+    pieces = [line.strip() for line in read_lines(path)]
+    while pieces and not pieces[-1]:
+        pieces.pop()
+    for index, piece in enumerate(pieces):
         if piece in vocabulary:
             what = f"{piece!r} stands already on" if piece else "a second blank line, after"
             raise InputError(

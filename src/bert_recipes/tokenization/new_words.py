@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import read_text_lines
+from bert_recipes.rows import read_lines
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.tokenization.training import WordCounts, count_words, measure_vocabulary
 from bert_recipes.tokenization.wordpiece import MAX_WORD_CHARACTERS
@@ -60,7 +60,7 @@ def read_words(path: Path, tokenizer: OriginalBertTokenizer) -> list[NewWord]:
     """Read a list of words, one per line; blank lines, words of the vocabulary and repeated ones are left out."""
     found: dict[str, NewWord] = {}
     known = repeated = 0
-    for number, line in enumerate(read_text_lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         words = tokenizer.text_encoder.normalize(line).split()
         if not words:
             continue

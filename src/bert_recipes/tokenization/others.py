@@ -16,7 +16,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer, UnigramTrainer
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import read_text_lines
+from bert_recipes.rows import read_lines
 from bert_recipes.tokenization.tokenizer import SPECIAL_TOKENS, OriginalBertTokenizer
 from bert_recipes.tokenization.wordpiece import CONTINUATION, PairLayout
 
@@ -229,7 +229,7 @@ class NamesTokenizer(OriginalBertTokenizer):
 
 def names_tokenizer(path: str | Path) -> OriginalBertTokenizer:
     """A vocabulary of names, one a line, for ids that are no text: line n, from 0, names id n."""
-    names = [line.strip() for line in read_text_lines(Path(path))]
+    names = [line.strip() for line in read_lines(Path(path))]
     for number, name in enumerate(names):
         if not name or len(name.split()) > 1 or name.startswith(CONTINUATION) or name in SPECIAL_TOKENS:
             raise InputError(

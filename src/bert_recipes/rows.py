@@ -1,0 +1,485 @@
+"""Read the files that people bring: text line by line, tables row by row; a row means the same in every format.
+
+================================ =====================================================================================
+``.txt`` and anything else       lines
+``.jsonl``, ``.json``            one object a line, or one document: a list of objects, which may stand under "data"
+``.csv``                         columns parted by commas, semicolons or tabs (as the header is), with quotes
+``.tsv``                         columns parted by tabs; quotes are text, unless the file was clearly written with them
+``.parquet``                     rows
+================================ =====================================================================================
+
+``.gz``, ``.bz2``, ``.xz`` and ``.zst`` may follow each ending but the last. Text is UTF-8, with or without a byte-order mark.
+"""
+
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import json
+import logging
+import lzma
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from bert_recipes.errors import InputError
+
+
+logger = logging.getLogger(__name__)
+
+EncodingErrors = Literal["strict", "replace"]
+NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]
+
+TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+# A line, and a cell of a .csv file: longer ones come from files that are no text, or from a quote that nobody closed.
+MAX_LINE_BYTES = 2**24
+# A document is parsed at once, which takes about ten times its size in memory.
+MAX_DOCUMENT_BYTES = 2**30
+_BUFFER_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table that is read row by row."""
+
+    source: str  # file or Hub data set, for messages
+    unit: str  # what the numbers count: "line" (of the file) or "row" (of data), from 1
+    rows: Iterable[tuple[int, Mapping[str, Any]]]
+
+    def where(self, number: int) -> str:
+        """Name the place of a row, for messages."""
+        return f"{self.source}, {self.unit} {number}"
+
+
+@dataclass(kw_only=True)
+class ReadCounts:
+    """What was read; filled while it is read.
+
+    ``source_bytes`` are those of the files as they lie on the disk, ``text_bytes`` are unpacked. ``repaired``:
+    ``byte_order_marks_removed``, ``characters_replaced``, ``nul_characters_removed``.
+    """
+
+    source_bytes: int = 0
+    text_bytes: int = 0
+    repaired: Counter[str] = field(default_factory=Counter)
+
+
+def format_suffix(path: Path) -> str:
+    """Return the ending that tells a file's format, in lower case, without the one of its compression."""
+    name = path.name.lower()
+    for suffix in COMPRESSION_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return Path(name).suffix
+
+
+# Unpacking
+
+
+def _open_zstandard(file: BinaryIO) -> Any:
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(file, "zstd")
+
+
+_OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+    ".zst": _open_zstandard,
+}
+
+
+@contextmanager
+def _unpacking(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
+    """Open a file: its bytes as they lie on the disk, and unpacked."""
+    with open(path, "rb") as file:
+        opener = _OPENERS.get(path.suffix.lower())
+        yield file, io.BufferedReader(file if opener is None else opener(file), _BUFFER_BYTES)
+
+
+_UNPACKING_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
+
+
+def _damage(path: Path, error: Exception, after: str = "") -> Exception:
+    """Return what is raised in the place of an error in unpacking: errors of the disk, which have a number, as they are."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
+    return InputError(f"{path}: cannot be unpacked{after} ({error}); is it a whole {path.suffix} file?")
+
+
+def _line_reader(path: Path, stream: io.BufferedReader) -> Callable[[int], bytes]:
+    r"""Return what reads a line of at most so many bytes, which ``\r`` ends in a file without line feeds."""
+    start = stream.peek(_BUFFER_BYTES)
+    if b"\n" in start or b"\r" not in start:
+        return stream.readline
+    # As on the Macs before 2001.
+    logger.info("%s: its lines end with carriage returns alone", path)
+    # Latin-1 keeps every byte as it is; TextIOWrapper knows all three line ends.
+    text = io.TextIOWrapper(stream, encoding="latin-1", newline=None)
+    return lambda size: text.readline(size).encode("latin-1")
+
+
+# JSON
+
+# In the place of the value of a key that stands more than once in an object: Python keeps the last one and tells nobody.
+_REPEATED = object()
+
+
+def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for key, value in pairs:
+        row[key] = _REPEATED if key in row else value
+    return row
+
+
+_PARSER = json.JSONDecoder(object_pairs_hook=_read_object)
+
+
+def _is_pair_of_spacy(value: Any) -> bool:
+    """Tell whether a value is a text with its annotations, spaCy's `[text, {"entities": [...]}]`."""
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict)
+
+
+def _is_document(value: Any) -> bool:
+    """Tell whether the JSON value on a file's first line is a list of rows, which may stand under "data", and no row."""
+    if isinstance(value, dict):
+        rows = value.get("data")
+        return isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    return isinstance(value, list) and not _is_pair_of_spacy(value)
+
+
+def _objects(source: str, unit: str, values: Iterable[tuple[int, Any]]) -> NumberedRows:
+    for number, value in values:
+        if _is_pair_of_spacy(value):
+            yield number, {"text": value[0], **value[1]}
+        elif isinstance(value, dict):
+            yield number, value
+        else:
+            found = type(value).__name__
+            raise InputError(f'{source}, {unit} {number}: an object like {{"text": ...}} expected, {found} found')
+
+
+# Tables of text
+
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+_QUOTED_CELL = re.compile(r'"(?:[^"]|"")*"')
+# The beginning of a quoted cell that goes on in the next line, or, where it went on, its end.
+_OPEN_CELL = re.compile(r'"(?:[^"]|"")*')
+
+
+def _choose_separator(header: str) -> str:
+    """Return the separator of a .csv file: the comma, unless the header has none and another one parts it."""
+    cells = {separator: len(next(csv.reader([header], delimiter=separator), [])) for separator in _SEPARATORS}
+    if cells[","] > 1:
+        return ","
+    return max(cells, key=lambda separator: cells[separator])
+
+
+def _is_quoted(lines: Iterable[str]) -> bool:
+    """Tell whether the cells of a .tsv file are quoted as in a .csv file: some double their inner quotes, none does not.
+
+    pandas writes such files; those of GLUE have quotes that are text.
+    """
+    has_doubled = False
+    for line in lines:
+        if '"' not in line:
+            continue
+        *cells, last = line.split("\t")
+        if not _OPEN_CELL.fullmatch(last):
+            cells.append(last)
+        for cell in cells:
+            if not cell.startswith('"'):
+                continue
+            if not _QUOTED_CELL.fullmatch(cell):
+                return False
+            has_doubled = has_doubled or '""' in cell[1:-1]
+    return has_doubled
+
+
+def _rows_of_cells(path: Path, lines: Iterator[tuple[int, list[str]]]) -> NumberedRows:
+    """Give the cells of each line the names in the first one."""
+    number, header = next(lines, (0, []))
+    names = [name.strip() for name in header]
+    repeated = sorted({name for name in names if name and names.count(name) > 1})
+    if repeated:
+        raise InputError(f"{path}, line {number}: the header names {', '.join(repeated)} twice; rename one")
+    for number, cells in lines:
+        if len(cells) != len(names):
+            raise InputError(
+                f"{path}, line {number}: {len(cells)} columns, but the header has {len(names)} ({', '.join(names)})"
+            )
+        yield number, dict(zip(names, cells, strict=True))
+
+
+@dataclass(kw_only=True)
+class Reader:
+    """Read files in one way, and count what was read.
+
+    Attributes:
+        encoding_errors: ``strict`` stops at broken UTF-8 or a NUL character; ``replace`` puts U+FFFD for broken bytes,
+            removes NUL characters and counts both.
+        max_line_bytes: Refuse a longer line, or cell of a .csv file.
+        counts: Filled while files are read.
+        advice: What else than mending the file helps against broken UTF-8, for messages.
+    """
+
+    encoding_errors: EncodingErrors = "strict"
+    max_line_bytes: int = MAX_LINE_BYTES
+    counts: ReadCounts = field(default_factory=ReadCounts)
+    advice: str = ""
+
+    def lines(self, path: Path) -> Iterator[tuple[int, str]]:
+        r"""Yield the number and text of each line, without its end ``\n`` or ``\r\n``.
+
+        Only these end a line; ``\r`` does so in a file that has no other line ends.
+        """
+        counts = self.counts
+        bytes_before = counts.source_bytes
+        with _unpacking(path) as (file, stream):
+            for number, raw in enumerate(self._raw_lines(path, stream), start=1):
+                counts.source_bytes = bytes_before + file.tell()
+                counts.text_bytes += len(raw)
+                if number == 1 and raw.startswith(codecs.BOM_UTF8):
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                    counts.repaired["byte_order_marks_removed"] += 1
+                yield number, self._decode(raw, f"{path}, line {number}").rstrip("\r\n")
+        counts.source_bytes = bytes_before + path.stat().st_size
+
+    def _raw_lines(self, path: Path, stream: io.BufferedReader) -> Iterator[bytes]:
+        number = 0
+        try:
+            read_line = _line_reader(path, stream)
+            while raw := read_line(self.max_line_bytes + 1):
+                number += 1
+                if len(raw) > self.max_line_bytes:
+                    raise InputError(
+                        f"{path}, line {number}: this line is longer than {self.max_line_bytes:,} bytes; is it text with line "
+                        f"ends (\\n or \\r\\n)?{' If so, raise max_line_bytes' if self.advice else ''}"
+                    )
+                yield raw
+        except _UNPACKING_ERRORS as error:
+            raise _damage(path, error, f" after line {number}") from error
+
+    def _decode(self, raw: bytes, where: str) -> str:
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if self.encoding_errors == "strict":
+                is_utf16 = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+                raise InputError(
+                    f"{where}: not valid UTF-8 (byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line; perhaps "
+                    f"{'UTF-16' if is_utf16 else 'another encoding or binary'}); convert the file to UTF-8{self.advice}"
+                ) from error
+            text = raw.decode("utf-8", errors="replace")
+            self.counts.repaired["characters_replaced"] += text.count("\ufffd") - raw.count(b"\xef\xbf\xbd")
+        return self.without_nul(text, where)
+
+    def without_nul(self, text: str, where: str) -> str:
+        """Return a text without NUL characters."""
+        if "\0" not in text:
+            return text
+        if self.encoding_errors == "strict":
+            raise InputError(
+                f"{where}: NUL character at character {text.index(chr(0)) + 1}; is it a binary file or UTF-16? Convert it to "
+                f"UTF-8 text{self.advice}"
+            )
+        self.counts.repaired["nul_characters_removed"] += text.count("\0")
+        return text.replace("\0", "")
+
+    def table(self, path: Path, columns: list[str] | None = None) -> Rows:
+        """Open a table by the ending of its file, one of `TABLE_SUFFIXES`; of .parquet files all columns, or these."""
+        match format_suffix(path):
+            case ".jsonl" | ".json":
+                return self._json_rows(path)
+            case ".csv":
+                return Rows(str(path), "line", _rows_of_cells(path, self._split_csv(path, self._csv_separator(path))))
+            case ".tsv":
+                return Rows(str(path), "line", _rows_of_cells(path, self._split_tsv(path)))
+            case ".parquet":
+                return Rows(str(path), "row", self._parquet_rows(path, columns))
+        raise InputError(f"{path}: unknown ending '{path.suffix}'; allowed: {', '.join(TABLE_SUFFIXES)}")
+
+    def _uncounted(self) -> "Reader":
+        """Return a reader of the same kind for a first look into a file, which is read once more."""
+        return replace(self, counts=ReadCounts())
+
+    # JSON
+
+    def _json_rows(self, path: Path) -> Rows:
+        if self._has_object_a_line(path):
+            return Rows(str(path), "line", _objects(str(path), "line", self._json_lines(path)))
+        rows = self._json_document(path)
+        if isinstance(rows, dict):
+            rows = rows.get("data")
+        if not isinstance(rows, list):
+            raise InputError(f'{path}: a list of objects is expected, or one under "data", or one object a line')
+        return Rows(str(path), "row", _objects(str(path), "row", enumerate(rows, start=1)))
+
+    def _has_object_a_line(self, path: Path) -> bool:
+        """Tell by the first line of a JSON file whether each is a row, or all are one document."""
+        start = b""
+        with _unpacking(path) as (_, stream):
+            try:
+                while not start.strip(codecs.BOM_UTF8 + b" \t\r\n"):
+                    start = stream.readline(self.max_line_bytes + 1)
+                    if not start:
+                        return True
+            except _UNPACKING_ERRORS as error:
+                raise _damage(path, error) from error
+        try:
+            first = json.loads(start)
+        except (ValueError, RecursionError):
+            # Broken, too long, or the beginning of a document that goes on in the next line.
+            return format_suffix(path) == ".jsonl" and not start.lstrip(codecs.BOM_UTF8 + b" ").startswith(b"[")
+        return not _is_document(first)
+
+    def _json_lines(self, path: Path) -> Iterator[tuple[int, Any]]:
+        for number, line in self.lines(path):
+            if line.strip():
+                yield number, _parse_json(line, f"{path}, line {number}")
+
+    def _json_document(self, path: Path) -> Any:
+        with _unpacking(path) as (_, stream):
+            try:
+                raw = stream.read(MAX_DOCUMENT_BYTES + 1)
+            except _UNPACKING_ERRORS as error:
+                raise _damage(path, error) from error
+        if len(raw) > MAX_DOCUMENT_BYTES:
+            raise InputError(
+                f"{path}: one JSON document of more than {MAX_DOCUMENT_BYTES:,} bytes; write one object a line: jq -c '.[]'"
+            )
+        self.counts.source_bytes += path.stat().st_size
+        self.counts.text_bytes += len(raw)
+        return _parse_json(self._decode(raw.removeprefix(codecs.BOM_UTF8), str(path)), str(path))
+
+    # CSV and TSV
+
+    def _csv_separator(self, path: Path) -> str:
+        lines = self._uncounted().lines(path)
+        separator = _choose_separator(next((line for _, line in lines if line.strip()), ""))
+        if separator != ",":
+            logger.info("%s: its columns are parted by %s", path, _SEPARATORS[separator])
+        return separator
+
+    def _split_csv(self, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+        """Yield the line on which each row starts, and its cells."""
+        # Python's own limit would refuse long documents; strict quoting finds quotes that are not closed.
+        csv.field_size_limit(self.max_line_bytes)
+        lines = (f"{line}\n" for _, line in self.lines(path))
+        reader = csv.reader(lines, delimiter=separator, strict=True)
+        start = 1
+        try:
+            for cells in reader:
+                if cells:
+                    yield start, cells
+                start = reader.line_num + 1
+        except csv.Error as error:
+            raise InputError(f"{path}, line {start}: broken CSV ({error}); check the quotes") from error
+
+    def _split_tsv(self, path: Path) -> Iterator[tuple[int, list[str]]]:
+        if _is_quoted(line for _, line in self._uncounted().lines(path)):
+            logger.info("%s: its cells are quoted as in a .csv file", path)
+            return self._split_csv(path, "\t")
+        return self.split_at_tabs(path)
+
+    def split_at_tabs(self, path: Path) -> Iterator[tuple[int, list[str]]]:
+        """Yield the number and cells of each line that is not empty; quotes are text."""
+        for number, line in self.lines(path):
+            if line:
+                yield number, line.split("\t")
+
+    # Parquet
+
+    def _parquet_rows(self, path: Path, columns: list[str] | None) -> NumberedRows:
+        import pyarrow
+        from pyarrow import parquet
+
+        counts = self.counts
+        bytes_before, file_bytes = counts.source_bytes, path.stat().st_size
+        number = 0
+        try:
+            # Without pre-buffering a row group is read piece by piece: memory does not follow the size of the groups.
+            with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+                num_rows = max(1, file.metadata.num_rows)
+                for batch in file.iter_batches(batch_size=256, columns=columns):
+                    for row in batch.to_pylist():
+                        number += 1
+                        yield number, row
+                    counts.source_bytes = bytes_before + file_bytes * number // num_rows
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise InputError(f"{path}: damaged or not a Parquet file (after row {number}: {reason})") from error
+
+
+def _parse_json(text: str, where: str) -> Any:
+    try:
+        return _PARSER.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: broken JSON ({error})") from error
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file without their ends; InputError where it is not UTF-8."""
+    for _, line in Reader().lines(path):
+        yield line
+
+
+def read_table(path: Path) -> Rows:
+    """Open a table by the ending of its file, one of `TABLE_SUFFIXES`, which one of `COMPRESSION_SUFFIXES` may follow."""
+    return Reader().table(path)
+
+
+# Columns
+
+
+def column_value(row: Mapping[str, Any], column: str, where: str) -> Any:
+    """Return the value of a column, whatever it is; InputError where the row has none, or two."""
+    if column not in row:
+        raise InputError(f"{where}: no column '{column}'; columns present: {list_columns(row)}")
+    value = row[column]
+    if value is _REPEATED:
+        raise InputError(f"{where}: column '{column}' is there more than once; keep one")
+    return value
+
+
+def list_columns(names: Iterable[object]) -> str:
+    """Name up to 20 columns in one line that stays readable, whatever they are called."""
+    words = [word if word.isprintable() else ascii(word) for word in map(str, names)]
+    short = [word if len(word) <= 60 else f"{word[:60]}..." for word in words]
+    more = f" and {len(short) - 20} more" if len(short) > 20 else ""
+    return (", ".join(short[:20]) or "none") + more
+
+
+def is_missing(value: Any) -> bool:
+    """Tell whether a cell holds nothing: null, or the NaN that pandas puts in its place."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def column_text(row: Mapping[str, Any], column: str, where: str) -> str:
+    """Return the text of a column, "" where the cell is empty and a number as it is written, as a .csv file has both."""
+    value = column_value(row, column, where)
+    if is_missing(value):
+        return ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise InputError(f"{where}: column '{column}' holds {value!r:.60}; text is expected")
+    check_characters(value, column, where)
+    return value
+
+
+SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def check_characters(text: str, column: str, where: str) -> None:
+    """Refuse half of a surrogate pair: a JSON escape can spell it, and no tokenizer accepts it."""
+    if not text.isascii() and SURROGATES.search(text):
+        raise InputError(f"{where}: column '{column}' holds half of a surrogate pair (\\ud800 to \\udfff)")

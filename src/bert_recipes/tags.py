@@ -1,0 +1,95 @@
+"""The tags of words: what stands before the type of an entity, and the type."""
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from bert_recipes.errors import InputError
+
+
+OUTSIDE = "O"
+# What seqeval calls the type of a bare "B" or "I".
+_NO_TYPE = "_"
+# The letters of the schemes -> those of IOBES: BILOU has L and U, BMES has M, BMEWO has W.
+_PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I", "W": "S"}
+
+
+@lru_cache(maxsize=4096)
+def split_tag(tag: str) -> tuple[str, str]:
+    """Return the prefix of a tag (B, I, E, S or O) and its type; a tag without prefix is one of I.
+
+    Example:
+        >>> [split_tag(tag) for tag in ("B-PER", "L-PER", "PER", "O")]
+        [('B', 'PER'), ('E', 'PER'), ('I', 'PER'), ('O', '')]
+    """
+    if tag == OUTSIDE:
+        return OUTSIDE, ""
+    if not isinstance(tag, str) or not tag or tag.startswith("O-"):
+        raise InputError(
+            f'tag {tag!r}; allowed are "O" and B-TYPE, I-TYPE, E-TYPE, S-TYPE, like "B-PER", or TYPE alone'
+        )
+    prefix, dash, name = tag.partition("-")
+    if prefix in _PREFIXES and (dash or prefix in "BIES"):
+        return _PREFIXES[prefix], name or _NO_TYPE
+    if tag.endswith(("-B", "-I")) or tag.startswith(("B_", "I_")):
+        raise InputError(
+            f"tag {tag!r}: write B-TYPE and I-TYPE; in a task file `labels: {{{tag}: B-TYPE}}` gives each tag its name"
+        )
+    return "I", tag
+
+
+def are_entities(tags: Iterable[str]) -> bool:
+    """Tell whether tags mark entities: O is one of them, and not the only one."""
+    tags = tuple(tags)
+    return OUTSIDE in tags and len(tags) > 1
+
+
+def is_iob(tags: Iterable[str]) -> bool:
+    """Tell whether tags are O, B-X and I-X and nothing else."""
+    tags = tuple(tags)
+    return are_entities(tags) and all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in tags)
+
+
+def entity_types(tags: Iterable[str]) -> list[str]:
+    """Return the types of entities that tags name, in their order."""
+    types = [split_tag(tag)[1] for tag in tags if tag != OUTSIDE]
+    return list(dict.fromkeys(types))
+
+
+def tag_entity(tags: Iterable[str], name: str, num_words: int) -> list[str]:
+    """Return the tags of an entity's words in the scheme of these tags: IOB2, IOBES, BILOU, or the type alone.
+
+    Example:
+        >>> tag_entity(["O", "B-PER", "I-PER"], "PER", 2), tag_entity(["O", "PER"], "PER", 2)
+        (['B-PER', 'I-PER'], ['PER', 'PER'])
+    """
+    known = set(tags)
+    if name in known:
+        return [name] * num_words
+    words = ["B"] + ["I"] * (num_words - 1)
+    for end, single in (("E", "S"), ("L", "U")):
+        if {f"{end}-{name}", f"{single}-{name}"} & known:
+            words[-1] = end if num_words > 1 else single
+    return [f"{prefix}-{name}" for prefix in words]
+
+
+def complete_tags(tags: Iterable[str]) -> list[str]:
+    """Return tags with O first and, in the alphabet's order of the types, every letter of their scheme for each.
+
+    Example:
+        >>> complete_tags(["I-PER", "O", "B-LOC"])
+        ['O', 'B-LOC', 'I-LOC', 'B-PER', 'I-PER']
+    """
+    tags = set(tags) - {OUTSIDE}
+    plain = {tag for tag in tags if tag[1:2] != "-"}
+    letters = {tag[0] for tag in tags - plain}
+    for scheme in ("BI", "BIES", "BILU", "BMES", "BMEW"):
+        if letters and letters <= set(scheme):
+            letters = set(scheme)
+            break
+    completed = [OUTSIDE]
+    for name in sorted({tag[2:] for tag in tags - plain} | plain):
+        if name in plain:
+            completed.append(name)
+        else:
+            completed += [f"{letter}-{name}" for letter in sorted(letters)]
+    return completed

@@ -1,0 +1,223 @@
+"""Files with a word a line and its tag in another column: CoNLL-2003, CoNLL-U, and what others write of the kind.
+
+A blank line ends a sentence, and a `-DOCSTART-` line starts a document; where there is none, every sentence is a document.
+Lines that begin with "#" before the first word of a sentence are comments, unless they hold a word and its tag.
+
+Columns are counted from 0, as in flair, or named: by a line `# global.columns = ID FORM ...`, in .conllu files by CoNLL-U.
+
+Source: CoNLL-2003, Tjong Kim Sang and De Meulder 2003, section 2.1; universaldependencies.org/format.html.
+"""
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bert_recipes.errors import InputError
+from bert_recipes.rows import NumberedRows, format_suffix, read_lines
+from bert_recipes.tasks.labels import is_number
+from bert_recipes.tasks.task import DOCUMENT, LABEL_COLUMNS, Task
+
+
+logger = logging.getLogger(__name__)
+
+CONLL_SUFFIXES = (".txt", ".conll", ".conllu", ".iob", ".iob2", ".bio")
+# Column of a row that says on which line each word stands.
+LINES = "-LINES-"
+_COLUMNS_OF_CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+_TABS, _BLANKS = re.compile(" *\t+ *"), re.compile("[ \t]+")
+
+
+@dataclass(frozen=True)
+class ConllLayout:
+    """How a file is written: what parts its columns, how many there are, and which hold the words and the tags."""
+
+    separator: re.Pattern[str]
+    width: int
+    word_column: int
+    tag_column: int | None  # None where there are no tags
+    tags: frozenset[str]  # that are known
+    has_ranges: bool  # lines of CoNLL-U that are no words: "3-4" and "5.1" in the first column
+
+    def split(self, line: str) -> list[str]:
+        """Return the columns of a line."""
+        return self.separator.split(line)
+
+    def is_comment(self, line: str) -> bool:
+        """Tell whether a line before the first word of a sentence is a comment."""
+        if not line.startswith("#"):
+            return False
+        cells = self.split(line)
+        if len(cells) != self.width:
+            return True
+        return self.tag_column is not None and cells[self.tag_column] not in self.tags
+
+
+def read_conll(path: Path, task: Task) -> NumberedRows:
+    """Read sentences under the task's column names, numbered by the lines on which they start."""
+    layout = find_layout(path, task)
+    words, tags = task.text_columns[0], task.label_column or LABEL_COLUMNS[0]
+    has_documents = any(line.startswith(DOCUMENT) for line in read_lines(path))
+    document = 0
+    for number, (marks, lines) in enumerate(_sentences(path, layout)):
+        if has_documents:
+            document += marks
+        else:
+            document = number
+        row: dict[str, object] = {DOCUMENT: max(document - has_documents, 0), LINES: [line for line, _ in lines]}
+        row[words] = [cells[layout.word_column] for _, cells in lines]
+        if layout.tag_column is not None:
+            row[tags] = [cells[layout.tag_column] for _, cells in lines]
+        yield lines[0][0], row
+
+
+_Words = list[tuple[int, list[str]]]
+
+
+def _sentences(path: Path, layout: ConllLayout) -> Iterator[tuple[int, _Words]]:
+    """Yield for each sentence how many marks of documents stand before it, and the line and columns of each word."""
+    marks, words = 0, _Words()
+    for number, text in enumerate(read_lines(path), start=1):
+        line = text.strip(" ")
+        is_mark = line.startswith(DOCUMENT)
+        if is_mark or not line.strip():
+            if words:
+                yield marks, words
+                marks, words = 0, []
+            marks += is_mark
+            continue
+        if not words and layout.is_comment(line):
+            continue
+        cells = layout.split(line)
+        if layout.has_ranges and not cells[0].isdecimal():
+            continue
+        if len(cells) != layout.width:
+            raise InputError(
+                f"{path}, line {number}: {len(cells)} columns ('{line[:60]}'), but the first word has {layout.width}"
+                + (_hint_of_comments(line))
+            )
+        words.append((number, cells))
+    if words:
+        yield marks, words
+
+
+def _hint_of_comments(line: str) -> str:
+    return "; a comment stands before the first word of its sentence" if line.startswith("#") else ""
+
+
+# The layout
+
+
+def find_layout(path: Path, task: Task) -> ConllLayout:
+    """Find out how a file is written, from all of its lines."""
+    names = _column_names(path)
+    has_tabs_alone = all("\t" in line for line in _lines_of_words(path))
+    separator = _TABS if has_tabs_alone else _BLANKS
+    survey = _Survey(frozenset({*task.labels, *task.column_labels}))
+    for line in _lines_of_words(path, with_ends=True):
+        survey.add(separator.split(line) if line else [])
+    word = _find_column(path, task.text_columns[0], names, survey.width)
+    if word is None:
+        word = names.index("FORM") if "FORM" in names else 0
+        if not names and survey.has_index:
+            logger.info("%s: the first column counts the words; they are read from the second", path)
+            word = 1
+    tag = _find_column(path, task.label_column, names, survey.width)
+    if tag is None and task.label_column not in ("", *LABEL_COLUMNS):
+        columns = ", ".join(names) or f"0 to {survey.width - 1}, without names"
+        raise InputError(f"{path}: no column '{task.label_column}' (label_column); its columns: {columns}")
+    if tag is None:
+        tag = survey.last_column_of_tags(behind=word)
+    return ConllLayout(separator, survey.width, word, tag, survey.tags, has_ranges=names[:1] == ("ID",))
+
+
+def _lines_of_words(path: Path, *, with_ends: bool = False) -> Iterator[str]:
+    """Yield the lines that are words for sure; "" at the end of each sentence where it is asked for."""
+    for text in read_lines(path):
+        line = text.strip(" ")
+        if not line.strip():
+            if with_ends:
+                yield ""
+        elif not line.startswith((DOCUMENT, "#")):
+            yield line
+
+
+def _column_names(path: Path) -> tuple[str, ...]:
+    for line in read_lines(path):
+        if not line.startswith("#"):
+            break
+        key, _, value = line.strip("# ").partition("=")
+        if key.strip() == "global.columns":
+            return tuple(value.split())
+    return _COLUMNS_OF_CONLLU if format_suffix(path) == ".conllu" else ()
+
+
+def _find_column(path: Path, name: str, names: Sequence[str], width: int) -> int | None:
+    """Return the number of the column that a task names, or counts from 0 (-1 is the last); None where it does neither."""
+    if name in names:
+        return names.index(name)
+    if not re.fullmatch(r"-?\d+", name):
+        return None
+    number = int(name) + width if name.startswith("-") else int(name)
+    if not 0 <= number < width:
+        raise InputError(f"{path}: no column {name}; its {width} columns are counted from 0")
+    return number
+
+
+class _Survey:
+    """What holds for all lines of a file: its columns are those of the first word."""
+
+    def __init__(self, tags: frozenset[str]) -> None:
+        self.tags = tags
+        self.width = 0
+        self.has_index = True
+        self._are_tags: list[bool] = []
+        self._are_numbers: list[bool] = []
+        self._words = 0
+
+    def add(self, cells: list[str]) -> None:
+        """Look at the columns of a word; none at the end of a sentence."""
+        if not cells:
+            self._words = 0
+            return
+        if not self.width:
+            self.width = len(cells)
+            self._are_tags = [True] * self.width
+            self._are_numbers = [True] * self.width
+        if len(cells) != self.width:
+            return  # refused when it is read
+        self.has_index = self.has_index and self.width > 1 and cells[0] in (str(self._words), str(self._words + 1))
+        self._words += 1
+        for number, cell in enumerate(cells):
+            self._are_tags[number] = self._are_tags[number] and cell in self.tags
+            self._are_numbers[number] = self._are_numbers[number] and is_number(cell)
+
+    def last_column_of_tags(self, *, behind: int) -> int | None:
+        """Return the last column that holds nothing but known tags, else the last one, if it can be, without numbers."""
+        columns = range(behind + 1, self.width)
+        for is_fit in (self._are_tags, [not are_numbers for are_numbers in self._are_numbers]):
+            fit = [number for number in columns if is_fit[number]]
+            if fit:
+                return fit[-1]
+        return columns[-1] if columns else None
+
+    def has_column_of_tags(self) -> bool:
+        """Tell whether a column other than the first holds nothing but known tags."""
+        return any(self._are_tags[1:])
+
+
+def has_columns(path: Path, task: Task) -> bool:
+    """Tell whether a file has a word a line, and not a sentence: tabs in every line, known tags, or one word in each."""
+    lines = list(_lines_of_words(path))
+    if all("\t" in line for line in lines):
+        return True
+    rows = [_BLANKS.split(line) for line in lines]
+    if len({len(cells) for cells in rows}) > 1:
+        return False
+    if len(rows) > 1 and len(rows[0]) == 1:
+        return True
+    survey = _Survey(frozenset({*task.labels, *task.column_labels}))
+    for cells in rows:
+        survey.add(cells)
+    return survey.has_column_of_tags()

@@ -1,0 +1,70 @@
+"""Read YAML files: their texts as they are written, and the line of each key."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bert_recipes.errors import InputError
+
+
+class Loader(yaml.SafeLoader):
+    """Safe YAML in which 2e-5 is a number (YAML 1.2), as people write it, and not a string (YAML 1.1)."""
+
+
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d[\d_]*\.?|\d*\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def compose(path: Path, kind: str) -> tuple[Loader, yaml.Node]:
+    """The mapping in a file as a node, which still holds texts and lines, and the loader that can construct it."""
+    try:
+        loader = Loader(path.read_text(encoding="utf-8-sig"))
+        root = loader.get_single_node()
+    except FileNotFoundError:
+        present = sorted(file.name for file in path.parent.glob("*.yaml") if file.name[0] != ".")
+        there = f"; {path.parent} holds {', '.join(present)}" if present else ""
+        raise InputError(f"{path}: no such {kind} file{there}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 ({error})") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if root is None:
+        raise InputError(f"{path}: no settings in this file; write `field: value` lines")
+    if not isinstance(root, yaml.MappingNode):
+        raise InputError(f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space")
+    return loader, root
+
+
+def pairs(path: Path, mapping: yaml.Node) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Key, line and value of each entry."""
+    seen = set()
+    for key, value in mapping.value:
+        line = key.start_mark.line + 1
+        if not isinstance(key, yaml.ScalarNode):
+            raise InputError(f"{path}, line {line}: a key must be one word or text")
+        if key.value in seen:
+            raise InputError(f"{path}, line {line}: {key.value!r} is given a second time; keep one")
+        seen.add(key.value)
+        yield key.value, line, value
+
+
+def read_tree(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """Read a file of lists and mappings of texts: every value as it is written, so that `no` and `012` stay words.
+
+    Returns:
+        Key -> text, None, list or mapping of such; and key -> line, for the keys of the first level.
+    """
+    _, root = compose(path, "task")
+    return _plain(path, root), {key: line for key, line, _ in pairs(path, root)}
+
+
+def _plain(path: Path, node: yaml.Node) -> Any:
+    if isinstance(node, yaml.MappingNode):
+        return {key: _plain(path, value) for key, _, value in pairs(path, node)}
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(path, item) for item in node.value]
+    return None if node.tag == "tag:yaml.org,2002:null" else node.value
