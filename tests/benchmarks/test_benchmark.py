@@ -128,7 +128,7 @@ def test_a_case_is_named_by_what_is_not_the_default(run, tmp_path: Path):
     assert [case.name for case in Cases(args, tmp_path).chosen()] == ["mini-64-mixed-256tokens-vocab1000"]
     args = BenchmarkArguments(suite="all")
     cases = Cases(args, tmp_path).chosen()
-    assert len({(case.suite, case.name) for case in cases}) == len(cases) == 6 * 2 * 2 + 4 + 8 + 2 + 1
+    assert len({(case.suite, case.name) for case in cases}) == len(cases) == 6 * 2 * 2 + 4 + 12 + 2 + 1
 
 
 def test_whole_passes_are_measured_where_batches_hold_like_lengths(tmp_path: Path):

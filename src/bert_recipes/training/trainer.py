@@ -308,7 +308,7 @@ class RecipeTrainer(Trainer):
 
     def device_collator(self, collator: Callable[[list[Any]], Any]) -> DeviceCollator:
         """Return what collates batches for the device and the encoder of this run."""
-        base = self.model.base_model
+        base = getattr(self.model, "base_model", None)  # what an export compares is no model of transformers
         return DeviceCollator(
             collator,
             plans_rows=isinstance(base, PackedModel) and base.reads_plans_on(self.args.device),
