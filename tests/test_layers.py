@@ -15,7 +15,9 @@ MODULES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for p
 # Package or module -> its floor. A floor knows those below it, its parts do not know each other.
 FLOORS = {
     **dict.fromkeys(("errors",), 0),
-    **dict.fromkeys(("files", "settings", "hub_access", "tensorflow_files"), 1),
+    **dict.fromkeys(
+        ("files", "yaml_files", "rows", "scripts", "tags", "settings", "hub_access", "tensorflow_files"), 1
+    ),
     **dict.fromkeys(("config", "checkpointing", "data", "tokenization", "models", "tasks", "metrics"), 2),
     **dict.fromkeys(("training", "hub", "google_checkpoints"), 3),
     **dict.fromkeys(("finetuning",), 4),

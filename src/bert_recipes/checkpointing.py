@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import StrictDataclassError
@@ -23,7 +24,7 @@ from safetensors import SafetensorError
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import hash_of, put_in_place, sync_paths, write_json
-from bert_recipes.hub_access import is_hub_name, why_unreachable
+from bert_recipes.hub_access import OLD_WEIGHTS, SAFE_WEIGHTS, is_hub_name, why_unreachable
 
 
 logger = logging.getLogger(__name__)
@@ -227,8 +228,10 @@ def check_checkpoint(name: str) -> bool:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(f"{where} {_why_no_model(folder)}")
-        if not any((folder / file).is_file() for file in ("model.safetensors", "model.safetensors.index.json")):
-            raise InputError(f"{where} has no model.safetensors; no other weights are opened")
+        if not any((folder / file).is_file() for file in (*SAFE_WEIGHTS, *OLD_WEIGHTS)):
+            raise InputError(
+                f"{where} has neither {SAFE_WEIGHTS[0]} nor {OLD_WEIGHTS[0]}; no other weights are opened"
+            )
         return False
     if not is_hub_name(name):
         raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name")
@@ -258,6 +261,11 @@ def opening(name: str) -> Iterator[None]:
         yield
     except InputError:
         raise
+    except (UnpicklingError, EOFError):
+        raise InputError(
+            f"model_name_or_path: {name}: its {OLD_WEIGHTS[0]} is damaged or holds other things than tensors, which may be code; "
+            "nothing of it is run: give safetensors weights"
+        ) from None
     except (OSError, RuntimeError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise InputError(f"model_name_or_path: {name} cannot be opened: {reason}") from error

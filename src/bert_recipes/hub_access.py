@@ -1,16 +1,26 @@
-"""Tell at once whether the Hub can be reached; the libraries wait 20 to 50 seconds before they say that it cannot."""
+"""Tell at once whether the Hub can be reached, and which weights a model has there.
+
+The libraries wait 20 to 50 seconds before they say that the Hub cannot be reached.
+"""
 
 import contextlib
+import logging
 import re
 import socket
 import threading
 import urllib.request
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from bert_recipes.errors import InputError
 
 
+logger = logging.getLogger(__name__)
+
+# Weights as transformers names them: those that are looked for first, and the older ones, a pickle.
+SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 # Long enough for a slow link. huggingface_hub itself tries six times, which takes 23 seconds without a network.
 _CONNECT_SECONDS = 3.0
 
@@ -47,6 +57,39 @@ def _connect(address: tuple[str, int], answered: threading.Event) -> None:
     with contextlib.suppress(OSError):
         socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
         answered.set()
+
+
+def has_safetensors(name: str, *, cached_only: bool) -> bool:
+    """Return whether a checkpoint's weights are safetensors; False, which is said, where it has pytorch_model.bin alone.
+
+    transformers opens such a file with torch's `weights_only=True`: tensors are read, and no code of the pickle is run.
+
+    Args:
+        name: Folder or Hub name.
+        cached_only: Ask the local Hub cache only.
+    """
+    if any(_has_file(name, file, cached_only=cached_only) for file in SAFE_WEIGHTS):
+        return True
+    old = [file for file in OLD_WEIGHTS if _has_file(name, file, cached_only=cached_only)]
+    if not old:
+        return True  # the library says what is missing
+    logger.info(
+        "%s has no %s; %s is read, its tensors alone (weights_only=True); what is saved is safetensors",
+        name,
+        SAFE_WEIGHTS[0],
+        old[0],
+    )
+    return False
+
+
+def _has_file(name: str, file: str, *, cached_only: bool) -> bool:
+    if Path(name).is_dir():
+        return (Path(name) / file).is_file()
+    from huggingface_hub import file_exists, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(name, file), str):
+        return True
+    return not cached_only and file_exists(name, file)
 
 
 def refuse_token_flags(argv: Sequence[str]) -> None:

@@ -170,6 +170,59 @@ def test_positions_and_weights_that_are_not_there_are_refused(copy):
         open_for(copy, "mrpc")
 
 
+def test_weights_of_pytorch_are_read_where_there_are_no_others(copy, caplog):
+    """Most checkpoints before 2023 (BioBERT, SciBERT, ...) have pytorch_model.bin alone."""
+    caplog.set_level(logging.INFO, logger="bert_recipes")
+    weights = load_file(copy / "model.safetensors")
+    expected = open_for(copy, "mrpc").state_dict()
+    assert "pytorch_model.bin" not in caplog.text
+    torch.save(weights, copy / "pytorch_model.bin")
+    (copy / "model.safetensors").unlink()
+    found = open_for(copy, "mrpc").state_dict()
+    assert "pytorch_model.bin is read, its tensors alone (weights_only=True)" in caplog.text
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+    network, new_heads = open_checkpoint(str(copy), cached_only=True)
+    assert new_heads == []
+    assert torch.equal(network.bert.embeddings.word_embeddings.weight, weights["bert.embeddings.word_embeddings.weight"])
+
+
+def test_code_in_a_weights_file_is_not_run(copy, tmp_path):
+    class Runs:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "it_ran"),)
+
+    (copy / "model.safetensors").unlink()
+    torch.save({"bert.embeddings.word_embeddings.weight": Runs()}, copy / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"pytorch_model\.bin is damaged or holds other things than tensors"):
+        open_for(copy, "mrpc")
+    (copy / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match=r"pytorch_model\.bin is damaged"):
+        open_for(copy, "mrpc")
+    assert not (tmp_path / "it_ran").exists()
+
+
+def test_a_folder_without_weights_names_both_files(copy):
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"has neither model\.safetensors nor pytorch_model\.bin"):
+        open_for(copy, "mrpc")
+
+
+def test_rows_beyond_the_pieces_are_kept(copy, caplog):
+    weights = load_file(copy / "model.safetensors")
+    rows = weights["bert.embeddings.word_embeddings.weight"]
+    extra = torch.cat([rows, rows[:37]])
+    names = [name for name, tensor in weights.items() if tensor.shape[:1] == rows.shape[:1]]
+    for name in names:
+        weights[name] = torch.cat([weights[name], weights[name][:37]])
+    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
+    edit_config(copy, vocab_size=len(extra))
+    model = open_for(copy, "mrpc")
+    assert torch.equal(model.bert.embeddings.word_embeddings.weight, extra)
+    assert "the other rows are kept" in caplog.text
+
+
 def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tiny_checkpoint, tmp_path):
     runs = tmp_path / "runs"
     for age, name in enumerate(["new", "old", "unfinished"]):

@@ -152,7 +152,7 @@ def test_a_table_with_a_word_a_row_is_read_by_sentences(tmp_path, table):
 
 def test_a_table_with_a_word_a_row_and_nothing_that_parts_sentences_is_refused(tmp_path):
     content = "words,labels\nMara,B-PER\nsails,O\n"
-    with pytest.raises(InputError, match="line 2: column 'words' holds a word and 'labels' its tag.*sentence_column"):
+    with pytest.raises(InputError, match=r"line 2: column 'words' holds a word and 'labels' its tag.*sentence_column"):
         read(tmp_path, "train.csv", content, LABELS + "text_columns: words\n")
 
 
@@ -168,7 +168,7 @@ def test_words_and_tags_may_be_lists_that_are_texts(tmp_path):
 def test_a_misspelt_label_column_is_no_other_column(tmp_path):
     row = {"tokens": ["Mara", "sails"], "pos_tags": [1, 0], "ner_tags": [0, 1]}
     keys = "label_column: pos_tag\nlabels: [X, NOUN]\n"
-    with pytest.raises(InputError, match="no column 'pos_tag' .*columns present: tokens, pos_tags, ner_tags"):
+    with pytest.raises(InputError, match=r"no column 'pos_tag' .*columns present: tokens, pos_tags, ner_tags"):
         read(tmp_path, "train.jsonl", json.dumps(row), keys)
     keys = "label_column: pos_tags\nlabels: [X, NOUN]\n"
     assert read(tmp_path, "train.jsonl", json.dumps(row), keys) == [[("Mara", "NOUN"), ("sails", "X")]]

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -37,6 +36,22 @@ def test_bare_vocabulary_is_read_as_the_original_reads_it(tmp_path: Path) -> Non
     assert tokenizer.get_vocab() == {piece: number for number, piece in enumerate(pieces)}
     assert tokenizer.tokenize("Hello hello") == ["hello", "hello"]
     assert tokenizer.model_max_length == 512
+
+
+def test_of_a_repeated_piece_the_last_line_counts_and_every_line_has_its_id(tmp_path: Path, caplog) -> None:
+    # Source: google-research/bert tokenization.py `load_vocab`: `vocab[token] = index`.
+    path = write_vocabulary(tmp_path / "vocab.txt", "mill", "", "the", "mill", "", "x")
+    tokenizer = load_tokenizer(path)
+    assert len(tokenizer) == 11
+    assert tokenizer("the mill", add_special_tokens=False)["input_ids"] == [7, 8]
+    assert tokenizer.encode_ids("the mill x") == [7, 8, 10]
+    assert "'mill' stands on line 6 and on line 9; the last line counts" in caplog.text
+    assert "again: 2)" in caplog.text
+    # What is saved opens as the same tokenizer, without a warning.
+    caplog.clear()
+    tokenizer.save_pretrained(tmp_path / "saved")
+    assert load_tokenizer(tmp_path / "saved").fingerprint == tokenizer.fingerprint
+    assert "stands on line" not in caplog.text
 
 
 def test_case_of_a_bare_vocabulary_is_taken_from_its_pieces_and_said(tmp_path: Path, caplog) -> None:
@@ -89,11 +104,9 @@ def test_contradicting_the_folder_is_a_warning(tmp_path: Path, caplog) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("vocab.txt", b"", r"vocab.txt: no \[PAD\], .* among its 1 pieces"),
-        ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", "line 8: 'a' stands already on line 6"),
-        ("vocab.txt", b"[PAD]\n[UNK]\n\n[CLS]\n[SEP]\n\n[MASK]\n", "line 6: a second blank line, after line 3"),
+        ("vocab.txt", b"", r"vocab.txt: no \[PAD\], .* among its 0 pieces"),
         ("vocab.txt", b"[PAD]\n[UNK]\nhello\n", r"vocab.txt: no \[CLS\], \[SEP\], \[MASK\] among its 3 pieces"),
-        ("vocab.txt", b"[PAD]\n[UNK]\n\xe9\n", r"vocab.txt, line 3: not UTF-8 \(byte 0xe9\)"),
+        ("vocab.txt", b"[PAD]\n[UNK]\n\xe9\n", r"vocab.txt, line 3: not valid UTF-8 \(byte 0xe9"),
         ("tokenizer.json", b"{", "tokenizer.json: broken JSON .*line 1"),
         ("tokenizer.json", b"[]", "a JSON object is wanted, not a list"),
         ("tokenizer.json", b'{"model": {"type": "BPE", "vocab": {}}}', "stock transformers opens no tokenizer there"),
@@ -219,12 +232,15 @@ def test_hub_name_is_downloaded_and_then_found_in_the_cache(hub_endpoint: str, t
     assert "answers 404: check the name, or give a local folder" in missing.stderr
 
 
-@pytest.mark.parametrize(("rows", "belongs"), [(5, True), (8, True), (128, True), (4, False), (6, False), (24, False)])
-def test_a_vocabulary_may_be_padded_to_a_round_number_and_nothing_else(
-    tmp_path: Path, rows: int, belongs: bool
+@pytest.mark.parametrize(("rows", "is_said"), [(5, False), (8, False), (128, False), (6, True), (24, True)])
+def test_more_rows_than_pieces_are_kept_and_said_unless_they_round_the_number_up(
+    tmp_path: Path, caplog, rows: int, is_said: bool
 ) -> None:
+    check_vocabulary("m", rows, load_tokenizer(write_vocabulary(tmp_path / "vocab.txt")))
+    assert (f"m has a vocabulary of {rows}, the tokenizer 5 pieces: the other rows are kept" in caplog.text) is is_said
+
+
+def test_more_pieces_than_rows_are_another_models(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_vocabulary(tmp_path / "vocab.txt"))
-    with (
-        nullcontext() if belongs else pytest.raises(InputError, match=f"m has a vocabulary of {rows}, the tokenizer 5")
-    ):
-        check_vocabulary("m", rows, tokenizer)
+    with pytest.raises(InputError, match="m has a vocabulary of 4, the tokenizer 5 pieces: they do not belong together"):
+        check_vocabulary("m", 4, tokenizer)

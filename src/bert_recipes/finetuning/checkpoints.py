@@ -13,6 +13,7 @@ from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments, read_model_config
 from bert_recipes.finetuning.kind import TaskKind
+from bert_recipes.hub_access import has_safetensors
 from bert_recipes.models.sizes import check_layers, num_positions
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.loading import check_vocabulary, load_tokenizer
@@ -117,13 +118,14 @@ def _from_pretrained(name: str, model_class: Any, **options: Any) -> tuple[PreTr
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # what matters of missing and unexpected weights our own lines report
     try:
+        cached_only = check_checkpoint(name)
         with opening(name):
             model, info = model_class.from_pretrained(
                 name,
-                use_safetensors=True,
+                use_safetensors=has_safetensors(name, cached_only=cached_only),
                 output_loading_info=True,
                 dtype=torch.float32,  # whatever the file holds: weights that learn are kept in full precision
-                local_files_only=check_checkpoint(name),
+                local_files_only=cached_only,
                 ignore_mismatched_sizes=True,
                 **options,
             )

@@ -25,6 +25,7 @@ from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from bert_recipes.errors import InputError
+from bert_recipes.hub_access import has_safetensors
 from bert_recipes.models.bert_model import (
     AlbertModel,
     BertModel,
@@ -598,7 +599,7 @@ def open_checkpoint(name: str, *, cached_only: bool, member: str | None = None) 
     """Open a checkpoint with a complete encoder, ours or stock; also return the weights of the heads that it lacks: they are new.
 
     Args:
-        name: Folder or Hub name; only safetensors weights are read.
+        name: Folder or Hub name.
         cached_only: Ask the local Hub cache only.
         member: Of `MEMBERS`; None: what its config.json says.
     """
@@ -613,7 +614,7 @@ def open_checkpoint(name: str, *, cached_only: bool, member: str | None = None) 
         raise InputError(f"{name} is no {wanted}: the model_type in its config.json is {found!r}")
     network, info = kind.from_pretrained(
         name,
-        use_safetensors=True,
+        use_safetensors=has_safetensors(name, cached_only=cached_only),
         output_loading_info=True,
         dtype=torch.float32,  # whatever the file holds: weights that learn are kept in full precision
         local_files_only=cached_only,

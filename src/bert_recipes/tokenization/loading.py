@@ -82,22 +82,31 @@ def _find_hub_folder(name: str) -> Path:
 def read_vocabulary(path: Path) -> dict[str, int]:
     """Read a vocab.txt, one piece per line: piece to id, in the order of the ids.
 
-    As in the original, whitespace around a piece is no part of it, and a blank line is an entry that matches nothing.
-    Unlike there, blank lines at the end are left out, and a piece that stands there twice is an error.
+    As in the original, whitespace around a piece is no part of it, a blank line is an entry that matches nothing, and of
+    a piece that stands there twice the last line counts; the line before keeps its id under a name that no text holds.
+    Unlike there, blank lines at the end are left out.
 
     Source: google-research/bert tokenization.py `load_vocab`.
     """
-    vocabulary: dict[str, int] = {}
     pieces = [line.strip() for line in read_lines(path)]
     while pieces and not pieces[-1]:
         pieces.pop()
+    vocabulary: dict[str, int] = {}
+    last_index = {piece: index for index, piece in enumerate(pieces)}
+    repeated = 0
     for index, piece in enumerate(pieces):
-        if piece in vocabulary:
-            what = f"{piece!r} stands already on" if piece else "a second blank line, after"
-            raise InputError(
-                f"{path}, line {index + 1}: {what} line {vocabulary[piece] + 1}; every piece must be there once"
-            )
-        vocabulary[piece] = index
+        last = last_index[piece]
+        if index == last:
+            vocabulary[piece] = index
+            continue
+        # No word of a text holds a space.
+        vocabulary[f"{piece} [line {index + 1}, again on line {last + 1}]".strip()] = index
+        repeated += 1
+        if repeated == 1:
+            first = f"{piece!r} stands on line {index + 1} and on line {last + 1}"
+    if repeated:
+        message = "%s: %s; the last line counts, as in the original (pieces that are there again: %d)"
+        logger.warning(message, path, first, repeated)
     _check_special_tokens(vocabulary, path)
     return vocabulary
 
@@ -213,17 +222,28 @@ def _build(
 
 
 def check_vocabulary(name: str, vocab_size: int, tokenizer: OriginalBertTokenizer) -> None:
-    """Refuse a tokenizer that does not belong to a model: its ids would mean other pieces.
+    """Refuse a tokenizer with more pieces than a model has rows: its ids would be no row's.
+
+    More rows than pieces are kept, as the model's config.json has them. That is said, unless they round the vocabulary up
+    to a multiple of 8, 16, ..., 128.
 
     Args:
         name: The model's, for the message.
-        vocab_size: Rows of its token embedding: one per piece, or padded to a multiple of 8, 16, ..., 128.
+        vocab_size: Rows of its token embedding.
     """
     size = len(tokenizer)
-    if vocab_size not in {-(-size // multiple) * multiple for multiple in (1, 8, 16, 32, 64, 128)}:
+    if size > vocab_size:
         raise InputError(
             f"{name} has a vocabulary of {vocab_size:,}, the tokenizer {size:,} pieces: they do not belong together; give the "
             "model's own tokenizer"
+        )
+    if vocab_size not in {-(-size // multiple) * multiple for multiple in (1, 8, 16, 32, 64, 128)}:
+        logger.warning(
+            "%s has a vocabulary of %s, the tokenizer %s pieces: the other rows are kept, and no text has them; if that is "
+            "not meant, give the model's own tokenizer",
+            name,
+            f"{vocab_size:,}",
+            f"{size:,}",
         )
 
 
