@@ -2,7 +2,8 @@
 
     python recipes/predict.py --model_name_or_path runs/sst2 --input_file reviews.txt --output_file predictions.jsonl
 
-Line k of the output is the prediction for input k: `idx`, `prediction` and `probabilities`. A run of recipes/finetune.py
+Line k of the output is the prediction for input k: `idx`, `prediction` and `probabilities`. For words there is a CoNLL file
+beside it (predictions.conll). A run of recipes/finetune.py
 knows its columns (task.yaml) and how its inputs were cut (run.yaml); for any other checkpoint --text_columns names them.
 """
 
@@ -39,12 +40,19 @@ def main() -> None:
 
         # 2. Predictions; every process takes part, the main one writes
         with predictor.trainer.stoppable(), ExitStack() as stack:
-            is_main, file = predictor.trainer.is_world_process_zero(), sys.stdout
+            is_main, file, columns = predictor.trainer.is_world_process_zero(), sys.stdout, None
             if is_main and args.output_file is not None:
-                file = stack.enter_context(replacing(Path(args.output_file)))
-            for line in predictor.lines(read_chunks(Path(args.input_file), predictor.task)):
-                if is_main:
+                path = Path(args.output_file)
+                file = stack.enter_context(replacing(path))
+                if predictor.task.kind == "token_classification":
+                    columns = stack.enter_context(replacing(path.with_suffix(".conll")))
+            for chunk, predictions in predictor.predict_chunks(read_chunks(Path(args.input_file), predictor.task)):
+                if not is_main:
+                    continue
+                for line in predictor.lines(chunk, predictions):
                     file.write(json.dumps(line, ensure_ascii=False) + "\n")
+                if columns is not None:
+                    predictor.write_columns(columns, chunk, predictions)
         if is_main and args.output_file is not None:
             logger.info("%d predictions: %s", num_inputs, args.output_file)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli, saving
 from bert_recipes.files import atomic_write
 from bert_recipes.settings import option, required
 from bert_recipes.tasks.catalogue import get_task
+from bert_recipes.tasks.examples import list_texts
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task_file import read_task_file
 
@@ -42,14 +42,6 @@ class TaskTextArguments:
             raise InputError("give either --task NAME or --task_file FILE.yaml")
 
 
-def texts_of(example: Any) -> list[str]:
-    """The texts of an example of any kind, without empty ones."""
-    texts = [
-        str(value) for name in ("text", "text_pair", "question", "context") if (value := getattr(example, name, None))
-    ]
-    return [*texts, *getattr(example, "choices", ()), *filter(None, [" ".join(getattr(example, "tokens", ()))])]
-
-
 def main() -> None:
     """Read, check, write; a text that several examples share is written once."""
     (args,) = parse_arguments(TaskTextArguments)
@@ -68,7 +60,7 @@ def main() -> None:
     ):
         for name in splits:
             for example in load_split(task, name, data_dir=args.data_dir).examples:
-                texts = [text for text in texts_of(example) if text not in seen]
+                texts = [text for text in list_texts(example) if text not in seen]
                 seen.update(texts)
                 if texts:
                     file.write(json.dumps({"text": "\n".join(texts)}, ensure_ascii=False) + "\n")

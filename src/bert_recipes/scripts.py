@@ -1,8 +1,10 @@
-"""Scripts that part no words by spaces: Han, kana, Thai, Lao, Tibetan, Burmese and Khmer; and the characters of a text."""
+"""Scripts: which of them part no words by spaces, the characters of such a text, and in which script a text is that no vocabulary knows."""
 
 import re
 import sys
 import unicodedata
+from collections import Counter
+from collections.abc import Mapping
 from functools import cache
 
 
@@ -60,3 +62,41 @@ def split_unspaced(text: str) -> list[tuple[int, int]]:
     if text.isascii():
         return [(0, len(text))] if text else []
     return [piece.span() for piece in _pieces().finditer(text)]
+
+
+# A vocabulary leaves a word in a thousand of its own language unknown, nearly all words of another script. Ours.
+MOST_UNKNOWN = 0.05
+# Letters looked at to name the script of a text.
+_MOST_LETTERS = 200
+
+
+@cache
+def _script_of_letter(letter: str) -> str:
+    # Unicode's names begin with the script: "THAI CHARACTER KO KAI", "CYRILLIC SMALL LETTER A", "CJK UNIFIED IDEOGRAPH-4E00".
+    name = unicodedata.name(letter, "Unnamed").split()[0]
+    return "Han" if name == "CJK" else name.capitalize()
+
+
+def name_script(text: str) -> str:
+    """Return the script of most letters at the start of a text, by its name in Unicode; "no letters" where there are none.
+
+    Example:
+        >>> name_script("Добрий день"), name_script("2 + 2")
+        ('Cyrillic', 'no letters')
+    """
+    counts = Counter(_script_of_letter(character) for character in text[:_MOST_LETTERS] if character.isalpha())
+    return counts.most_common(1)[0][0] if counts else "no letters"
+
+
+def describe_unknown(unknown: Mapping[str, int], num_tokens: int) -> str | None:
+    """Return one sentence about the tokens that are [UNK]; None where they are too few to say so.
+
+    Args:
+        unknown: Script of the text (`name_script`) -> tokens that are [UNK].
+        num_tokens: All tokens, these among them.
+    """
+    share = sum(unknown.values()) / max(num_tokens, 1)
+    if share <= MOST_UNKNOWN:
+        return None
+    script = max(unknown, key=lambda name: unknown[name])
+    return f"{share:.1%} of the tokens are [UNK], an unknown word, of which a model learns nothing; most are in text with script {script}"

@@ -101,7 +101,8 @@ def test_figures_of_the_columns_are_those_of_the_predictions(repository, tmp_pat
         TaggedExample(idx=number, tokens=("a",) * len(row), labels=row, document=number // 2)
         for number, row in enumerate(gold)
     ]
-    write_columns(tmp_path / "columns.txt", examples, labels, predicted)
+    with (tmp_path / "columns.txt").open("w") as file:
+        write_columns(file, examples, labels, predicted)
     expected = entity_scores([[labels[label] for label in row] for row in gold], predicted)["f1"]
     assert 0 < expected < 1
     assert script["f1_of_columns"](tmp_path / "columns.txt") == pytest.approx(100 * expected)

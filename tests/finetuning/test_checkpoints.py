@@ -185,7 +185,9 @@ def test_weights_of_pytorch_are_read_where_there_are_no_others(copy, caplog):
         assert torch.equal(found[name], tensor), name
     network, new_heads = open_checkpoint(str(copy), cached_only=True)
     assert new_heads == []
-    assert torch.equal(network.bert.embeddings.word_embeddings.weight, weights["bert.embeddings.word_embeddings.weight"])
+    assert torch.equal(
+        network.bert.embeddings.word_embeddings.weight, weights["bert.embeddings.word_embeddings.weight"]
+    )
 
 
 def test_code_in_a_weights_file_is_not_run(copy, tmp_path):

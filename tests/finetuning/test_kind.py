@@ -1,10 +1,14 @@
 """What the kinds of tasks share: cutting pairs, joining texts, padding."""
 
 import itertools
+from types import SimpleNamespace
 
+import numpy as np
+import pytest
 import torch
 
-from bert_recipes.finetuning.kind import pad_batch, truncate_pair
+from bert_recipes.finetuning.kind import EncodedSplit, pad_batch, truncate_pair, warn_of_unknown
+from bert_recipes.tasks.examples import ChoiceExample, Split, TextExample
 
 
 def plain_truncation(a, b, limit):
@@ -37,3 +41,23 @@ def test_a_batch_is_padded_to_its_longest_row():
     assert batch["token_type_ids"].tolist() == [[0] * 6, [0, 0, 0, 0, 1, 1]]
     assert batch["labels"].tolist() == [[-100, 1, -100, -100, -100, -100], [-100, 0, 2, -100, 1, -100]]
     assert all(tensor.dtype == torch.int64 for tensor in batch.values())
+
+
+TEXTS = TextExample(idx=0, text="Швидка лисиця"), [1, 100, 100, 2]
+CHOICES = ChoiceExample(idx=0, context="", choices=("Швидка", "ab")), [[1, 100, 2], [1, 100, 7, 2]]
+KNOWN = TextExample(idx=0, text="the fox"), [1, *range(200, 230), 100, 2]
+
+
+@pytest.mark.parametrize(
+    ("example", "input_ids", "share"), [(*TEXTS, "50.0%"), (*CHOICES, "28.6%"), (*KNOWN, None)], ids=str
+)
+def test_a_split_that_the_tokenizer_does_not_know_is_warned_of(caplog, example, input_ids, share):
+    """A fine-tuning on it would be a quiet run on nothing."""
+    split = Split(name="train", examples=[example] * 3, source="train.csv", num_rows=3)
+    encoded = EncodedSplit(split, [{"input_ids": input_ids}] * 3, np.zeros(3, dtype=np.int64))
+    assert warn_of_unknown(encoded, SimpleNamespace(unk_token_id=100)) is (share is not None)
+    if share is None:
+        assert caplog.text == ""
+    else:
+        assert f"train.csv: {share} of the tokens are [UNK]" in caplog.text
+        assert "script Cyrillic; give a checkpoint whose tokenizer was trained on such text" in caplog.text

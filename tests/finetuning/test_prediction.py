@@ -15,6 +15,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import InputArguments, PredictionArguments, read_trained_settings
 from bert_recipes.finetuning.prediction import load_predictor, read_chunks
+from bert_recipes.metrics.entities import find_entities
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.loading import load_tokenizer
 
@@ -41,7 +42,8 @@ def load(model, file, **flags):
 
 def predict(model, file, chunk_size=10_000, **flags):
     predictor = load(model, file, **flags)
-    return list(predictor.lines(read_chunks(Path(file), predictor.task, chunk_size)))
+    chunks = predictor.predict_chunks(read_chunks(Path(file), predictor.task, chunk_size))
+    return [line for chunk, predictions in chunks for line in predictor.lines(chunk, predictions)]
 
 
 def predicted_in_training(run):
@@ -116,8 +118,17 @@ def test_one_side_of_a_pair_may_be_empty(tiny_runs, tmp_path):
 def test_words_may_be_a_line_of_text_or_conll_columns(tiny_runs, tmp_path):
     run = tiny_runs("token_classification")
     sentences, expected = [row["tokens"] for row in rows_of(run)], predicted_in_training(run)
-    (tmp_path / "in.txt").write_text("".join(" ".join(words) + "\n" for words in sentences))
-    assert_same(predict(run, tmp_path / "in.txt"), expected)
+    texts = [" ".join(words) for words in sentences]
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in texts))
+    found = predict(run, tmp_path / "in.txt")
+    assert_same([{name: line[name] for name in expected[0]} for line in found], expected)
+    # The entities of texts are said in characters too.
+    for text, words, line in zip(texts, sentences, found, strict=True):
+        entities = find_entities(line["prediction"])
+        assert [name for _, _, name in line["spans"]] == [name for name, _, _ in entities]
+        for (start, end, _), (_, first, last) in zip(line["spans"], entities, strict=True):
+            assert text[start:end] == " ".join(words[first : last + 1])
+    assert any(line["spans"] for line in found)
     (tmp_path / "in.conll").write_text("".join("\n".join(words) + "\n\n" for words in sentences))
     assert_same(predict(run, tmp_path / "in.conll"), expected)
 
@@ -176,7 +187,7 @@ def test_regression_and_several_labels_follow_from_the_configuration(tiny_checkp
             "line 2: no column 'second'; columns present: first; say with --text_columns",
         ),
         ("in.jsonl", '{"first": " ", "second": ""}\n', "line 1: column 'first' is empty"),
-        ("in.txt", "a\tb\n\na\tb\n", "line 2: ''; every line is an input"),
+        ("in.txt", "a\tb\n\na\tb\n", "line 2: a blank line; every line is an input"),
         ("in.txt", "a\tb\na b\n", "line 2: 'a b'; every line is an input of the form: first TAB second"),
         ("in.docx", "a", "unknown ending '.docx'; allowed: .jsonl"),
     ],
@@ -230,7 +241,7 @@ def without_tokenizer(folder):
     ("damage", "words"),
     [
         (lambda folder: set_labels(folder, ["yes", "no"]), "labels are yes, no; the task's are yes, no, perhaps"),
-        (lambda folder: edit_config(folder, vocab_size=300), "has a vocabulary of 300, the tokenizer"),
+        (lambda folder: edit_config(folder, vocab_size=100), "has a vocabulary of 100, the tokenizer"),
         (without_tokenizer, "its own tokenizer"),
         (without_head, "classifier"),
         (lambda folder: (folder / "task.yaml").write_text("kind: other\n"), "kind is 'other'; allowed"),

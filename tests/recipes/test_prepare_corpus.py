@@ -17,6 +17,7 @@ from bert_recipes.data.prepare import (
     TextBatch,
     batch_documents,
     encode_in_order,
+    format_report,
     prepare_store,
 )
 from bert_recipes.data.store import open_store
@@ -84,6 +85,20 @@ def test_the_command_writes_a_store_and_reports_it(repository, vocabulary, corpu
     assert texts_of(store.train, tokenizer)[0] == ["mr. green pear [UNK] grows.", "the green apple falls!"]
     assert store.metadata["read"]["train"]["documents"] == 30
     assert str(tmp_path) not in (tmp_path / "store" / "store.json").read_text()
+
+
+def test_text_that_the_tokenizer_does_not_know_is_warned_of(vocabulary, tmp_path, caplog):
+    """Hours of training on it would teach nothing."""
+    text = tmp_path / "uk.txt"
+    text.write_text("Швидка лисиця стрибає.\n\nЩиро дякую, red pear.\n", encoding="utf-8")  # noqa: RUF001
+    report = prepare(vocabulary, tmp_path / "store", files=[str(text)], document_boundary="blank_line")
+    unknown = report.metadata["unknown_tokens"]["train"]
+    assert unknown.keys() == {"Cyrillic"}
+    tokens = open_store(tmp_path / "store").train.tokens(0, 2)
+    assert unknown["Cyrillic"] == int((tokens == load_tokenizer(vocabulary).unk_token_id).sum())
+    assert "of the tokens are [UNK]" in caplog.text
+    assert "script Cyrillic; --tokenizer" in caplog.text
+    assert "[UNK] (train): " in format_report(report)
 
 
 @pytest.mark.parametrize("options", [{}, {"validation_fraction": 0.3}, {"shard_gigabytes": 1e-6}])

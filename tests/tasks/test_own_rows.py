@@ -88,16 +88,46 @@ def test_labels_that_are_no_set_are_refused(read, rows: str, message: str):
         read(MULTI, rows + "\n", "train.jsonl")
 
 
-def test_choices_may_be_a_list_of_one_length(read):
-    text = "kind: multiple_choice\nfiles: {train: FILE}\ntext_columns: q\nchoice_columns: options\n"
+CHOICES = "kind: multiple_choice\nfiles: {train: FILE}\ntext_columns: q\nchoice_columns: options\n"
+
+
+def test_choices_may_be_lists_of_different_numbers(read):
     row = {"q": "?", "options": ["a", "b", "c"], "label": 2}
-    split = read(text, json.dumps(row) + "\n", "train.jsonl")
-    assert (split.examples[0].choices, split.examples[0].label) == (("a", "b", "c"), 2)
     other = row | {"options": ["a", "b"], "label": 0}
-    with pytest.raises(InputError, match="line 2: 2 choices, but 3 are expected, as many in every row"):
-        read(text, json.dumps(row) + "\n" + json.dumps(other) + "\n", "train.jsonl")
+    split = read(CHOICES, json.dumps(row) + "\n" + json.dumps(other) + "\n", "train.jsonl")
+    assert [(example.choices, example.label) for example in split.examples] == [(("a", "b", "c"), 2), (("a", "b"), 0)]
     with pytest.raises(InputError, match="line 1: column 'options' holds 'a b'; a list of texts is expected"):
-        read(text, json.dumps(row | {"options": "a b"}) + "\n", "train.jsonl")
+        read(CHOICES, json.dumps(row | {"options": "a b"}) + "\n", "train.jsonl")
+
+
+@pytest.mark.parametrize("labels", [["C", "A"], ["2", "0"], ["c", "a"], [2, 0], ["zebra", "ant"]])
+def test_the_right_choice_is_a_letter_a_number_or_its_text(read, labels):
+    """Letters as in ARC, RACE and AQuA, numbers from 0 as in SWAG, or the text of the choice."""
+    options = ["ant", "bee", "zebra", "fly"]
+    rows = [{"q": "?", "options": options, "label": label} for label in labels]
+    split = read(CHOICES, "".join(json.dumps(row) + "\n" for row in rows), "train.jsonl")
+    assert [example.label for example in split.examples] == [2, 0]
+
+
+def test_choices_that_count_from_one_say_so(read):
+    rows = "".join(json.dumps({"q": "?", "options": ["a", "b"], "label": label}) + "\n" for label in (1, 2))
+    with pytest.raises(InputError, match=r"line 2: label 2 .*allowed: 0 to 1, A to B.*write labels: \[1, 2, \.\.\.\]"):
+        read(CHOICES, rows, "train.jsonl")
+    split = read(CHOICES + "labels: [1, 2]\n", rows, "train.jsonl")
+    assert [example.label for example in split.examples] == [0, 1]
+
+
+def test_choices_of_arc_are_read_as_they_are_published(read):
+    rows = [
+        {"q": "?", "options": {"text": ["ant", "bee"], "label": ["A", "B"]}, "answerKey": "B"},
+        {"q": "?", "options": {"text": ["ant", "bee", "fly"], "label": ["1", "2", "3"]}, "answerKey": "3"},
+    ]
+    text = CHOICES + "label_column: answerKey\n"
+    split = read(text, "".join(json.dumps(row) + "\n" for row in rows), "train.jsonl")
+    assert [(example.choices, example.label) for example in split.examples] == [
+        (("ant", "bee"), 1),
+        (("ant", "bee", "fly"), 2),
+    ]
 
 
 def test_tags_that_are_no_entities_are_not_held_to_iob2(read):

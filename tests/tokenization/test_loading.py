@@ -242,5 +242,7 @@ def test_more_rows_than_pieces_are_kept_and_said_unless_they_round_the_number_up
 
 def test_more_pieces_than_rows_are_another_models(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_vocabulary(tmp_path / "vocab.txt"))
-    with pytest.raises(InputError, match="m has a vocabulary of 4, the tokenizer 5 pieces: they do not belong together"):
+    with pytest.raises(
+        InputError, match="m has a vocabulary of 4, the tokenizer 5 pieces: they do not belong together"
+    ):
         check_vocabulary("m", 4, tokenizer)

@@ -122,6 +122,21 @@ def test_words_over_200_characters_train_nothing_and_count_as_unknown() -> None:
     assert tokenizer.training_report.unk_rate == pytest.approx(1 / 3)
 
 
+def test_long_runs_without_spaces_are_warned_of_with_another_kind_of_vocabulary(caplog) -> None:
+    """A sentence of Thai is one word for WordPiece, and over 200 characters it is [UNK]."""
+    train(["ไม่มีช่องว่างระหว่างคำ" * 20, "คำ คน"])
+    assert "of the tokens are [UNK]" in caplog.text
+    assert "script Thai" in caplog.text
+    assert "runs of over 200 characters without a space: part the words" in caplog.text
+    assert "--algorithm unigram" in caplog.text
+
+
+def test_an_alphabet_that_is_cut_too_short_is_warned_of_with_its_flag(caplog) -> None:
+    train(["ab ab ab cd"] * 5, limit_alphabet=2)
+    assert "25.0% of the tokens are [UNK]" in caplog.text
+    assert "script Latin; they hold characters that --limit_alphabet 2 leaves out: raise it" in caplog.text
+
+
 def test_rare_words_are_forgotten_to_bound_memory_and_counted(monkeypatch, caplog) -> None:
     monkeypatch.setattr(training, "_MAX_DISTINCT_TOKENS", 10)
     texts = ["often often often again again", " ".join(f"w{n}" for n in range(12)), "often again"]

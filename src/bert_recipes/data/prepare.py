@@ -58,6 +58,7 @@ from bert_recipes.data.store import (
 from bert_recipes.errors import InputError
 from bert_recipes.files import put_in_place, sync_paths, write_json
 from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors
+from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import check, option, required
 
 
@@ -83,13 +84,17 @@ class TextBatch(NamedTuple):
 
 
 class TokenBatch(NamedTuple):
-    """The same as token ids: uint32 tokens, int64 lengths (tokens a sentence, sentences a document, all > 0), and what was dropped."""
+    """The same as token ids: uint32 tokens, int64 lengths (tokens a sentence, sentences a document, all > 0), and what was dropped.
+
+    `unknown` has the tokens that are [UNK], by the script of their sentence.
+    """
 
     split: str
     tokens: np.ndarray
     sentence_lengths: np.ndarray
     document_lengths: np.ndarray
     dropped: Counter[str]
+    unknown: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -99,11 +104,13 @@ class DocumentEncoder:
     encode_ids: Callable[[str], list[int]]
     sentences: Sentences = "split"
     keep: Keep = "all"
+    unk_id: int | None = None
 
     def __call__(self, batch: TextBatch) -> TokenBatch:
         """Return the token ids of a batch; what gives none is dropped and counted."""
         tokens, sentence_lengths, document_lengths = array("I"), array("q"), array("q")
         dropped: Counter[str] = Counter()
+        unknown: Counter[str] = Counter()
         for document in batch.documents:
             before = len(sentence_lengths)
             for paragraph in document:
@@ -112,6 +119,8 @@ class DocumentEncoder:
                     continue
                 for sentence in [paragraph] if self.sentences == "lines" else split_sentences(paragraph):
                     ids = self.encode_ids(sentence)
+                    if self.unk_id in ids:
+                        unknown[name_script(sentence)] += ids.count(self.unk_id)
                     if ids:
                         tokens.extend(ids)
                         sentence_lengths.append(len(ids))
@@ -122,7 +131,7 @@ class DocumentEncoder:
             else:
                 dropped["documents_without_sentences"] += 1
         sentences, documents = (np.array(numbers, dtype=np.int64) for numbers in (sentence_lengths, document_lengths))
-        return TokenBatch(batch.split, np.array(tokens, dtype=np.uint32), sentences, documents, dropped)
+        return TokenBatch(batch.split, np.array(tokens, dtype=np.uint32), sentences, documents, dropped, unknown)
 
 
 def batch_documents(
@@ -387,6 +396,8 @@ def format_report(report: PreparationReport) -> str:
     for title, groups in (("dropped", metadata["dropped"]), ("repaired", repaired)):
         for split, counts in groups.items():
             lines += [f"{title} ({split}): {reason.replace('_', ' ')}: {count:,}" for reason, count in counts.items()]
+    for split, scripts in metadata["unknown_tokens"].items():
+        lines.append(f"[UNK] ({split}): {sum(scripts.values()) / splits[split]['num_tokens']:.2%} of the tokens")
     if num_shards > 1:
         lines.append(f"shards: {num_shards}, of which {report.kept_shards} were done before")
     megabytes, seconds = report.new_bytes / 1e6, report.seconds
@@ -511,8 +522,10 @@ class Preparation:
         arguments, tokenizer = self.arguments, self.tokenizer
         counts = {"train": CorpusCounts(), "validation": CorpusCounts()}
         dropped: dict[str, Counter[str]] = {split: Counter() for split in counts}
+        unknown: dict[str, Counter[str]] = {split: Counter() for split in counts}
         alone: Counter[str] = Counter()
-        encoder = DocumentEncoder(tokenizer.text_encoder, arguments.sentences, arguments.keep)
+        unk_id = None if arguments.names is not None else tokenizer.unk_token_id
+        encoder = DocumentEncoder(tokenizer.text_encoder, arguments.sentences, arguments.keep, unk_id)
         batches = batch_documents(self._documents(number, counts))
         special_ids = {name: getattr(tokenizer, f"{name}_token_id") for name in SPECIAL_ID_NAMES}
         # A data set of the Hub does not tell its size.
@@ -529,6 +542,7 @@ class Preparation:
             for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):
                 writer.add_batch(batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths)
                 dropped[batch.split].update(batch.dropped)
+                unknown[batch.split].update(batch.unknown)
                 alone[batch.split] += int((batch.document_lengths == 1).sum())
                 progress.update(sum(read.source_bytes for read in counts.values()) - progress.n)
             for split in counts:
@@ -536,6 +550,7 @@ class Preparation:
             writer.finish(
                 read={split: read.as_dict() for split, read in counts.items() if read.files or read.documents},
                 dropped={split: dict(reasons) for split, reasons in dropped.items() if reasons},
+                unknown_tokens={split: dict(scripts) for split, scripts in unknown.items() if scripts},
                 documents_of_one_sentence=dict(alone),
             )
         return sum(read.text_bytes for read in counts.values())
@@ -573,7 +588,7 @@ class Preparation:
         """Make the store of all shards, which are done, and return its metadata."""
         folders = [self.folder / SHARDS_FOLDER / f"{number:05d}" for number in range(len(self.shards))]
         parts = [read_metadata(folder) for folder in folders]
-        counted = ("read", "dropped", "documents_of_one_sentence")
+        counted = ("read", "dropped", "unknown_tokens", "documents_of_one_sentence")
         numbers = [
             {split: {key: entry[key] for key in COUNTS.values()} for split, entry in part["splits"].items()}
             for part in parts
@@ -591,13 +606,22 @@ class Preparation:
             SHARDS_FOLDER: [{"folder": f"{SHARDS_FOLDER}/{folder.name}"} for folder in folders],
             "sources": sources,
             **self._origin(),
-            **add_counts({name: part[name] for name in counted} for part in parts),
+            **add_counts({name: part.get(name, {}) for name in counted} for part in parts),
         }
         try:
             self._check_documents(metadata)
         except InputError:
             shutil.rmtree(self.folder)  # with this plan there can be no store
             raise
+        for split, scripts in metadata["unknown_tokens"].items():
+            said = describe_unknown(scripts, metadata["splits"][split]["num_tokens"])
+            if said is not None:
+                logger.warning(
+                    "%s: %s; --tokenizer %s is for other text: give one that was trained on such text (tokenizer/train.py)",
+                    split,
+                    said,
+                    self.arguments.tokenizer,
+                )
         self.tokenizer.save_pretrained(self.folder / "tokenizer")
         write_metadata(self.folder, metadata)
         (self.folder / PLAN_FILE).unlink()

@@ -4,6 +4,7 @@ Legend: B batch, S positions, C classes or choices.
 """
 
 import json
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,13 @@ import torch
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.models.bert import IGNORE_INDEX
-from bert_recipes.tasks.examples import Split
+from bert_recipes.scripts import describe_unknown, name_script
+from bert_recipes.tasks.examples import Split, list_texts
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
+
+logger = logging.getLogger(__name__)
 
 # One model input: input_ids, token_type_ids, attention_mask as lists of int, and labels under the kind's label_keys.
 Feature = Mapping[str, Any]
@@ -163,6 +167,32 @@ class TaskKind(ABC):
         """`pad_batch`, to max_seq_length where the settings ask for it."""
         pad_to = self.settings.max_seq_length if self.settings.pad_to_max_length else None
         return pad_batch(features, int(self.tokenizer.pad_token_id), pad_to=pad_to, label_pads=label_pads)
+
+
+# Features of a split that are looked at for unknown words, spread over it.
+_MOST_SAMPLED = 5_000
+
+
+def warn_of_unknown(encoded: EncodedSplit, tokenizer: Any) -> bool:
+    """Warn where much of a split is [UNK] for a checkpoint's tokenizer; return whether it is so."""
+    num_unknown = num_tokens = 0
+    for number in range(0, len(encoded), max(1, len(encoded) // _MOST_SAMPLED)):
+        input_ids = encoded[number]["input_ids"]
+        sequences = input_ids if isinstance(input_ids[0], list) else [input_ids]
+        for ids in map(list, sequences):
+            num_tokens += len(ids)
+            num_unknown += ids.count(tokenizer.unk_token_id)
+    if num_unknown == 0:
+        return False
+    texts = [text for example in encoded.split.examples[:100] for text in list_texts(example)]
+    said = describe_unknown({name_script(" ".join(texts)): num_unknown}, num_tokens)
+    if said is not None:
+        logger.warning(
+            "%s: %s; give a checkpoint whose tokenizer was trained on such text (--model_name_or_path)",
+            encoded.split.source,
+            said,
+        )
+    return said is not None
 
 
 def truncate_pair(tokens_a: list[int], tokens_b: list[int], max_tokens: int) -> None:

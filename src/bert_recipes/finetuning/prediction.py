@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TextIO, cast
 
 from transformers import PretrainedConfig
 
@@ -21,12 +21,14 @@ from bert_recipes.finetuning.arguments import (
     read_model_config,
 )
 from bert_recipes.finetuning.checkpoints import label_names, open_model, open_tokenizer
-from bert_recipes.finetuning.kind import EncodedSplit, Prediction
+from bert_recipes.finetuning.kind import EncodedSplit, Prediction, warn_of_unknown
 from bert_recipes.finetuning.run import KIND_CLASSES
+from bert_recipes.finetuning.token_classification import list_spans, write_columns
 from bert_recipes.finetuning.trainer import FineTuningTrainer
 from bert_recipes.rows import NumberedRows, Rows, column_value, format_suffix, is_missing, read_lines
+from bert_recipes.tags import are_entities
 from bert_recipes.tasks.conll import LINES, has_columns
-from bert_recipes.tasks.examples import Split
+from bert_recipes.tasks.examples import Split, TaggedExample
 from bert_recipes.tasks.reading import read_examples, read_id
 from bert_recipes.tasks.sources import open_file
 from bert_recipes.tasks.tagging import join_words
@@ -165,17 +167,34 @@ class Predictor:
         encoded = self.trainer.kind.encode(chunk.split)
         return encoded, self.trainer.predict_split(encoded)
 
-    def lines(self, chunks: Iterable[InputChunk]) -> Iterator[dict[str, Any]]:
-        """Yield `idx`, `prediction` and (where there are any) `probabilities` of each input, in the order of the inputs."""
-        length, num_full = self.trainer.kind.settings.max_seq_length, 0
+    def predict_chunks(self, chunks: Iterable[InputChunk]) -> Iterator[tuple[InputChunk, list[Prediction]]]:
+        """Yield chunks with a prediction for each of their inputs; warn of what the model cannot read in them."""
+        length, num_full, is_unknown = self.trainer.kind.settings.max_seq_length, 0, False
         for chunk in chunks:
             encoded, predictions = self.predict(chunk)
+            is_unknown = is_unknown or warn_of_unknown(encoded, self.trainer.kind.tokenizer)
             if self.task.kind in ("sequence_classification", "multiple_choice"):
                 num_full += int((encoded.lengths >= length).sum())
-            for idx, prediction in zip(chunk.ids, predictions, strict=True):
-                yield prediction.as_line(idx)
+            yield chunk, predictions
         if num_full:
             logger.warning("%d inputs fill all %d positions; what does not fit is cut off", num_full, length)
+
+    def lines(self, chunk: InputChunk, predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
+        """Yield `idx`, `prediction` and (where there are any) `probabilities` of each input of a chunk.
+
+        Where texts were cut into words to find entities in them, `spans` are these in characters (`list_spans`).
+        """
+        for idx, example, prediction in zip(chunk.ids, chunk.split.examples, predictions, strict=True):
+            line = prediction.as_line(idx)
+            if isinstance(example, TaggedExample) and example.offsets is not None and are_entities(self.task.labels):
+                line["spans"] = list_spans(example, cast(list[str], prediction.value))
+            yield line
+
+    def write_columns(self, file: TextIO, chunk: InputChunk, predictions: Sequence[Prediction]) -> None:
+        """Write the words of a chunk of a tagging task and their tags in the columns of CoNLL."""
+        examples = cast(Sequence[TaggedExample], chunk.split.examples)
+        tags = [cast(list[str], prediction.value) for prediction in predictions]
+        write_columns(file, examples, self.task.labels, tags)
 
 
 def load_predictor(

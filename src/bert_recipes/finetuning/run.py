@@ -22,7 +22,7 @@ from bert_recipes.finetuning.arguments import (
 )
 from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.distillation import choose_trainer
-from bert_recipes.finetuning.kind import EncodedSplit, TaskKind
+from bert_recipes.finetuning.kind import EncodedSplit, TaskKind, warn_of_unknown
 from bert_recipes.finetuning.multiple_choice import MultipleChoice
 from bert_recipes.finetuning.question_answering import QuestionAnswering
 from bert_recipes.finetuning.sequence_classification import SequenceClassification
@@ -91,6 +91,8 @@ def prepare_run(
     validation = {
         suffix: kind.encode(splits[split]) for suffix, split in zip(suffixes, validation_splits, strict=True)
     }
+    for encoded in [train] if train is not None else validation.values():
+        warn_of_unknown(encoded, tokenizer)
     if teaching.distil == "intermediate" and (args.eval_strategy != "no" or args.do_predict):
         raise InputError(
             "distil is intermediate, which leaves the head as it is: give neither --eval_strategy nor --do_predict"

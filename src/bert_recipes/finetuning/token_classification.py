@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TextIO, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Batch, EncodedSplit, Feature, Prediction, TaskKind, softmax
 from bert_recipes.finetuning.squad import window_owners
 from bert_recipes.metrics.classification import compute
-from bert_recipes.metrics.entities import entity_scores
+from bert_recipes.metrics.entities import entity_scores, find_entities
 from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.tasks.examples import Split, TaggedExample
 from bert_recipes.tasks.task import Task
@@ -35,7 +35,7 @@ NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
 
 
 def write_columns(
-    path: Path, examples: Sequence[TaggedExample], labels: Sequence[str], predictions: Sequence[Sequence[str]]
+    file: TextIO, examples: Sequence[TaggedExample], labels: Sequence[str], predictions: Sequence[Sequence[str]]
 ) -> None:
     """Write a word a line, `word gold predicted` or, where the gold labels are hidden, `word predicted`.
 
@@ -45,15 +45,29 @@ def write_columns(
     """
     has_documents = any(first.document == second.document for first, second in pairwise(examples))
     document: int | None = None
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for example, predicted in zip(examples, predictions, strict=True):
-            gold = [] if example.labels is None else [[labels[label] for label in example.labels]]
-            if has_documents and example.document != document:
-                document = example.document
-                file.write(" ".join([DOCUMENT_START, "O", *("O" for _ in gold)]) + "\n\n")
-            for word, *tags in zip(example.tokens, *gold, predicted, strict=True):
-                file.write(" ".join(["_".join(word.split()) or "_", *tags]) + "\n")
-            file.write("\n")
+    for example, predicted in zip(examples, predictions, strict=True):
+        gold = [] if example.labels is None else [[labels[label] for label in example.labels]]
+        if has_documents and example.document != document:
+            document = example.document
+            file.write(" ".join([DOCUMENT_START, "O", *("O" for _ in gold)]) + "\n\n")
+        for word, *tags in zip(example.tokens, *gold, predicted, strict=True):
+            file.write(" ".join(["_".join(word.split()) or "_", *tags]) + "\n")
+        file.write("\n")
+
+
+def list_spans(example: TaggedExample, tags: Sequence[str]) -> list[list[Any]]:
+    """Return the entities that tags mark as [start, end, type], in characters of the text that was cut into words.
+
+    Raises:
+        ValueError: The example was no text: its words have no offsets.
+    """
+    if example.offsets is None:
+        raise ValueError("the example has words and no text")
+    spans = []
+    for name, first, last in find_entities(tags):
+        start, end = example.offsets[first][0], example.offsets[last][1]
+        spans.append([start, end, name])
+    return spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,5 +263,6 @@ class TokenClassification(TaskKind):
     ) -> list[Path]:
         """Write predictions_<split>.jsonl and, in CoNLL columns, predictions_<split>.txt (`write_columns`)."""
         columns = folder / f"predictions_{split_name}.txt"
-        write_columns(columns, examples, self.task.labels, [cast(list[str], each.value) for each in predictions])
+        with columns.open("w", encoding="utf-8", newline="\n") as file:
+            write_columns(file, examples, self.task.labels, [cast(list[str], each.value) for each in predictions])
         return [*super().write(folder, split_name, examples, predictions), columns]

@@ -65,6 +65,19 @@ class ChoiceExample:
 Example = TextExample | TaggedExample | QuestionExample | ChoiceExample
 
 
+def list_texts(example: Example) -> list[str]:
+    """Return the texts of an example of any kind, without empty ones; the words of a tagged sentence are one text."""
+    if isinstance(example, TextExample):
+        texts = [example.text, example.text_pair]
+    elif isinstance(example, TaggedExample):
+        texts = [" ".join(example.tokens)]
+    elif isinstance(example, QuestionExample):
+        texts = [example.question, example.context]
+    else:
+        texts = [example.context, *example.choices]
+    return [text for text in texts if text]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Split:
     """The examples of one split, all of one class, in the order of their file."""

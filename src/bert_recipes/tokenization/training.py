@@ -23,6 +23,7 @@ from tokenizers.trainers import WordPieceTrainer
 from tqdm import tqdm
 
 from bert_recipes.errors import InputError
+from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import check, option, required
 from bert_recipes.tokenization.merges import SCORES, merge_pieces
 from bert_recipes.tokenization.normalization import is_punctuation, normalize_text
@@ -233,6 +234,27 @@ def measure_vocabulary(tokenizer: OriginalBertTokenizer, token_counts: Mapping[s
     return num_pieces / max(num_words, 1), num_unknown / max(num_tokens, 1)
 
 
+def _warn_of_unknown(tokenizer: OriginalBertTokenizer, token_counts: Mapping[str, int], limit_alphabet: int) -> None:
+    """Warn where much of the training text itself becomes [UNK], and say why."""
+    unknown: Counter[str] = Counter()
+    num_too_long = 0
+    for token, count in token_counts.items():
+        if tokenizer.text_encoder.words[token] == (tokenizer.unk_token_id,):
+            unknown[name_script(token)] += count
+            num_too_long += count * (len(token) > MAX_WORD_CHARACTERS)
+    said = describe_unknown(unknown, sum(token_counts.values()))
+    if said is None:
+        return
+    if 2 * num_too_long > unknown.total():
+        advice = (
+            f"they are runs of over {MAX_WORD_CHARACTERS} characters without a space: part the words of the text by spaces, "
+            f"or train another kind of vocabulary (--algorithm {UNIGRAM})"
+        )
+    else:
+        advice = f"they hold characters that --limit_alphabet {limit_alphabet} leaves out: raise it"
+    logger.warning("%s; %s", said, advice)
+
+
 # Id of [UNK] in Google's vocabularies: [PAD], 99 [unused] slots, then [UNK], [CLS], [SEP], [MASK].
 _FIRST_SLOTS = 99
 
@@ -337,6 +359,7 @@ def train_wordpiece(
         vocab=vocabulary, do_lower_case=lowercase, strip_accents=strip_accents, tokenize_chinese_chars=split_cjk
     )
     fertility, unk_rate = measure_vocabulary(tokenizer, counts.tokens)
+    _warn_of_unknown(tokenizer, counts.tokens, limit_alphabet)
     deleted, scripts = _lost_marks(counts)
     tokenizer.training_report = TokenizerReport(
         num_texts=counts.num_texts,
