@@ -130,6 +130,64 @@ def test_training_answers_that_the_words_do_not_hold_are_left_out_counted_and_na
     assert features.dropped == []
 
 
+# Letters of scripts that part no words by spaces; Japanese and Thai words are cut into ## pieces, Chinese into characters.
+UNSPACED = {"Chinese": "北岛林夏港口工作早上送信午", "Japanese": "あいうえおカキクケコ東京駅", "Thai": "กขคงจฉชซฌญฐดต"}
+
+
+def ask_for_later_occurrences(letters, number=60):
+    """Make questions about paragraphs in which the answer stands two to four times; a later one than the first is annotated."""
+    draw = random.Random(1)
+    questions = []
+    for index in range(number):
+        answer = "".join(draw.sample(letters, 2))
+        parts = ["".join(draw.choices(letters, k=draw.randint(1, 15))) for _ in range(draw.randint(3, 5))]
+        which = draw.randrange(1, len(parts) - 1)
+        start = len(answer.join(parts[: which + 1]))
+        questions.append(question(answer.join(parts), (answer, start), text="？", idx=str(index)))
+    return questions
+
+
+@pytest.mark.parametrize("script", UNSPACED)
+def test_the_annotated_occurrence_is_trained_on_in_scripts_without_spaces(make_tokenizer, script):
+    """run_squad.py takes the paragraph for one word, and trains on the first place where the answer's pieces stand in it."""
+    letters = UNSPACED[script]
+    tokenizer = make_tokenizer([*letters, *(f"##{letter}" for letter in letters), "？"])
+    questions = ask_for_later_occurrences(letters)
+    features = encode(tokenizer, *questions)
+    num_trained = 0
+    for feature, (number, first_piece, _) in zip(features, features.windows.tolist(), strict=True):
+        context, asked = features.contexts[number], questions[number]
+        assert context.piece_ids.tolist() == tokenizer.encode_ids(asked.context)
+        if feature["start_positions"] == 0:
+            continue  # another window holds it
+        before = tokenizer.layout.start_of_second(len(features.queries[number]))
+        first, last = (feature[name] - before + first_piece for name in ("start_positions", "end_positions"))
+        start, end = context.offsets[first][0], context.offsets[last][1]
+        assert (asked.context[start:end], start) == (asked.answers[0].text, asked.answers[0].answer_start)
+        num_trained += 1
+    assert num_trained >= len(questions)
+    assert features.dropped == []
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("script", UNSPACED)
+def test_right_logits_give_the_answers_of_scripts_without_spaces(make_tokenizer, script, decoder):
+    letters = UNSPACED[script]
+    tokenizer = make_tokenizer([*letters, *(f"##{letter}" for letter in letters), "？"])
+    questions = ask_for_later_occurrences(letters)
+    settings = TaskArguments(task="squad", max_seq_length=32, max_query_length=8, doc_stride=4, decoder=decoder)
+    kind = QuestionAnswering(get_task("squad"), tokenizer, settings, {})
+    encoded = kind.encode(Split(name="train", examples=questions, source="made", num_rows=len(questions)))
+    outputs = []
+    for feature in encoded.features:
+        logits = np.full((2, len(feature["input_ids"])), -20, np.float32)
+        logits[0, feature["start_positions"]] = logits[1, feature["end_positions"]] = 5
+        outputs.append(logits)
+    predictions = kind.decode(encoded, outputs)
+    assert [prediction.value for prediction in predictions] == [asked.answers[0].text for asked in questions]
+    assert kind.score(questions, predictions)["exact_match"] == 100.0
+
+
 def test_hidden_answers_give_features_without_labels_and_no_words_no_windows(tokenizer):
     hidden = QuestionExample(idx="q7", question="when", context=" \n", answers=None)
     features = encode(tokenizer, question("a b", "a"), hidden, training=False)

@@ -36,7 +36,12 @@ def test_the_recipe_writes_the_predictions_of_the_training_run(call_recipe, tiny
     assert call_recipe("predict", *flags_of(run), *more) == ""
     assert_as_in_training(output.read_text(), run)
     assert not list((tmp_path / "working").iterdir())
-    assert [path.name for path in output.parent.iterdir()] == ["out.jsonl"]
+    columns = ["out.conll"] if kind == "token_classification" else []
+    assert sorted(path.name for path in output.parent.iterdir()) == [*columns, "out.jsonl"]
+    if columns:
+        words = (output.parent / "out.conll").read_text().split("\n\n")
+        tags = [[line.split()[-1] for line in sentence.splitlines()] for sentence in words if sentence]
+        assert tags == [json.loads(line)["prediction"] for line in output.read_text().splitlines()]
     assert sorted(path.name for path in run.iterdir()) == before
 
 
