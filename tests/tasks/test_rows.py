@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.errors import InputError
+from bert_recipes.tasks import catalogue
 from bert_recipes.tasks.catalogue import get_task, list_tasks
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task import KINDS
@@ -17,6 +18,8 @@ GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli", "a
 
 def test_all_tasks_are_there():
     assert list_tasks() == (*GLUE, "squad", "squad_v2", "swag", "conll2003")
+    files = Path(catalogue.__file__).with_name("rows").glob("*.yaml")
+    assert {file.stem for file in files} == {*list_tasks(), "xnli"}
 
 
 @pytest.mark.parametrize("name", list_tasks())
