@@ -39,7 +39,9 @@ class AddTokensArguments:
 
     model_name_or_path: str = required("checkpoint with its tokenizer (folder or Hub name)")
     output_dir: str = required("folder to write; must not exist or be empty")
-    files: list[str] | None = option(None, "text to choose words from: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet")
+    files: list[str] | None = option(
+        None, "text to choose words from: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet"
+    )
     tokens_file: str | None = option(None, "the words, one a line, instead of --files")
     num_tokens: int = option(1000, "words chosen, at most", least=1)
     min_frequency: int = option(10, "least number of occurrences of a word", least=1)

@@ -3,13 +3,18 @@
 import json
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning import trainer
 from bert_recipes.finetuning.arguments import FineTuningArguments
+from bert_recipes.finetuning.trainer import FineTuningTrainer
+from bert_recipes.models.padding_free import plan_rows
 from bert_recipes.training import trainer as base_trainer
+from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.speed import BatchStats, training_flops
 
 
@@ -95,3 +100,16 @@ def test_early_stopping_wants_evaluations(tmp_path):
         InputError, match="early_stopping_patience is 2 and eval_strategy 'no'; allowed: 1 or more evaluations"
     ):
         FineTuningArguments(output_dir=str(tmp_path), early_stopping_patience=2)
+
+
+def test_the_plan_of_a_batch_is_that_of_its_longer_rows():
+    """Where padding counts in the loss, micro-batches are padded alike after they were collated and planned."""
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
+    batch = {"input_ids": mask * 7, "attention_mask": mask, "token_type_ids": mask * 0, PACKING: plan_rows(mask)}
+    padded = FineTuningTrainer._pad_to(SimpleNamespace(processing_class=SimpleNamespace(pad_token_id=9)), batch, 6)
+    assert padded["input_ids"].tolist() == [[7, 7, 7, 0, 9, 9], [7, 7, 7, 7, 9, 9]]
+    expected = plan_rows(padded["attention_mask"])
+    assert padded[PACKING].keys() == expected.keys()
+    for name, values in expected.items():
+        assert torch.equal(padded[PACKING][name], values), name
+    assert torch.equal(batch[PACKING]["places"], plan_rows(mask)["places"])

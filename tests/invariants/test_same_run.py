@@ -56,6 +56,23 @@ def assert_same_gradients(left, right, tolerance=1e-6):
         assert difference / norm < tolerance, f"step {step}: {difference / norm}"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("fast_layers", ["compiled", "eager"])
+def test_the_flags_of_a_gpu_finish_a_whole_command_on_a_cpu(repository, small_store, tmp_path, fast_layers):
+    """A launch on a GPU has compiled packed rows and data workers that prefetch; two micro-batches, an evaluation, a save."""
+    flags = ["--store", small_store, "--output_dir", tmp_path / "run", "--size", "tiny", "--max_steps", 4]
+    flags += ["--fast_layers", fast_layers, "--precision", "bf16", "--use_cpu", "true", "--max_seq_length", 64]
+    flags += ["--dataloader_num_workers", 2, "--dataloader_prefetch_factor", 4, "--logging_steps", 1]
+    flags += ["--global_train_batch_size", 16, "--per_device_train_batch_size", 8, "--eval_strategy", "steps"]
+    flags += ["--eval_steps", 2, "--save_strategy", "steps", "--save_steps", 2, "--report_to", "none"]
+    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *map(str, flags)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    results = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    assert 0 < results["eval_loss"] < 20
+    assert (tmp_path / "run" / "checkpoint-4" / "manifest.json").is_file()
+
+
 def logged(history, name):
     return [line[name] for line in history if name in line and "eval_loss" not in line]
 

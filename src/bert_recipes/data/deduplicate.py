@@ -58,7 +58,9 @@ MAX_TASKS = 512
 class DeduplicationArguments:
     """From text to the same text with each document once."""
 
-    files: list[str] = required("text: files, folders, globs; .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet")
+    files: list[str] = required(
+        "text: files, folders, globs; .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet"
+    )
     output_dir: str = required("folder to write, with one row of JSON Lines a document")
     near: bool = option(True, "also near duplicates (MinHash); false: only exact ones")
     n_grams: int = option(N_GRAMS, "words of a shingle; documents of fewer are never near", least=1)

@@ -226,7 +226,8 @@ class CorpusArguments:
         "for ids that are no text: file with the name of id n in line n; --files hold numbers, a sentence a line, or lists",
     )
     files: list[str] | None = option(
-        None, "text to train on: files, folders, globs; .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet"
+        None,
+        "text to train on: files, folders, globs; .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet",
     )
     validation_files: list[str] | None = option(
         None, "text to hold out; files that are in --files too are taken out there"

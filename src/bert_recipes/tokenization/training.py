@@ -40,7 +40,9 @@ class TokenizerArguments:
     """What to read, what to train, where to write. Settings that `train_wordpiece` shares mean the same there."""
 
     output_dir: str = required("folder to write; must not exist or be empty")
-    files: list[str] | None = option(None, "files, folders or globs: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet")
+    files: list[str] | None = option(
+        None, "files, folders or globs: .txt, .jsonl, .json, .csv, .tsv (each also .gz, .bz2, .xz, .zst), .parquet"
+    )
     dataset_name: str | None = option(None, "data set on the Hub, instead of --files")
     dataset_config_name: str | None = option(None, "its configuration")
     dataset_split: str = option("train", "its split")
