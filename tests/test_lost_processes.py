@@ -27,6 +27,7 @@ def run(body: str) -> subprocess.CompletedProcess[str]:
             "another process",
         ),
         ("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation", "did not answer"),
+        ("Application timeout caused pair closure", "did not answer"),
         # NCCL
         ("NCCL Error 6: remote process exited or there was a network error", "another process of the run has ended"),
         ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3) ran for 600000 ms", "did not answer"),

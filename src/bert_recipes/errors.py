@@ -40,7 +40,7 @@ _LOST_PROCESS = (
         "another process of the run has ended; its own message is above, if it had one",
     ),
     (
-        r"timed out waiting|collective operation timeout|timeout after|wait timeout",
+        r"timed out waiting|collective operation timeout|timeout after|wait timeout|application timeout",
         "another process of the run did not answer within --ddp_timeout seconds",
     ),
 )

@@ -33,11 +33,7 @@ def engine_run(store: str, output_dir: str, precision: str) -> dict[str, Any]:
     trainer = pretraining["trainer"]
     if trainer.is_fsdp_enabled:
         trainer.model.reshard()  # the root's weights are still whole after a forward pass
-    if trainer.is_deepspeed_enabled:
-        # It has looked for the state of all groups after the step of the first one.
-        trainer.deepspeed.optimizer._hp_optimizer_states_linked = False
-        trainer.deepspeed.optimizer._lazy_init_hp_params_optimizer_state()
-    moments = {name: _moment(trainer, weight) * 10 for name, weight in trainer.model.named_parameters()}
+    gradient = {name: 10 * moment for name, moment in first_moments(trainer).items()}
     batch = trainer._prepare_inputs(next(iter(trainer.get_eval_dataloader())))
     with torch.no_grad():
         once = trainer.model_wrapped(
@@ -57,36 +53,46 @@ def engine_run(store: str, output_dir: str, precision: str) -> dict[str, Any]:
     metrics = finetuning["trainer"].evaluate()
     predictions = [item.probabilities for item in finetuning["trainer"].predictions["validation"]]
     found["finetuning"] = {"history": finetuning["history"], "metrics": metrics, "predictions": predictions}
-    weights = {name: _whole(weight) for name, weight in finetuning["weights"].items()}
+    weights = {name: whole(weight) for name, weight in finetuning["weights"].items()}
     if trainer.is_world_process_zero():
-        save_file(moments, f"{output_dir}/gradient.safetensors")
+        save_file(gradient, f"{output_dir}/gradient.safetensors")
         save_file(weights, f"{output_dir}/weights.safetensors")
     return found
 
 
-def _moment(trainer: Any, weight: torch.nn.Parameter) -> torch.Tensor:
-    """Adam's first moment of a weight, whole: after the first step a tenth of its gradient."""
-    if trainer.is_deepspeed_enabled:
-        from deepspeed.utils import safe_get_full_optimizer_state
+def first_moments(trainer: Any) -> dict[str, torch.Tensor]:
+    """Return Adam's first moment of every weight, whole: after the first step a tenth of its gradient."""
+    weights = dict(trainer.model.named_parameters())
+    if not trainer.is_deepspeed_enabled:
+        states = {name: trainer.optimizer.state[weight]["exp_avg"] for name, weight in weights.items()}
+        return {name: whole(state).clone() for name, state in states.items()}
+    from deepspeed.utils import safe_get_full_optimizer_state
 
-        return safe_get_full_optimizer_state(weight, "exp_avg").clone()
-    return _whole(trainer.optimizer.state[weight]["exp_avg"]).clone()
+    optimizer = trainer.deepspeed.optimizer
+    if hasattr(optimizer, "_hp_optimizer_states_linked"):
+        # It has looked for the state of all groups after the step of the first one.
+        optimizer._hp_optimizer_states_linked = False
+        optimizer._lazy_init_hp_params_optimizer_state()
+    return {name: safe_get_full_optimizer_state(weight, "exp_avg").clone() for name, weight in weights.items()}
 
 
-def _whole(weight: torch.Tensor) -> torch.Tensor:
+def whole(weight: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of which each process may have a part; all processes call it together."""
     return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
-if __name__ == "__main__":
-    settings = json.loads(sys.argv[1])
+def use_gloo() -> None:
+    """Let DeepSpeed use gloo's collectives, as on GPUs it uses NCCL's: its own for CPUs take a minute to compile."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         import deepspeed
 
-        # It compiles collectives of its own for a minute; where they are not compatible, gloo's serve, as on GPUs NCCL's do.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    found = engine_run(**settings)
+
+
+def leave(file: Path, found: Any) -> None:
+    """Write what was found, in the main process, and end all processes."""
     if os.environ.get("RANK", "0") == "0":
-        Path(settings["output_dir"], "found.json").write_text(json.dumps(found))
+        file.write_text(json.dumps(found))
     gc.collect()
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
@@ -94,3 +100,9 @@ if __name__ == "__main__":
     # aborts the process: leave without going down.
     sys.stderr.flush()
     os._exit(0)
+
+
+if __name__ == "__main__":
+    settings = json.loads(sys.argv[1])
+    use_gloo()
+    leave(Path(settings["output_dir"], "found.json"), engine_run(**settings))

@@ -7,15 +7,25 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import TrainerCallback
 
-from bert_recipes.training.arguments import DataArguments, ModelArguments, PreTrainingArguments
+from bert_recipes.models.bert import MEMBERS
+from bert_recipes.models.sizes import pretraining_config
+from bert_recipes.training.arguments import (
+    DataArguments,
+    DistillationArguments,
+    ModelArguments,
+    PreTrainingArguments,
+)
 from bert_recipes.training.bert_trainer import BertTrainer
+from bert_recipes.training.distillation import DistillationTrainer, make_student
 from bert_recipes.training.pretraining import load_data, load_model
 from bert_recipes.training.replaced_tokens import ElectraTrainer
 from bert_recipes.training.run import check_launch
@@ -61,6 +71,22 @@ class RecordingElectraTrainer(Recording, ElectraTrainer):
     """ELECTRA's."""
 
 
+class RecordingDistillationTrainer(Recording, DistillationTrainer):
+    """DistilBERT's."""
+
+
+def make_distilbert(objective_settings: dict[str, Any], vocab_size: int, seed: int) -> tuple[Any, Any]:
+    """Return a student of a random BERT, and what makes its trainer."""
+    names = ("temperature", "alpha_ce", "alpha_mlm", "alpha_cos")
+    settings = DistillationArguments(teacher="random", **{name: objective_settings[name] for name in names})
+    torch.manual_seed(seed)
+    config = pretraining_config("mini", vocab_size=vocab_size, dropout=0.0, initializer_range=0.2)
+    teacher = MEMBERS["bert"](config).eval()
+    return make_student(teacher, settings, seed), partial(
+        RecordingDistillationTrainer, teacher=teacher, settings=settings
+    )
+
+
 def small_run(
     *,
     store: str,
@@ -69,6 +95,7 @@ def small_run(
     dropout: float = 0.0,
     objective: str = "bert",
     inputs: dict[str, Any] | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
     **settings: Any,
 ) -> dict[str, Any]:
     """Train the tiny size for a few steps.
@@ -87,11 +114,14 @@ def small_run(
     args = PreTrainingArguments(output_dir=output_dir, **(defaults | settings))
     check_launch(args)
     data = load_data(data_args, args.seed)
-    of_model = {field.name: given[field.name] for field in fields(ModelArguments) if field.name in given}
-    model_args = ModelArguments(**of_model | {"size": "tiny", "dropout": dropout})
-    model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
-    recorder = Recorder(model)
     kind: Any = RecordingElectraTrainer if objective == "electra" else RecordingTrainer
+    if objective == "distilbert":
+        model, kind = make_distilbert(given, len(data.tokenizer), args.seed)
+    else:
+        of_model = {field.name: given[field.name] for field in fields(ModelArguments) if field.name in given}
+        model_args = ModelArguments(**{"size": "tiny"} | of_model | {"dropout": dropout})
+        model = load_model(model_args, data.tokenizer, data.train.max_seq_length, args.seed)
+    recorder = Recorder(model)
     trainer = kind(
         model,
         args,
@@ -101,9 +131,11 @@ def small_run(
         processing_class=data.tokenizer,
         unigram_counts=data.unigram_counts,
         max_eval_pairs=data_args.max_eval_pairs,
-        callbacks=[recorder],
+        callbacks=[recorder, *callbacks],
     )
     trainer.rows = []
+    for callback in callbacks:
+        callback.trainer = trainer
     trainer.train(resume_from_checkpoint=resume_from)
     return {
         "rows": trainer.rows,

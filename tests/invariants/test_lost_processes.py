@@ -181,3 +181,22 @@ def test_a_killed_launcher_leaves_no_process(repository, small_store, straight_p
     assert "stopped by SIGTERM" in said, said[-2000:]
     assert not (folder / "all_results.json").exists()
     assert_resumes(repository, small_store, folder, straight_pair)
+
+
+@pytest.mark.slow
+def test_a_frozen_peer_ends_the_other_process_within_ddp_timeout(repository, small_store, tmp_path):
+    """As SIGSTOP, a hung disk or a machine that swaps leave it: alive, connected and silent."""
+    folder, timeout = tmp_path / "run", 10
+    process = launched(repository, small_store, folder, flags=("--ddp_timeout", str(timeout)))
+    assert wait_for(lambda: last_complete(folder)[0] is not None, 120)
+    frozen = children(process)[-1]
+    os.kill(int(frozen), signal.SIGSTOP)
+    begin = time.monotonic()
+    # The launcher then gives the frozen one 30 seconds to end by itself.
+    said = ended(process, 1)
+    assert time.monotonic() - begin < timeout + 60
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, said[-2000:]
+    assert "another process of the run did not answer within --ddp_timeout seconds" in errors[0]
+    assert "Traceback" not in said
+    assert not Path(f"/proc/{frozen}").exists()

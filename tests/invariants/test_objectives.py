@@ -11,7 +11,7 @@ ROWS = {
     "roberta": {},
     "albert": {},
     "electra": {},
-    "albert in parts": {"objective": "albert", "share_layers": "attention"},
+    "albert of layers of its own": {"objective": "albert", "share_layers": "none"},
     "sentence pairs": {"objective": "bert", "input_format": "sentence_pair"},
     "documents, whole words": {"objective": "roberta", "input_format": "doc_sentences", "whole_word": True},
     "electra's pairs, spans": {"objective": "mlm", "input_format": "electra", "selection": "spans"},

@@ -25,7 +25,7 @@ FOLDERS = {
     "mlm": ("BertForMaskedLM", ["--input_format", "doc_sentences", "--selection", "spans"]),
     "ltr": ("BertLMHeadModel", []),
     "roberta": ("RobertaForMaskedLM", []),
-    "albert": ("AlbertForPreTraining", ["--share_layers", "ffn"]),
+    "albert": ("AlbertForPreTraining", ["--share_layers", "none"]),
     "electra": ("ElectraForPreTraining", []),
 }
 
@@ -145,6 +145,7 @@ def test_a_teacher_makes_a_student_and_the_same_command_resumes_it(call_recipe, 
     ("flags", "message"),
     [
         (["--share_layers", "all"], "share_layers is for --objective albert; it has no meaning with bert"),
+        (["--objective", "albert", "--share_layers", "ffn"], "share_layers is 'ffn'; allowed: all, none"),
         (["--objective", "distilbert"], "needs a teacher"),
         (["--objective", "roberta", "--pair_label", "order"], "full_sentences has no order to learn"),
         (["--pair_label", "none"], "give --objective mlm"),

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 import yaml
 from accelerate import FullyShardedDataParallelPlugin
 from accelerate.commands import launch as accelerate_launch
@@ -19,7 +20,7 @@ from transformers import TrainingArguments
 
 from bert_recipes.errors import InputError, PushError
 from bert_recipes.training import launch
-from bert_recipes.training.launch import check_machine, run_on_main_process
+from bert_recipes.training.launch import check_machine, complete_engine, layer_classes, run_on_main_process
 from bert_recipes.training.run import check_launch
 
 
@@ -99,10 +100,52 @@ def test_deepspeed_has_no_optimiser_and_no_schedule_of_its_own(stage: str):
 def test_fsdp_names_what_accelerate_knows():
     values = yaml.safe_load(CONFIGS["fsdp"].read_text())["fsdp_config"]
     known = {field.name for field in dataclasses.fields(FullyShardedDataParallelPlugin)}
-    names = {name.removeprefix("fsdp_") for name in values} - {"version", "transformer_layer_cls_to_wrap"}
+    names = {name.removeprefix("fsdp_") for name in values} - {"version"}
     assert names <= known | {"offload_params"}
     assert values["fsdp_version"] == 2
-    assert values["fsdp_transformer_layer_cls_to_wrap"] == "BertLayer"
+    # The layers are those of the model that is trained.
+    assert "fsdp_transformer_layer_cls_to_wrap" not in values
+
+
+# Those of the encoders that are pre-trained or fine-tuned here.
+LAYERS = {
+    "Bert": "BertLayer",
+    "Roberta": "RobertaLayer",
+    "Electra": "ElectraLayer",
+    "DistilBert": "TransformerBlock",
+    "Deberta": "DebertaLayer",
+    "DebertaV2": "DebertaV2Layer",
+    "ModernBert": "ModernBertEncoderLayer",
+    "XLMRoberta": "XLMRobertaLayer",
+    "Albert": "AlbertLayer",
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_layers_of_a_model_are_found_whichever_it_is(kind: str):
+    with torch.device("meta"):
+        model = getattr(transformers, f"{kind}ForSequenceClassification")(getattr(transformers, f"{kind}Config")())
+    classes = set(layer_classes(model))
+    assert LAYERS[kind] in classes
+    # A group of ALBERT's layers is a list too, and has nothing else to share out.
+    assert classes - {LAYERS[kind]} == ({"AlbertLayerGroup"} if kind == "Albert" else set())
+
+
+def test_the_compilation_of_deepspeed_is_announced_unless_it_was_done_before(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    plugin = SimpleNamespace(deepspeed_config={"zero_optimization": {"stage": 2}})
+    with caplog.at_level("INFO", logger=launch.__name__):
+        complete_engine(args, {"deepspeed_plugin": plugin})
+        assert [record.getMessage() for record in caplog.records] == [
+            "DeepSpeed compiles its communication between CPU processes, once a machine: this takes minutes"
+        ]
+        caplog.clear()
+        compiled = tmp_path / "py311_cpu" / "deepspeed_shm_comm" / "deepspeed_shm_comm.so"
+        compiled.parent.mkdir(parents=True)
+        compiled.touch()
+        complete_engine(args, {"deepspeed_plugin": plugin})
+        assert not caplog.records
 
 
 @pytest.mark.parametrize(

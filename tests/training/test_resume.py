@@ -27,7 +27,14 @@ from bert_recipes.reports.facts import FACTS_FILE
 from bert_recipes.reports.page import MARKDOWN_FILE, PAGE_FILE, PLOT_FILE
 from bert_recipes.sweeps.sweep import NO_WEIGHTS_FILE
 from bert_recipes.training.arguments import PreTrainingArguments
-from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, check_output_dir, is_run_file, prepare_output_dir
+from bert_recipes.training.resume import (
+    CONFIG_FILE,
+    RESULTS_FILE,
+    check_output_dir,
+    is_run_file,
+    prepare_output_dir,
+    read_trainer_state,
+)
 from bert_recipes.training.run import results_text
 from bert_recipes.training.trackers import NOTES_FILE
 
@@ -246,6 +253,15 @@ def test_an_explicit_checkpoint_is_taken_by_its_own_run_or_into_a_free_folder(tm
     # It is another future of the run: the newest checkpoint is the one from which it is resumed.
     assert (folder / "abandoned-checkpoint-4").is_dir()
     assert last_complete(folder)[0] == wanted
+
+
+@pytest.mark.parametrize(("engine", "lines"), [("DeepSpeed ZeRO 2", 1), ("FSDP", 0), ("none", 0)])
+def test_a_resume_under_deepspeed_says_that_it_opens_pickles(tmp_path: Path, caplog, engine: str, lines: int):
+    state = {"engine": engine, "processes": [{}, {}], "identity": {}}
+    (tmp_path / PROGRESS_FILE).write_text(json.dumps(state))
+    with caplog.at_level("INFO"):
+        read_trainer_state(tmp_path, {}, engine, 2, allow_changes=False)
+    assert sum("opening them runs what code they hold" in line for line in caplog.messages) == lines
 
 
 def test_a_second_process_in_the_same_folder_is_refused(tmp_path: Path):

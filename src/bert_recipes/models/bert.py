@@ -376,32 +376,10 @@ class RobertaForMaskedLM(PreTrainingModel, transformers.RobertaForMaskedLM):
 
 
 class AlbertForPreTraining(PreTrainingModel, transformers.AlbertForPreTraining):
-    """ALBERT with the masked-LM and the sentence-order head. Source: google-research/albert run_pretraining.py.
-
-    `config.share_layers`, "attention" or "ffn": layers share that part and have the other of their own (Lan et al. 2020, Table 4). Stock cannot say
-    that: a checkpoint has all layers in full, and loads in the stock class as one that shares nothing.
-    """
+    """ALBERT with the masked-LM and the sentence-order head. Source: google-research/albert run_pretraining.py."""
 
     def __init__(self, config: Any) -> None:
         self._build(config, albert=AlbertModel, predictions=AlbertMLMHead, sop_classifier=AlbertSOPHead)
-        self._share()
-
-    def _share(self) -> None:
-        names = {"attention": ("attention",), "ffn": ("ffn", "ffn_output")}.get(
-            str(getattr(self.config, "share_layers", None)), ()
-        )
-        first, *others = [group.albert_layers[0] for group in self.albert.encoder.albert_layer_groups]
-        for layer in others:
-            for name in names:
-                setattr(layer, name, getattr(first, name))
-
-    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> Any:
-        """As stock; each layer's weights are in the file."""
-        if getattr(self.config, "share_layers", None) is not None and kwargs.get("state_dict") is None:
-            tied = set(self._tied_weights_keys)
-            weights = {name: value for name, value in self.state_dict().items() if name not in tied}
-            kwargs["state_dict"] = {name: value.detach().clone() for name, value in weights.items()}
-        return super().save_pretrained(save_directory, **kwargs)
 
     @property
     def _passed_by(self) -> tuple[nn.Module, ...]:

@@ -102,11 +102,7 @@ def pretraining_config(
     if model_type == "albert":  # no dropout before the head for pairs: google-research/albert run_pretraining.py
         settings |= {"embedding_size": ALBERT_EMBEDDING_SIZE, "classifier_dropout_prob": 0.0}
         settings["num_attention_heads"] = ALBERT_HEADS.get(size, heads)
-        share = others.pop("share_layers", None) or "all"
-        # Stock shares all of a layer or nothing: what shares a part has groups of its own (`AlbertForPreTraining`).
-        settings |= {"num_hidden_groups": 1 if share == "all" else layers}
-        if share in ("attention", "ffn"):
-            settings |= {"share_layers": share}
+        settings["num_hidden_groups"] = layers if others.pop("share_layers", None) == "none" else 1
     if size == "tinybert4":
         settings |= {"num_attention_heads": 12, "intermediate_size": 1200}
     if model_type == "electra":

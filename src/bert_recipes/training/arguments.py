@@ -16,6 +16,7 @@ from bert_recipes.models.kernels.loading import FAST_LAYERS
 from bert_recipes.models.sizes import ALBERT_SIZES, MEMBER_SIZES, MIN_POSITIONS, SIZES, TINYBERT_SIZES, shape_of
 from bert_recipes.settings import check, free, option
 from bert_recipes.training.emissions import EnergySettings
+from bert_recipes.training.launch import join_processes_on_cpus
 from bert_recipes.training.objectives import OBJECTIVES
 from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES, bfloat16_units
 
@@ -167,6 +168,8 @@ class RunArguments(TrainingArguments):
         mixed_precision = "no" if chosen.name == "fp32" else chosen.name
         os.environ["ACCELERATE_MIXED_PRECISION"] = mixed_precision
         try:
+            if self.use_cpu and self.ddp_backend in (None, "gloo"):
+                join_processes_on_cpus(self.ddp_timeout_delta)
             super().__post_init__()
         except (ValueError, ImportError) as error:  # ImportError: DeepSpeed
             raise InputError(str(error)) from error
@@ -291,9 +294,7 @@ class ModelArguments:
     embedding_size: int | None = option(
         None, "ALBERT, ELECTRA: size of a new model's embeddings (paper: 128)", above=0
     )
-    share_layers: str | None = option(
-        None, "ALBERT: what the layers of a new model share", choices=("all", "attention", "ffn", "none")
-    )
+    share_layers: str | None = option(None, "ALBERT: what the layers of a new model share", choices=("all", "none"))
 
     @classmethod
     def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:

@@ -4,6 +4,8 @@ import logging
 import os
 import subprocess
 from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -98,12 +100,32 @@ def asks_for_fsdp(args: TrainingArguments) -> bool:
     return by_launcher or args.fsdp_plugin_args is not None
 
 
+def announce_compilation() -> None:
+    """Say before DeepSpeed compiles its communication of CPUs, once a machine, that it will: it takes minutes and prints nothing."""
+    from torch.utils.cpp_extension import get_default_build_root  # takes time, and is needed here only
+
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
+    if not any(folder.rglob("deepspeed_shm_comm.so")):
+        logger.info("DeepSpeed compiles its communication between CPU processes, once a machine: this takes minutes")
+
+
+def layer_classes(model: torch.nn.Module) -> list[str]:
+    """Return the names of the classes of a model's layers, which are what stands in its lists of modules."""
+    names: set[str] = set()
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList):
+            names.update(type(layer).__name__ for layer in module)
+    return sorted(names)
+
+
 def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str, Any]:
     """Set what engines leave to their user, in the arguments that the Trainer has built for Accelerate."""
     deepspeed, is_fsdp = built["deepspeed_plugin"], asks_for_fsdp(args)
     if args.fp16 and (deepspeed is not None or is_fsdp):
         raise InputError("precision is 'fp16'; allowed under DeepSpeed and FSDP: bf16, fp32")
     if deepspeed is not None:
+        if args.device.type == "cpu":
+            announce_compilation()
         built["mixed_precision"] = "no"
         config = deepspeed.deepspeed_config
         if own := {"optimizer", "scheduler"} & config.keys():
@@ -129,7 +151,14 @@ def complete_engine(args: TrainingArguments, built: dict[str, Any]) -> dict[str,
     return built
 
 
-# The main process
+# Processes together
+
+
+def join_processes_on_cpus(timeout: timedelta) -> None:
+    """Form the group of several processes on CPUs, so that none waits longer for a frozen one: the Trainer leaves the timeout out."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", timeout=timeout)
+
 
 Answer = TypeVar("Answer")
 

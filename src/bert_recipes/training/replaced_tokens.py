@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from bert_recipes.models.bert import DISCRIMINATOR_WEIGHT, IGNORE_INDEX
+from bert_recipes.models.bert import DISCRIMINATOR_WEIGHT, GENERATOR_FOLDER, IGNORE_INDEX
 from bert_recipes.training.bert_trainer import BertTrainer, PreTrainingSums, TrainingPhase
+from bert_recipes.training.resume import NO_ENGINE
 from bert_recipes.training.speed import BatchStats, training_flops
 
 
@@ -73,13 +74,22 @@ class ElectraTrainer(BertTrainer):
         of_generator = training_flops(model.generator.config, work, nsp=False, pooler=False)
         return of_generator + training_flops(model.config, replace(work, masked=0), nsp=False, pooler=False)
 
+    def read_weights(self, checkpoint: Path) -> dict[str, torch.Tensor]:
+        """Return those of the discriminator, and the generator's."""
+        weights = super().read_weights(checkpoint)
+        for name, weight in super().read_weights(checkpoint / GENERATOR_FOLDER).items():
+            weights[f"generator.{name}"] = weight
+        return weights
+
     def _load_from_checkpoint(self, resume_from_checkpoint: Any, model: Any = None) -> None:
         super()._load_from_checkpoint(resume_from_checkpoint, model)
-        self.model.load_generator(Path(resume_from_checkpoint))
+        if self.engine == NO_ENGINE:
+            self.model.load_generator(Path(resume_from_checkpoint))
 
     def _load_best_model(self) -> None:
         super()._load_best_model()
-        self.model.load_generator(Path(self.state.best_model_checkpoint))
+        if self.engine == NO_ENGINE:  # engines have loaded both
+            self.model.load_generator(Path(self.state.best_model_checkpoint))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         missing = [name for name in load_result.missing_keys if not name.startswith("generator.")]

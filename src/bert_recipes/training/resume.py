@@ -225,6 +225,8 @@ def read_trainer_state(
             "cannot load its optimizer state; launch it as before, or start a new run from its weights with --model_name_or_path (of "
             "DeepSpeed's checkpoints recipes/consolidate_checkpoint.py makes a model)"
         )
+    if engine.startswith("DeepSpeed"):
+        logger.info("%s holds pickles, as DeepSpeed writes them: opening them runs what code they hold", checkpoint)
     for name, value in fingerprint.items():
         if (was := state["identity"].get(name)) != value:
             message = f"{name} is {value}, {checkpoint} was made with {was}"

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 
 import torch
 from accelerate.utils import convert_outputs_to_fp32, gather_object
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import (
@@ -48,7 +50,7 @@ from bert_recipes.training.callbacks import StopOnSignal, ignore_signals
 from bert_recipes.training.console import Lines, LinesAboveBar
 from bert_recipes.training.emissions import CostMeter, EnergySettings
 from bert_recipes.training.late_number import LateNumber
-from bert_recipes.training.launch import asks_for_fsdp, complete_engine
+from bert_recipes.training.launch import asks_for_fsdp, complete_engine, layer_classes
 from bert_recipes.training.optimization import Schedule, create_optimizer, set_peak_rate, skips_on_device
 from bert_recipes.training.resume import NO_ENGINE, own_state, read_trainer_state
 from bert_recipes.training.speed import BatchStats, ThroughputMeter, best_rate, keep_freed_memory
@@ -516,16 +518,36 @@ class RecipeTrainer(Trainer):
         missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: Any, model: Any = None) -> None:
+        """As stock; under FSDP the main process reads the weights, where stock needs a second copy of them in a file of its own."""
+        if not self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        # Torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation.
+        self.model.reshard()
+        weights: dict[str, Any] = {}
+        if self.is_world_process_zero():
+            stored = self.read_weights(Path(resume_from_checkpoint))
+            weights = {name: stored[name] for name, _ in self.model.named_parameters()}
+        # Not strict: the second name of a shared tensor is missing.
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
+        set_model_state_dict(self.model, weights, options=options)
+
+    def read_weights(self, checkpoint: Path) -> dict[str, torch.Tensor]:
+        """Return the weights of a checkpoint by their names in the model."""
+        return load_file(checkpoint / "model.safetensors")
+
     def _load_best_model(self) -> None:
         if self.is_fsdp_enabled:
-            # Torch loads FSDP2's root group as if it were sharded, which it is not after an evaluation.
-            self.model.reshard()
-        super()._load_best_model()
+            self._load_from_checkpoint(self.state.best_model_checkpoint)
+        else:
+            super()._load_best_model()
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         """Under FSDP Accelerate finds no embeddings: they stay in one group with the heads, which share weight and bias with them."""
         if not self.is_fsdp_enabled:
             return super()._prepare_for_training(*args, **kwargs)
+        self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = layer_classes(self.model)
         # In a group of their own they would leave the other name of the decoder's bias, `cls.predictions.bias`, in another.
         self.model.get_input_embeddings = self.model.get_output_embeddings = lambda: None
         try:
@@ -534,6 +556,13 @@ class RecipeTrainer(Trainer):
             del self.model.get_input_embeddings, self.model.get_output_embeddings
 
     # 5. Checkpoints
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """As stock; engines give a tied weight under both of its names, of which the file keeps the first."""
+        if state_dict is not None:
+            tied = self.model.all_tied_weights_keys
+            state_dict = {name: weight for name, weight in state_dict.items() if name not in tied}
+        super()._save(output_dir, state_dict)
 
     def _checkpoint_folder(self) -> Path:
         return Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
@@ -569,6 +598,8 @@ class RecipeTrainer(Trainer):
         (written / PROGRESS_FILE).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
         # The Trainer pickles its arguments beside the weights; run.yaml says the same and is safe to open.
         (written / "training_args.bin").unlink(missing_ok=True)
+        # Under FSDP it writes the weights a second time, not as safetensors.
+        (written / "pytorch_model_fsdp.bin").unlink(missing_ok=True)
         self.state.save_to_json(str(written / STATE_FILE))
         if (states := len(list(written.glob("rng_state*.pth")))) != self.args.world_size:
             raise InputError(
