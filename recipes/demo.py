@@ -68,7 +68,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work_dir:
         model = open_demo_model(args.model_name_or_path, Path(work_dir), use_cpu=args.use_cpu)
         logger.info("%s: %s", model.name, ", ".join((*model.abilities, "attention", "pieces")))
-        serve(model, args.host, port)
+        serve(model, args.host, port, is_local=is_loopback)
 
 
 if __name__ == "__main__":

@@ -264,9 +264,9 @@ def served(demo_model):
         blocks.close(verbose=False)
 
 
-def get(url, path="/"):
+def get(url, path="/", **headers):
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
-    connection.request("GET", path)
+    connection.request("GET", path, headers=headers)
     response = connection.getresponse()
     response.text = response.read().decode("utf-8")
     connection.close()
@@ -307,3 +307,22 @@ def test_the_page_loads_nothing_from_elsewhere_and_gives_nothing_away(served):
     assert get(served, "/gradio_api/file=/etc/hostname").status in (403, 404)
     for path in ("/docs", "/redoc", "/openapi.json", "/monitoring/summary", "/gradio_api/mcp/schema"):
         assert get(served, path).status >= 400
+
+
+@pytest.mark.parametrize("path", ["/", "/config", "/gradio_api/info"])
+def test_a_foreign_name_that_points_here_is_not_answered(served, path):
+    """DNS rebinding: the browser believes the page to be another site's, and says that site's name."""
+    port = urlsplit(served).port
+    for name in ("host.example", f"host.example:{port}", "127.0.0.1.host.example", "localhost.host.example", ""):
+        refused = get(served, path, Host=name)
+        assert (refused.status, refused.text) == (400, "Invalid host header"), name
+    for name in (f"localhost:{port}", f"127.0.0.1:{port}", "LOCALHOST", f"[::1]:{port}"):
+        assert get(served, path, Host=name).status == 200, name
+
+
+def test_a_page_that_is_open_to_the_network_is_answered_under_every_name(demo_model):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    blocks, address = page.launch_page(demo_model, "127.0.0.1", port, is_local=False)
+    assert get(address, Host="host.example").status == 200
+    blocks.close(verbose=False)

@@ -374,10 +374,18 @@ def build_page(model: DemoModel) -> Any:
     return page
 
 
-def launch_page(model: DemoModel, host: str, port: int) -> tuple[Any, str]:
-    """Serve the page in a thread; return the page, whose `close` ends it, and its address."""
+def launch_page(model: DemoModel, host: str, port: int, *, is_local: bool = True) -> tuple[Any, str]:
+    """Serve the page in a thread; return the page, whose `close` ends it, and its address.
+
+    `is_local`: only this machine reaches the address. Then no other name than its own is answered, or a site whose name is made to
+    point here (DNS rebinding) could read the page.
+    """
     page = build_page(model)
     import gradio as gr
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    names = [host, f"[{host}]", "localhost", "127.0.0.1", "[::1]"] if is_local else ["*"]
 
     _, address, _ = page.launch(
         server_name=host,
@@ -389,15 +397,20 @@ def launch_page(model: DemoModel, host: str, port: int) -> tuple[Any, str]:
         max_file_size=1,
         enable_monitoring=False,
         # Pages of FastAPI that load their scripts from elsewhere, and fonts that Gradio's own themes fetch.
-        app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
+        app_kwargs={
+            "docs_url": None,
+            "redoc_url": None,
+            "openapi_url": None,
+            "middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names)],
+        },
         theme=gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
     )
     return page, address.rstrip("/")
 
 
-def serve(model: DemoModel, host: str, port: int) -> None:
-    """Serve the page until Ctrl-C or SIGTERM."""
-    page, address = launch_page(model, host, port)
+def serve(model: DemoModel, host: str, port: int, *, is_local: bool) -> None:
+    """Serve the page until Ctrl-C or SIGTERM; `is_local` as for `launch_page`."""
+    page, address = launch_page(model, host, port, is_local=is_local)
     # SIGINT too: a shell starts what it puts in the background with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
