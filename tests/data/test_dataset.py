@@ -217,8 +217,19 @@ def test_tables_of_older_epochs_are_deleted_and_made_again(make, tmp_path):
 def test_a_damaged_table_is_made_again(make, tmp_path):
     item = make()[5]
     (path,) = (tmp_path / "cache").glob("*.pairs")
-    for damage in (path.read_bytes()[:-24], b"", b"no table"):
+    whole = path.read_bytes()
+    # Of the sixth row another first sentence: a table of the right length.
+    other = bytearray(whole)
+    other[5 * 24] ^= 1
+    for damage in (whole[:-24], b"", b"no table", bytes(other)):
         path.write_bytes(damage)
+        assert same(make()[5], item)
+        assert path.read_bytes() == whole
+    count, num_pairs = path.with_suffix(".count"), len(make())
+    # The second is that of a release that kept no hash.
+    for damage in (b"", str(num_pairs).encode(), b"\xff 12"):
+        count.write_bytes(damage)
+        assert make().num_pairs(0) == num_pairs
         assert same(make()[5], item)
 
 

@@ -5,7 +5,9 @@ import logging
 import os
 import pickle
 import shutil
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -240,6 +242,34 @@ def test_files_that_are_not_what_was_written_are_refused(tmp_path, file):
     assert f"{path}: {DAMAGED}" in error_of(path)
     part.write_bytes(whole)
     assert documents_of(open_store(path).train) == DOCUMENTS
+
+
+@contextmanager
+def without_rights(path):
+    """Take the right to read a path away, also from root, who could read it as it is."""
+    mode, user = path.stat().st_mode, os.geteuid()
+    path.chmod(0)
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        path.chmod(mode)
+
+
+@pytest.mark.parametrize("name", ["store.json", "train", "train/tokens.arrow"])
+def test_a_store_without_the_right_to_read_it_is_not_called_damaged(name):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # tmp_path is closed to all others
+        write_store(Path(folder) / "store")
+        with without_rights(Path(folder) / "store" / name), pytest.raises((InputError, PermissionError)) as caught:
+            open_store(Path(folder) / "store")
+        said = str(caught.value)
+        assert "Permission denied" in said
+        assert f"{folder}/store" in said
+        assert DAMAGED not in said
+        open_store(Path(folder) / "store")
 
 
 def test_values_of_another_type_are_refused(tmp_path):

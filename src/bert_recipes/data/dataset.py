@@ -32,7 +32,7 @@ from bert_recipes.data.pairs import (
 )
 from bert_recipes.data.store import Split
 from bert_recipes.errors import InputError
-from bert_recipes.files import atomic_write, build_once, remove_cached, usable_cache_dir
+from bert_recipes.files import atomic_write, build_once, hash_of, remove_cached, usable_cache_dir
 
 
 # Part of the cache's file names: raise it whenever the table or the draws change.
@@ -385,8 +385,8 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         epoch = self._table_of(epoch)
         if epoch not in self._counts:
             try:
-                self._counts[epoch] = self._read_count(epoch)
-            except FileNotFoundError:
+                self._counts[epoch], _ = self._read_facts(epoch)
+            except (FileNotFoundError, ValueError):
                 self._counts[epoch] = len(self.table(epoch))
         return self._counts[epoch]
 
@@ -426,19 +426,21 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
     def _file(self, epoch: int | str, suffix: str) -> Path:
         return self._folder / f"{self.index_name}-epoch-{epoch}.{suffix}"
 
-    def _read_count(self, epoch: int) -> int:
-        return int(self._file(epoch, "count").read_text(encoding="ascii"))
+    def _read_facts(self, epoch: int) -> tuple[int, str]:
+        """Return what was written of a table: the number of its rows, and the hash of its file."""
+        count, digest = self._file(epoch, "count").read_text(encoding="ascii").split()
+        return int(count), digest
 
     def _map(self, path: Path, epoch: int) -> np.ndarray:
-        table = np.memmap(path, dtype=BLOCK_DTYPE if self.input_format in BLOCKS else PAIR_DTYPE, mode="r")
-        if len(table) != self._read_count(epoch):
-            raise ValueError(f"{path}: cut short")
-        return table
+        _, digest = self._read_facts(epoch)
+        if hash_of(path) != digest:
+            raise ValueError(f"{path}: not what was written")
+        return np.memmap(path, dtype=BLOCK_DTYPE if self.input_format in BLOCKS else PAIR_DTYPE, mode="r")
 
     def _build(self, partial: Path, epoch: int) -> None:
         num_pairs = write_pairs(partial, self.store, self._num_workers, epoch=epoch, **self._settings)
         with atomic_write(self._file(epoch, "count")) as aside:
-            aside.write_text(str(num_pairs), encoding="ascii")
+            aside.write_text(f"{num_pairs} {hash_of(partial)}\n", encoding="ascii")
         # With a dupe_factor they all come again.
         for old in self._folder.glob(self._file("*", "pairs").name) if self.dupe_factor is None else ():
             if int(old.stem.rpartition("-")[2]) < epoch - 1:

@@ -73,7 +73,10 @@ def _columns(vocab_size: int) -> Iterator[tuple[str, pa.Schema]]:
         yield file, pa.schema([pa.field(name, pa.from_numpy_dtype(dtype), nullable=False)])
 
 
-def _damaged(path: Path) -> InputError:
+def _damaged(path: Path, error: Exception | None = None) -> InputError:
+    """Say that a file is not what was written, or where the system refuses to read it, that."""
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, FileNotFoundError):
+        return InputError(f"{path}: cannot be read ({os.strerror(error.errno)}); nothing says that it is damaged")
     return InputError(f"{path}: damaged or incomplete: prepare the store again")
 
 
@@ -142,7 +145,7 @@ class Column:
             for batch in batches:
                 batch.validate()  # a damaged file may claim more rows than it has bytes for: numpy would read beyond its end
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _damaged(path) from error
+            raise _damaged(path, error) from error
         sizes = [batch.num_rows for batch in batches]
         if any(size != ROWS_PER_BATCH for size in sizes[:-1]) or any(size > ROWS_PER_BATCH for size in sizes):
             raise _damaged(path)
@@ -357,7 +360,7 @@ def _check_values(folder: Path, metadata: dict[str, Any]) -> None:
     try:
         status = {f"{split}/{file}": (folder / split / file).stat() for split, file, _ in files}
     except OSError as error:
-        raise _damaged(folder) from error
+        raise _damaged(folder, error) from error
     state: dict[str, Any] = {name: [each.st_size, each.st_mtime_ns, each.st_ctime_ns] for name, each in status.items()}
     state["fingerprint"] = metadata["fingerprint"]
     kept = folder / CHECKED_FILE
