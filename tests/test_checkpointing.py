@@ -110,6 +110,7 @@ def test_files_without_a_manifest_and_a_model_alone_are_no_checkpoint(tmp_path: 
         "\x00",
         '{"files"',
         '{"files": {}, "format": "x"}',
+        "[" * 100_000,
     ],
 )
 def test_a_manifest_that_is_none_is_a_reason_and_no_traceback(tmp_path: Path, content: str):
@@ -119,6 +120,17 @@ def test_a_manifest_that_is_none_is_a_reason_and_no_traceback(tmp_path: Path, co
     assert expected.items() <= json.loads((checkpoint / MANIFEST_FILE).read_text()).items()
     (checkpoint / MANIFEST_FILE).write_text(content)
     assert why_incomplete(checkpoint) == "manifest.json is damaged or of another format"
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "\ud800", "a\0b", "../" * 2000, ""])
+def test_a_manifest_that_names_no_possible_file_does_not_end_the_search_for_an_older_one(tmp_path: Path, name: str):
+    good, bad = save(tmp_path, 9), save(tmp_path, 10)
+    manifest = json.loads((bad / MANIFEST_FILE).read_text())
+    manifest["files"][name] = {"size": 1, "sha256": ""}
+    (bad / MANIFEST_FILE).write_text(json.dumps(manifest))
+    found, passed = last_complete(tmp_path)
+    assert found == good
+    assert [path for path, _ in passed] == [bad]
 
 
 def test_ten_comes_after_nine(tmp_path: Path):

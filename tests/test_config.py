@@ -13,6 +13,7 @@ from transformers import TrainingArguments
 
 from bert_recipes.config import parse_arguments, save_config
 from bert_recipes.errors import InputError
+from bert_recipes.yaml_files import read_tree
 
 
 class Color(enum.Enum):
@@ -331,3 +332,25 @@ def test_saved_configuration_is_plain_flat_yaml_without_none_and_secrets(tmp_pat
     assert values["maximum"] == 1.0
     assert values["learning_rate"] == 5e-5
     assert [file.name for file in tmp_path.iterdir()] == ["config.yaml"]
+
+
+ALIASES = "\n".join(
+    f"{name}: &{name} [{', '.join([before] * 10)}]"
+    for before, name in zip(["x", *(f"*{c}" for c in "abcdefgh")], "abcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize("text", [ALIASES, "a: &a [*a]\n", "a: &a {b: *a}\n"])
+def test_aliases_that_stand_for_a_billion_values_are_refused(tmp_path: Path, text: str):
+    path = tmp_path / "task.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"task\.yaml: its aliases \(\*name\) stand for more than 1,000,000 values"):
+        read_tree(path)
+    with pytest.raises(InputError, match="its aliases"):
+        parse_arguments(Small, argv=["--config", str(path)])
+
+
+def test_aliases_are_what_their_anchors_hold(tmp_path: Path):
+    path = tmp_path / "task.yaml"
+    path.write_text("a: &a [x, y]\nb: *a\n")
+    assert read_tree(path)[0] == {"a": ["x", "y"], "b": ["x", "y"]}

@@ -76,21 +76,35 @@ def why_incomplete(folder: Path, *, reads_all: bool = True) -> str | None:
         is_known = _MANIFEST.items() <= content.items()
     except FileNotFoundError:
         return f"it has no {MANIFEST_FILE}: its writing was interrupted, or it was not written by this project"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except OSError as error:
+        return f"{MANIFEST_FILE} cannot be read ({error.strerror})"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         is_known = False
     if not is_known:
         return f"{MANIFEST_FILE} is damaged or of another format"
     for name in _REQUIRED:
         if name not in files:
             return f"it has no {name}: a model alone, from which no run is resumed"
-    for name, (size, _) in files.items():
-        if not (folder / name).is_file():
-            return f"{name} is missing"
-        if (found := (folder / name).stat().st_size) != size:
-            return f"{name} has {found} bytes instead of {size}"
-    for name, (_, sha256) in files.items() if reads_all else ():
-        if hash_of(folder / name) != sha256:
-            return f"{name} is not what was written (its hash differs)"
+    for name, (size, sha256) in files.items():
+        try:
+            reason = _why_differs(folder / name, size, sha256 if reads_all else None)
+        except OSError as error:
+            reason = f"cannot be read ({error.strerror})"
+        except ValueError:  # a name that no file can have
+            return f"{MANIFEST_FILE} is damaged or of another format"
+        if reason is not None:
+            return f"{name} {reason}"
+    return None
+
+
+def _why_differs(file: Path, size: int, sha256: str | None) -> str | None:
+    """Why a file is not the one of the manifest; None if it is, or if no hash is given and the size is right."""
+    if not file.is_file():
+        return "is missing"
+    if (found := file.stat().st_size) != size:
+        return f"has {found} bytes instead of {size}"
+    if sha256 is not None and hash_of(file) != sha256:
+        return "is not what was written (its hash differs)"
     return None
 
 

@@ -39,11 +39,14 @@ NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]
 
 TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
-# A line, and a cell of a .csv file: longer ones come from files that are no text, or from a quote that nobody closed.
+# A line, a cell of a .csv file, a row of a Parquet file: longer ones come from files that are no text, or from a quote that
+# nobody closed, or a small file was made to be a large one when it is unpacked.
 MAX_LINE_BYTES = 2**24
 # A document is parsed at once, which takes about ten times its size in memory.
 MAX_DOCUMENT_BYTES = 2**30
 _BUFFER_BYTES = 2**20
+# Rows of a Parquet file that are unpacked together, and the most memory that they may take.
+_BATCH_ROWS, _BATCH_BYTES = 256, 2**30
 
 
 @dataclass(frozen=True)
@@ -226,7 +229,7 @@ class Reader:
     Attributes:
         encoding_errors: ``strict`` stops at broken UTF-8 or a NUL character; ``replace`` puts U+FFFD for broken bytes,
             removes NUL characters and counts both.
-        max_line_bytes: Refuse a longer line, or cell of a .csv file.
+        max_line_bytes: Refuse a longer line, cell of a .csv file, row of a Parquet file or text in a JSON document.
         counts: Filled while files are read.
         advice: What else than mending the file helps against broken UTF-8, for messages.
     """
@@ -262,11 +265,19 @@ class Reader:
                 if len(raw) > self.max_line_bytes:
                     raise InputError(
                         f"{path}, line {number}: this line is longer than {self.max_line_bytes:,} bytes; is it text with line "
-                        f"ends (\\n or \\r\\n)?{' If so, raise max_line_bytes' if self.advice else ''}"
+                        f"ends (\\n or \\r\\n)?{self._raise_limit()}"
                     )
                 yield raw
         except _UNPACKING_ERRORS as error:
             raise _damage(path, error, f" after line {number}") from error
+
+    def _raise_limit(self) -> str:
+        return " If so, raise max_line_bytes" if self.advice else ""
+
+    def _too_long(self, where: str) -> InputError:
+        return InputError(
+            f"{where}: this row is longer than {self.max_line_bytes:,} bytes; is it one text?{self._raise_limit()}"
+        )
 
     def _decode(self, raw: bytes, where: str) -> str:
         try:
@@ -321,7 +332,14 @@ class Reader:
             rows = rows.get("data")
         if not isinstance(rows, list):
             raise InputError(f'{path}: a list of objects is expected, or one under "data", or one object a line')
-        return Rows(str(path), "row", _objects(str(path), "row", enumerate(rows, start=1)))
+        return Rows(str(path), "row", self._check_texts(_objects(str(path), "row", enumerate(rows, start=1)), path))
+
+    def _check_texts(self, rows: NumberedRows, path: Path) -> NumberedRows:
+        """Pass the rows of a document on, of which a text may be as long as a line."""
+        for number, row in rows:
+            if any(isinstance(value, str) and len(value) > self.max_line_bytes for value in row.values()):
+                raise self._too_long(f"{path}, row {number}")
+            yield number, row
 
     def _has_object_a_line(self, path: Path) -> bool:
         """Tell by the first line of a JSON file whether each is a row, or all are one document."""
@@ -409,14 +427,41 @@ class Reader:
             # Without pre-buffering a row group is read piece by piece: memory does not follow the size of the groups.
             with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
                 num_rows = max(1, file.metadata.num_rows)
-                for batch in file.iter_batches(batch_size=256, columns=columns):
-                    for row in batch.to_pylist():
-                        number += 1
-                        yield number, row
+                batch_rows = self._rows_at_once(path, file.metadata)
+                for batch in file.iter_batches(batch_size=batch_rows, columns=columns):
+                    # Rows of a large batch become Python's one after the other.
+                    step = 1 if batch.nbytes > min(_BUFFER_BYTES, self.max_line_bytes) else batch_rows
+                    for start in range(0, batch.num_rows, step):
+                        rows = batch.slice(start, step)
+                        if step == 1 and _unpacked_bytes(rows) > self.max_line_bytes:
+                            raise self._too_long(f"{path}, row {number + 1}")
+                        for row in rows.to_pylist():
+                            number += 1
+                            yield number, row
                     counts.source_bytes = bytes_before + file_bytes * number // num_rows
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise InputError(f"{path}: damaged or not a Parquet file (after row {number}: {reason})") from error
+
+    def _rows_at_once(self, path: Path, metadata: Any) -> int:
+        """Return how many rows are unpacked together: what a file holds once may be the value of every row."""
+        largest = 1
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                largest = max(largest, column.total_uncompressed_size)
+                # Lists: all numbers in them are counted.
+                if column.num_values > group.num_rows * self.max_line_bytes:
+                    raise self._too_long(f"{path}, column '{column.path_in_schema}'")
+        return max(1, min(_BATCH_ROWS, _BATCH_BYTES // largest))
+
+
+def _unpacked_bytes(rows: Any) -> int:
+    """Return the bytes of rows of a Parquet file, without the values of their dictionaries that they do not have."""
+    total = 0
+    for column in rows.columns:
+        unpacked = column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
+        total += unpacked.nbytes
+    return total
 
 
 def _parse_json(text: str, where: str) -> Any:

@@ -10,6 +10,10 @@ import yaml
 from bert_recipes.errors import InputError
 
 
+# Far above what people write by hand. Nine lines of aliases can stand for a billion values.
+MAX_VALUES = 1_000_000
+
+
 class Loader(yaml.SafeLoader):
     """Safe YAML in which 2e-5 is a number (YAML 1.2), as people write it, and not a string (YAML 1.1)."""
 
@@ -36,7 +40,24 @@ def compose(path: Path, kind: str) -> tuple[Loader, yaml.Node]:
         raise InputError(f"{path}: no settings in this file; write `field: value` lines")
     if not isinstance(root, yaml.MappingNode):
         raise InputError(f"{path}, line {root.start_mark.line + 1}: expected lines `field: value`, with the space")
+    _check_size(path, root)
     return loader, root
+
+
+def _check_size(path: Path, root: yaml.Node) -> None:
+    """Refuse a file that stands for too many values, each alias (`*name`) being all that its anchor (`&name`) holds."""
+    nodes, num_values = [root], 0
+    while nodes:
+        node = nodes.pop()
+        num_values += 1
+        if num_values > MAX_VALUES:
+            raise InputError(
+                f"{path}: its aliases (*name) stand for more than {MAX_VALUES:,} values, or hold themselves; write values out"
+            )
+        if isinstance(node, yaml.MappingNode):
+            nodes.extend(value for _, value in node.value)
+        elif isinstance(node, yaml.SequenceNode):
+            nodes.extend(node.value)
 
 
 def pairs(path: Path, mapping: yaml.Node) -> Iterator[tuple[str, int, yaml.Node]]:

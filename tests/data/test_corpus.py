@@ -2,6 +2,7 @@
 
 import bz2
 import csv
+import glob
 import gzip
 import io
 import json
@@ -18,6 +19,7 @@ import pytest
 
 from bert_recipes.data.corpus import CorpusCounts, describe_files, find_files, iter_documents, iter_hub_documents
 from bert_recipes.errors import InputError
+from bert_recipes.rows import Reader, read_table
 
 
 TEXT = "a1\na2\n\n \n\nb1\n"
@@ -175,6 +177,109 @@ def test_links_that_lead_back_end(tmp_path):
         (path.parent / name).symlink_to(tmp_path / "texts")
 
     assert find_files(tmp_path / "texts") == [path]
+
+
+def test_folders_that_link_each_other_are_entered_once(tmp_path):
+    """Of five, each with links to all others: 4^40 ways."""
+    files = [write(tmp_path / "texts" / name / "a.txt", "a\n") for name in "abcde"]
+    for file in files:
+        for other in files:
+            if other is not file:
+                (file.parent / f"to_{other.parent.name}").symlink_to(other.parent)
+        (file.parent / "up").symlink_to(tmp_path)
+    write(tmp_path / "outside.txt", "b\n")
+
+    for found in (find_files(tmp_path / "texts"), find_files(str(tmp_path / "texts" / "**" / "*.txt"))):
+        assert {os.path.realpath(file) for file in found} == set(map(str, files))
+    # From inside one all others are reached.
+    assert len(find_files(tmp_path / "texts" / "e")) == 5
+
+
+PATTERNS = [
+    "**/*.txt",
+    "**",
+    "a/**/*.txt",
+    "**/b/*.txt",
+    "**/b/**/*",
+    "**/.h/*.txt",
+    "**/.*.txt",
+    "*/**/?[0-9].txt",
+    "a*/**",
+]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_match_what_pythons_glob_matches(tmp_path, pattern):
+    names = (
+        "x.txt",
+        "a/x1.txt",
+        "a/b/y2.txt",
+        "a/b/.z.txt",
+        ".h/h.txt",
+        "a/.h/h2.txt",
+        "b/.h/q/h.txt",
+        "ab/c/d/e1.txt",
+    )
+    for name in names:
+        write(tmp_path / name, "text")
+    expected = [path for path in glob.glob(str(tmp_path / pattern), recursive=True) if os.path.isfile(path)]
+    assert sorted(map(str, find_files(str(tmp_path / pattern)))) == sorted(expected)
+    assert expected
+
+
+@pytest.mark.parametrize("ids", [[[1, 2], 3], [1, [2, 3]], [[[1]], [2]], [[1], {"a": 1}], [[1], None]])
+def test_ids_that_are_nested_unevenly_are_refused(tmp_path, ids):
+    path = write(tmp_path / "a.jsonl", json.dumps({"text": [[1], [2, 3]]}) + "\n" + json.dumps({"text": ids}))
+    message = error_of(path, of_ids=True)
+    assert message.startswith(f"{path}, line 2: column 'text' nests its ids unevenly")
+
+
+def test_an_array_of_nothing_is_no_array(tmp_path):
+    assert "a.npy: no array of numbers" in error_of(write(tmp_path / "a.npy", b""), of_ids=True)
+
+
+LONG_TEXT = "x" * 2**20
+BOMBS = {
+    "one text": {"text": ["a", LONG_TEXT]},
+    "one text of a dictionary": {"text": pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array([LONG_TEXT, "a"]))},
+    "a list": {"text": ["a", "b"], "ids": [[0] * 10, [0] * 200_000]},
+    "nothing but lists": {"text": ["a", "b"], "ids": [[0] * 10, [0] * 3_000_000]},
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_row_of_parquet_may_be_as_long_as_a_line(tmp_path, name):
+    """Packed, all of these are small."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(BOMBS[name]), path, compression="zstd")
+    assert path.stat().st_size < 20_000
+    with pytest.raises(
+        InputError, match=r"a\.parquet, (row 2|column 'ids.*'): this row is longer than 1,000,000 bytes"
+    ):
+        list(Reader(max_line_bytes=1_000_000).table(path).rows)
+    rows = list(Reader(max_line_bytes=10**8).table(path).rows)
+    assert [number for number, _ in rows] == [1, 2]
+
+
+def test_rows_that_share_one_long_text_are_not_unpacked_together(tmp_path, monkeypatch):
+    monkeypatch.setattr("bert_recipes.rows._BATCH_BYTES", 2**20)
+    path, text = tmp_path / "a.parquet", "x" * 2**16
+    pq.write_table(pa.table({"text": [text] * 512}), path)
+    assert path.stat().st_size < 50_000
+    before = pa.total_allocated_bytes()
+    most_bytes = 0
+    for number, row in read_table(path).rows:
+        assert len(row["text"]) == 2**16
+        most_bytes = max(most_bytes, pa.total_allocated_bytes() - before)
+    assert number == 512
+    # All of them are 32 MiB.
+    assert most_bytes < 4 * 2**20
+
+
+def test_a_text_in_a_json_document_may_be_as_long_as_a_line(tmp_path):
+    path = write(tmp_path / "a.json.gz", gzip.compress(json.dumps([{"text": "a"}, {"text": LONG_TEXT}]).encode()))
+    assert "row 2: this row is longer than 1,000,000 bytes" in error_of(path, max_line_bytes=1_000_000)
+    assert read(path) == [["a"], [LONG_TEXT]]
 
 
 @pytest.mark.parametrize("make", [lambda path: os.mkfifo(path), lambda path: path.symlink_to("nowhere.txt")])

@@ -14,6 +14,7 @@ input file unless a blank line stands between; ``recipes/create_pretraining_data
 here the result must not depend on which file happens to be read before.
 """
 
+import fnmatch
 import glob
 import logging
 import os
@@ -77,12 +78,7 @@ def find_files(paths: str | Path | Sequence[str | Path], suffixes: tuple[str, ..
             what, below = "folder holds", list(_walk(path, suffixes))
         elif glob.has_magic(str(entry)):
             check_pattern(str(entry))
-            what, below = "pattern matches", []
-            for match in map(Path, glob.glob(str(entry), recursive=True)):
-                if not match.is_dir():
-                    below.append((match, _has_suffix(match, suffixes)))
-                elif "**" not in str(entry):
-                    below += _walk(match, suffixes)
+            what, below = "pattern matches", list(_match(str(entry), suffixes))
         else:
             raise InputError(f"{path}: there is no such file or folder")
         if not any(is_wanted for _, is_wanted in below):
@@ -112,15 +108,53 @@ def _is_text(path: Path) -> bool:
     return format_suffix(path) == ".txt"
 
 
-def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool]]:
-    """Yield the files below a folder, and whether each is of the corpus."""
+def _walk(folder: Path, suffixes: tuple[str, ...], *, hidden_folders: bool = False) -> Iterator[tuple[Path, bool]]:
+    """Yield the files below a folder, and whether each is of the corpus.
+
+    Each folder is entered once, however many links lead to it: folders that link each other would lead round and round.
+    """
+    entered = {os.path.realpath(folder)}
     for root, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
-        # A link to a folder around this one would lead round and round.
         here = Path(os.path.realpath(root))
-        is_new = {name: not here.is_relative_to(os.path.realpath(Path(root, name))) for name in folders}
-        folders[:] = [name for name in folders if is_new[name] and not name.startswith(".")]
+        new_folders = []
+        for name in sorted(folders):
+            target = os.path.realpath(Path(root, name))
+            is_around = here.is_relative_to(target)
+            if target not in entered and not is_around and (hidden_folders or not name.startswith(".")):
+                entered.add(target)
+                new_folders.append(name)
+        folders[:] = new_folders
         for name in names:
             yield Path(root, name), _has_suffix(Path(name), suffixes) and not name.startswith(".")
+
+
+def _match(pattern: str, suffixes: tuple[str, ...]) -> Iterator[tuple[Path, bool]]:
+    """Yield the files that a pattern matches, and those in matched folders; with whether each is of the corpus.
+
+    Python's own ``**`` follows links round and round: below it the folders are walked as `_walk` does.
+    """
+    parts = Path(pattern).parts
+    start = parts.index("**") if "**" in parts else len(parts)
+    for match in map(Path, glob.glob(os.path.join("", *parts[:start]) or os.curdir)):
+        if start == len(parts):
+            yield from _walk(match, suffixes) if match.is_dir() else [(match, _has_suffix(match, suffixes))]
+        elif match.is_dir():
+            names_hidden = any(part.startswith(".") for part in parts[start:])
+            for file, _ in _walk(match, suffixes, hidden_folders=names_hidden):
+                if _fits(file.relative_to(match).parts, parts[start:]):
+                    yield file, _has_suffix(file, suffixes)
+
+
+def _fits(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Tell whether the names of a path fit a pattern's parts as for the shell: only a dot that is written matches a hidden name."""
+    if not pattern or not names:
+        return not names and all(part == "**" for part in pattern)
+    name, part = names[0], pattern[0]
+    if name.startswith(".") and not part.startswith("."):
+        return part == "**" and _fits(names, pattern[1:])
+    if part == "**":
+        return _fits(names, pattern[1:]) or _fits(names[1:], pattern)
+    return fnmatch.fnmatchcase(name, part) and _fits(names[1:], pattern[1:])
 
 
 def _refuse(error: OSError) -> NoReturn:
@@ -133,10 +167,11 @@ def _refuse(error: OSError) -> NoReturn:
 def check_pattern(pattern: str) -> None:
     """Refuse a pattern that looks into a folder that cannot be listed: `glob` passes over it without a word."""
     parts = Path(pattern).parts
-    for number, part in enumerate(parts):
+    # Below ** the folders are walked, which refuses those.
+    for number, part in enumerate(parts[: parts.index("**") + 1] if "**" in parts else parts):
         if glob.has_magic(part):
-            above = os.path.join(*parts[: number + (part == "**")], "") if number or part == "**" else os.curdir
-            for folder in glob.glob(above, recursive=True):
+            above = os.path.join(*parts[:number], "") if number else os.curdir
+            for folder in glob.glob(above):
                 try:
                     os.scandir(folder).close()
                 except OSError as error:
@@ -206,7 +241,7 @@ class _Texts:
         """Yield each row of an array of ids, which is a document; numbers below 0 fill rows up."""
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, EOFError) as error:
             raise InputError(f"{path}: no array of numbers ({_first_line(error)})") from error
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise InputError(
@@ -288,8 +323,7 @@ class _Texts:
             self.counts.dropped["rows_without_text"] += 1
             return None
         if self.of_ids and isinstance(text, list) and text:
-            rows = text if isinstance(text[0], list) else [text]
-            return "\n".join(" ".join(map(str, row)) for row in rows)
+            return _lines_of_ids(text, f"{where}: column '{column}'")
         if not isinstance(text, str):
             raise InputError(f"{where}: column '{column}' holds {type(text).__name__}, text expected")
         # A JSON escape can spell half of a surrogate pair: no encoder accepts it further on.
@@ -299,6 +333,17 @@ class _Texts:
             text, replaced = SURROGATES.subn("\ufffd", text)
             self.counts.repaired["characters_replaced"] += replaced
         return self.reader.without_nul(text, where)
+
+
+def _lines_of_ids(values: list[Any], where: str) -> str:
+    """Return the sentences of a document as lines of numbers; the document is one list of ids, or a list of such lists."""
+    is_nested = isinstance(values[0], list)
+    lines = []
+    for ids in values if is_nested else [values]:
+        if not isinstance(ids, list) or any(isinstance(number, list | dict) for number in ids):
+            raise InputError(f"{where} nests its ids unevenly; a list of ids is expected, or a list of such lists")
+        lines.append(" ".join(map(str, ids)))
+    return "\n".join(lines)
 
 
 def _make_reader(
