@@ -24,6 +24,7 @@ from bert_recipes.checkpointing import (
     write_manifest,
 )
 from bert_recipes.errors import InputError
+from bert_recipes.finetuning.arguments import read_model_config
 
 
 FILES = (STATE_FILE, PROGRESS_FILE, "scheduler.pt", "model.safetensors", "optimizer.pt", "rng_state.pth")
@@ -244,3 +245,22 @@ def test_a_folder_that_is_no_run_under_way_is_asked_for_a_checkpoint(tmp_path: P
         (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"has no config\.json; give a checkpoint folder$"):
         check_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "3", "", "{", "[" * 100_000, "\xff"])
+def test_a_configuration_that_is_no_object_is_one_line(tmp_path: Path, text: str):
+    (tmp_path / "config.json").write_text(text, encoding="latin-1")
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(InputError, match=rf"^{tmp_path}/config\.json: ") as caught:
+        check_checkpoint(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values", [{"model_type": []}, {"id2label": 5}, {"dtype": "floaty"}, {"quantization_config": 3}, {"auto_map": 4}]
+)
+def test_a_configuration_with_values_of_other_types_is_one_line(tmp_path: Path, values: dict):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"} | values))
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(InputError, match=r"^model_name_or_path: .* cannot be opened: "):
+        read_model_config(str(tmp_path))

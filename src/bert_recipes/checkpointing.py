@@ -23,7 +23,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import hash_of, put_in_place, sync_paths, write_json
+from bert_recipes.files import hash_of, put_in_place, read_json_object, sync_paths, write_json
 from bert_recipes.hub_access import OLD_WEIGHTS, SAFE_WEIGHTS, is_hub_name, why_unreachable
 
 
@@ -242,6 +242,7 @@ def check_checkpoint(name: str) -> bool:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(f"{where} {_why_no_model(folder)}")
+        read_json_object(folder / "config.json")
         if not any((folder / file).is_file() for file in (*SAFE_WEIGHTS, *OLD_WEIGHTS)):
             raise InputError(
                 f"{where} has neither {SAFE_WEIGHTS[0]} nor {OLD_WEIGHTS[0]}; no other weights are opened"
@@ -268,6 +269,10 @@ def _why_no_model(folder: Path) -> str:
     return f"holds a run that has not come to its end, and has no config.json yet; {instead}"
 
 
+# Libraries check little of what stands in a config.json: a null in the place of a number is any of these.
+_OPENING_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError)
+
+
 @contextmanager
 def opening(name: str) -> Iterator[None]:
     """Report in one line that a checkpoint cannot be opened, whatever the library raises for it."""
@@ -280,7 +285,7 @@ def opening(name: str) -> Iterator[None]:
             f"model_name_or_path: {name}: its {OLD_WEIGHTS[0]} is damaged or holds other things than tensors, which may be code; "
             "nothing of it is run: give safetensors weights"
         ) from None
-    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError, StrictDataclassError) as error:
+    except (*_OPENING_ERRORS, SafetensorError, StrictDataclassError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise InputError(f"model_name_or_path: {name} cannot be opened: {reason}") from error
 

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,14 @@ from bert_recipes.features.static import (
 )
 from bert_recipes.tasks.examples import Split, TaggedExample, TextExample
 from bert_recipes.tokenization.loading import load_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("task", "folder"),
+    [("sst2", "sst2"), ("my-task 2", "my-task 2"), ("../../x", "------x"), ("/etc", "-etc"), ("..", "--")],
+)
+def test_the_name_of_a_task_is_no_path(task, folder):
+    assert StaticArguments().folder(task) == Path("runs/static") / folder
 
 
 # Word vectors

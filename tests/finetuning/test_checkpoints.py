@@ -232,6 +232,9 @@ def test_without_a_name_the_newest_finished_pretraining_run_is_taken(tiny_checkp
         if name != "unfinished":
             (runs / name / "all_results.json").write_text("{}")
             os.utime(runs / name / "all_results.json", (1e9 - age, 1e9 - age))
+    for name, text in (("null", "null"), ("numbers", '{"architectures": 5}'), ("deep", "[" * 100_000)):
+        shutil.copytree(runs / "new", runs / name)
+        (runs / name / "config.json").write_text(text)
     tuned = shutil.copytree(runs / "new", runs / "mrpc")
     edit_config(tuned, architectures=["BertForSequenceClassification"])
     assert choose_checkpoint(None, runs) == str(runs / "new")

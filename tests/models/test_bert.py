@@ -164,6 +164,14 @@ def test_positions_may_begin_as_sinusoids_and_learn_from_there(tmp_path):
     assert torch.equal(loaded.bert.embeddings.position_embeddings.weight, new)
 
 
+@pytest.mark.parametrize("size", ["1/63", "1/1"])
+def test_sinusoids_fill_an_odd_number_of_dimensions(size):
+    config = pretraining_config(size, vocab_size=40, weight_init="sinusoidal_positions", max_position_embeddings=16)
+    weight = BertForPreTraining(config).bert.embeddings.position_embeddings.weight
+    assert weight.shape == (16, int(size[2:]))
+    assert weight.std(dim=0).min() > 0.5 * 0.02
+
+
 def test_the_two_losses_are_apart_and_sum_to_the_loss():
     """run_pretraining.py: total_loss = masked_lm_loss + next_sentence_loss."""
     model, batch = make_model(), make_batch()

@@ -56,8 +56,8 @@ def bench(tmp_path, repository, monkeypatch, capsys):
     (recipes / "configs" / "finetune" / "glue.yaml").write_text("model_name_or_path: bert\ndata_dir: .\n")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bert").mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (tmp_path / "bert" / name).touch()
+    (tmp_path / "bert" / "config.json").write_text("{}")
+    (tmp_path / "bert" / "model.safetensors").touch()
     for task in map(get_task, list_tasks()):
         for split in (task.train_split, *task.validation_splits):
             file = tmp_path / str(task.local_name) / f"{split}.jsonl"

@@ -254,6 +254,18 @@ def lines_of(archive, name):
     return archive.read(name).decode("ascii").split("\n")
 
 
+def test_folders_that_link_each_other_are_searched_once(small):
+    folders = [small.parent / name for name in "abc"]
+    for folder in folders:
+        folder.mkdir()
+    for folder in folders:
+        for other in folders:
+            (folder / f"to_{other.name}").symlink_to(other)
+    small.rename(folders[2] / "wnli")
+    (run,) = find_runs([small.parent]).values()
+    assert run.resolve() == folders[2] / "wnli"
+
+
 def test_a_complete_set_makes_the_eleven_files(complete, tmp_path):
     made_of = write_submission(tmp_path / "glue.zip", find_runs([complete]))
     assert list(made_of) == sorted(ROWS)

@@ -444,6 +444,35 @@ def test_the_run_in_progress_ends_with_the_sweep(bench, number):
         os.kill(int(pid_file.read_text()), 0)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the system tells of a parent's end on Linux alone")
+def test_a_sweep_that_is_killed_leaves_no_run_behind(bench):
+    bench.plan(scores=SCORES, sleep=60)
+    command = [sys.executable, str(bench.recipes / "sweep_finetuning.py"), *FLAGS, "--output_dir", str(bench.output)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    pid_file = bench.recipes / "pid"
+    for _ in range(600):
+        if pid_file.is_file() and pid_file.read_text():
+            break
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    # Whoever takes over its children removes the run's entry.
+    for _ in range(100):
+        if not is_running(int(pid_file.read_text())):
+            break
+        time.sleep(0.1)
+    assert not is_running(int(pid_file.read_text()))
+
+
+def is_running(pid):
+    """Tell whether a process is there and no zombie."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
 def test_a_search_tries_settings_within_the_ranges_and_resumes(bench):
     pytest.importorskip("optuna")
     space = bench.recipes / "space.yaml"

@@ -103,6 +103,14 @@ def test_columns_of_one_row_are_compared_by_seeds_and_a_mean_needs_all_its_colum
     assert "| a better than a in y | x | must | 22.0 |" in markdown(described)
 
 
+@pytest.mark.parametrize("text", ["[]", "null", "{", '{"key": 3}', '{"key": {"figures": []}}', "\xff"])
+def test_a_file_of_runs_that_holds_something_else_is_one_line(tmp_path, text):
+    (tmp_path / "runs.json").write_text(text, encoding="latin-1")
+    with pytest.raises(InputError, match=r"runs\.json: ") as caught:
+        Runs(tmp_path, tmp_path, {}, "store")
+    assert "\n" not in str(caught.value)
+
+
 def test_a_run_that_diverged_is_kept_as_one_and_says_nothing_of_others(tmp_path):
     runs = Runs(tmp_path, tmp_path, {}, "store")
     rows = [Row(name, {"size": name}, untrained=name == "untrained") for name in ("a", "b", "lost", "untrained")]

@@ -139,6 +139,7 @@ BAD = [
     (VALID.replace("{train: a.csv}", "{train: [a.csv]}"), "line 2: files: one text is expected, .* found"),
     (VALID.replace("train:", "trian:"), "line 2: files: there are trian, but the splits are none .train, validation"),
     (VALID + "train_split: learn\n", "line 2: files: there are train, but the splits are learn"),
+    (VALID.replace("{train: a.csv}", "{train: a.csv, validation_/../../b: b.csv}"), "line 2: files: 'validation_/../../b' is no name of a split"),
     (VALID + "test_splits: test\n", "line 2: files: there are train, but the splits are train, test"),
     (VALID.replace("text_columns: t\n", ""), "own.yaml: text_columns: sequence_classification takes 1 or 2, 0 given"),
     (VALID.replace("t\n", "[a, b, c]\n"), "line 3: text_columns: sequence_classification takes 1 or 2, 3 given"),

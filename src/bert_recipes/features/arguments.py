@@ -164,8 +164,9 @@ class StaticArguments:
         check(self)
 
     def folder(self, task: str) -> Path:
-        """Where the results of a task go."""
-        return Path(self.output_dir or f"runs/static/{task}")
+        """Where the results of a task go; its name, which is any text, becomes that of a folder."""
+        name = re.sub(r"[^\w -]", "-", task)
+        return Path(self.output_dir or f"runs/static/{name}")
 
 
 @dataclass(kw_only=True)

@@ -29,7 +29,7 @@ from bert_recipes.data.order import num_training_steps, training_order
 from bert_recipes.errors import InputError, saving
 from bert_recipes.features.arguments import LAYER_CHOICES, FeatureNerArguments, LayerChoice
 from bert_recipes.features.extract import choose_device, encoder_hash, hidden_states, open_encoder
-from bert_recipes.files import atomic_dir, write_json
+from bert_recipes.files import atomic_dir, read_json_object, write_json
 from bert_recipes.finetuning.arguments import read_trained_settings
 from bert_recipes.finetuning.token_classification import lay_out_documents
 from bert_recipes.metrics.entities import entity_scores
@@ -319,8 +319,8 @@ def measure_ways(args: FeatureNerArguments, data: FeatureNerData) -> list[dict[s
         else:
             logger.info("%s, seed %d: kept from %s", way, seed, path)
         logger.info("%s, seed %d: dev F1 %.2f", way, seed, 100 * record["f1"])
-    found = [json.loads(path.read_text()) for path in (Path(args.output_dir) / "runs").glob("*-seed*.json")]
-    alike = [record for record in found if record.pop("settings") == data.settings]
+    found = [read_json_object(path) for path in (Path(args.output_dir) / "runs").glob("*-seed*.json")]
+    alike = [record for record in found if record.pop("settings", None) == data.settings]
     return sorted(alike, key=lambda record: (list(LAYER_CHOICES).index(record["way"]), record["seed"]))
 
 
@@ -355,8 +355,8 @@ def _read_wanted(
         [way for way in LAYER_CHOICES if way in args.layers], dict.fromkeys(args.seeds)
     ):
         path = Path(args.output_dir) / "runs" / f"{way}-seed{seed}.json"
-        record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-        kept = settings if record is None else record["settings"]
+        record = read_json_object(path) if path.is_file() else None
+        kept = settings if record is None else record.get("settings") or {}
         other = next((name for name, value in settings.items() if kept.get(name) != value), None)
         if other is not None:
             flag = {"num_epochs": "num_train_epochs", "batch_size": "train_batch_size"}.get(other, other)

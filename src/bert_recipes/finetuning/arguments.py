@@ -317,7 +317,7 @@ def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
     finished = []
     for results in (*runs_dir.glob("*/all_results.json"), *runs_dir.glob("*/*/all_results.json")):
         # A folder without config.json may be somebody else's, or still being written.
-        with suppress(OSError, ValueError, AttributeError):
+        with suppress(OSError, ValueError, AttributeError, TypeError, LookupError, RecursionError):
             config = json.loads((results.parent / "config.json").read_text(encoding="utf-8"))
             names = config.get("architectures") or [""]
             if names[0].endswith(("ForPreTraining", "ForMaskedLM")) and not (results.parent / TASK_FILE).is_file():

@@ -77,10 +77,10 @@ def sinusoids(length: int, size: int) -> torch.Tensor:
 
     The form is that of Vaswani et al. 2017, section 3.5, with other wavelengths.
     """
-    half = size // 2
+    half = math.ceil(size / 2)
     rates = torch.logspace(0, math.log10(2 * math.pi / LONGEST_WAVE), half)
     angles = torch.arange(length)[:, None] * rates
-    return torch.cat([angles.sin(), angles.cos()], dim=1) * math.sqrt(2)
+    return torch.cat([angles.sin(), angles.cos()], dim=1)[:, :size] * math.sqrt(2)
 
 
 class PackedModel(OriginalInitialization):

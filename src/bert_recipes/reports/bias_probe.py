@@ -5,7 +5,6 @@ are put beside each other, P(she) = p_she / (p_he + p_she), and averaged over a 
 English, two pronouns, and this project's own short list of occupations: a sample, no audit, and no statement on people.
 """
 
-import json
 import logging
 import math
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 
 from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.errors import InputError, saving
-from bert_recipes.files import hash_of, write_json
+from bert_recipes.files import hash_of, read_json_object, write_json
 from bert_recipes.models.bert import MASKED_LM_HEADS, BertForPreTraining, open_checkpoint
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.run import WEIGHTS_FILE
@@ -116,7 +115,7 @@ def write_probe(folder: Path, measured: dict[str, Any], file: Path | None = None
 def refresh_probe(folder: Path) -> None:
     """Make `bias_probe.json` where it is missing or of other weights; a log line says why a model cannot be probed."""
     weights, file = folder / WEIGHTS_FILE, folder / PROBE_FILE
-    probed = json.loads(file.read_text(encoding="utf-8")).get("weights_sha256") if file.is_file() else None
+    probed = read_json_object(file).get("weights_sha256") if file.is_file() else None
     if weights.is_file() and probed == hash_of(weights):
         return
     try:

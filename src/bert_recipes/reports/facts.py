@@ -1,6 +1,5 @@
 """From a finished run to one dict of facts: gathered while model and data are at hand, kept in report.json, read back."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from bert_recipes.checkpointing import STATE_FILE, TASK_FILE
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.data.order import EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
-from bert_recipes.files import strict, write_json
+from bert_recipes.files import read_json_object, strict, write_json
 from bert_recipes.finetuning.run import FineTuningRun
 from bert_recipes.metrics.entities import EntityCounts, count_entities, total_counts
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
@@ -529,11 +528,7 @@ def read_run(folder: Path) -> RunFiles:
 
 def read_object(path: Path) -> Facts:
     """Read a JSON object; an empty one where there is no file."""
-    try:
-        content: Facts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise InputError(f"{path}: not valid JSON ({error}); it is damaged") from error
-    return content
+    return read_json_object(path) if path.is_file() else {}
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any]) -> Path:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from bert_recipes.checkpointing import SWEEP_FILE
 from bert_recipes.errors import InputError, saving
-from bert_recipes.files import atomic_write, strict, write_json
+from bert_recipes.files import atomic_write, read_json_object, strict, write_json
 from bert_recipes.sweeps.sweep import figure_of, read_results
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.task import Task
@@ -63,7 +63,7 @@ def table_mean(values: Sequence[float | None]) -> float | None:
 def read_runs(folder: Path, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Results of a task's finished runs with these seeds, in seed-<s> or, of a finished sweep, of its best setting."""
     if (folder / SWEEP_FILE).is_file():
-        sweep = json.loads((folder / SWEEP_FILE).read_text(encoding="utf-8"))
+        sweep = read_json_object(folder / SWEEP_FILE)
         best = next(item for item in sweep["combinations"] if item["name"] == sweep["best"])
         return [run["results"] for run in best["runs"] if run["seed"] in seeds]
     found = [read_results(folder / f"seed-{seed}") for seed in seeds]
@@ -189,7 +189,7 @@ def find_runs(folders: Sequence[Path]) -> dict[str, Path]:
     """
     found: dict[str, Path] = {}
     for folder in folders:
-        runs = list(_runs_below(folder))
+        runs = list(_runs_below(folder, set()))
         if not runs:
             raise InputError(f"{folder}: no finished run of recipes/finetune.py here; give runs or folders of runs")
         for run in runs:
@@ -202,7 +202,11 @@ def find_runs(folders: Sequence[Path]) -> dict[str, Path]:
     return found
 
 
-def _runs_below(folder: Path) -> Iterator[Path]:
+def _runs_below(folder: Path, entered: set[Path]) -> Iterator[Path]:
+    """Yield the runs in a folder; one that was entered before, by a link, is not entered again."""
+    if folder.resolve() in entered:
+        return
+    entered.add(folder.resolve())
     for run in (folder, folder / "best"):
         if read_results(run) is not None:
             yield run
@@ -213,7 +217,7 @@ def _runs_below(folder: Path) -> Iterator[Path]:
     elif folder.is_dir():
         for path in sorted(folder.iterdir()):
             if path.is_dir() and not path.name.startswith("."):
-                yield from _runs_below(path)
+                yield from _runs_below(path, entered)
 
 
 def _dev_value(run: Path) -> float:

@@ -1,5 +1,7 @@
 """Every combination of a few settings with several seeds, or a search with Optuna; each run is a process of its own."""
 
+import ctypes
+import functools
 import hashlib
 import itertools
 import json
@@ -24,7 +26,7 @@ from typing import Any, NamedTuple, NoReturn
 from bert_recipes.checkpointing import SWEEP_FILE
 from bert_recipes.config import field_types, members, nearest_name, parse_arguments, read_text
 from bert_recipes.errors import InputError
-from bert_recipes.files import hash_of, lock_run, strict, write_json
+from bert_recipes.files import hash_of, lock_run, read_json_object, strict, write_json
 from bert_recipes.finetuning.arguments import FineTuningArguments, TaskArguments, TeachingArguments, check_access
 from bert_recipes.metrics.certainty import half_interval
 from bert_recipes.tasks.task_file import read_task_file
@@ -289,7 +291,7 @@ def read_results(folder: Path, needs: Sequence[str] = (TASK_FILE,)) -> dict[str,
     is_finished = all((folder / name).is_file() for name in (*needs, RESULTS_FILE))
     if not is_finished or (folder / UNFINISHED_FILE).exists():
         return None
-    return dict(json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8")))
+    return read_json_object(folder / RESULTS_FILE)
 
 
 def figure_of(results: Mapping[str, Any], key: str) -> float | None:
@@ -315,13 +317,24 @@ def end_with_children() -> None:
         signal.signal(each, interrupt)
 
 
+def _end_with_parent() -> Callable[[], None] | None:
+    """Return what a new process calls so that the system sends it SIGTERM when its parent is gone, however that ended."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl  # PR_SET_PDEATHSIG is 1
+    return functools.partial(prctl, 1, signal.SIGTERM)
+
+
 def _run_process(command: Sequence[str], log: Path, group: str) -> int:
-    """Run to the end in a process group of its own, which ends with this process unless that is killed by SIGKILL."""
+    """Run to the end in a process group of its own, which ends with this process, by SIGKILL on Linux alone."""
     # Under its name wandb, where `report_to` names it, shows the runs together.
     environment = {"WANDB_RUN_GROUP": group, **os.environ}
     with log.open("w", encoding="utf-8") as output:
         streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, **streams, start_new_session=True, env=environment)
+        # One call into the C library, which cannot wait for another thread.
+        process = subprocess.Popen(
+            command, **streams, start_new_session=True, env=environment, preexec_fn=_end_with_parent()
+        )
         try:
             return process.wait()
         finally:
@@ -341,7 +354,7 @@ def claim_folder(folder: Path, file_name: str, settings: Mapping[str, Any]) -> N
     if not file.is_file() and folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"output_dir {folder} holds files and no {file_name}; give another --output_dir")
     lock_run(folder, patience=0)
-    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else settings
+    before = read_json_object(file) if file.is_file() else settings
     changed = [name for name, value in settings.items() if before.get(name) != value]
     if changed and any(read_results(path.parent) is not None for path in folder.rglob(TASK_FILE)):
         was, now = (json.dumps(each.get(changed[0])) for each in (before, settings))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from bert_recipes.config import nearest_name
 from bert_recipes.errors import InputError
-from bert_recipes.files import lock_run, strict, write_json
+from bert_recipes.files import lock_run, read_json_object, strict, write_json
 from bert_recipes.sweeps.sweep import RESULTS_FILE, TASK_FILE, RunLauncher, as_flags, figure_of
 from bert_recipes.yaml_files import read_tree
 
@@ -190,7 +190,9 @@ class Runs:
         self.seeds, self.join = seeds, join
         lock_run(folder, patience=0)
         file = folder / RUNS_FILE
-        self.known: dict[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        self.known: dict[str, dict[str, Any]] = read_json_object(file) if file.is_file() else {}
+        if not all(isinstance(run, dict) and isinstance(run.get("figures"), dict) for run in self.known.values()):
+            raise InputError(f"{file}: not the runs of tables; fetch the file again, or give another --output_dir")
 
     def key(self, row: Row, column: Column | None, seed: int) -> str | None:
         """The hash of the run that has a row's figure in a column (None: that makes its checkpoint); None where there is no such run."""

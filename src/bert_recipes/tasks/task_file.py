@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -209,6 +210,12 @@ def _slips_of_splits(task: Task) -> Iterator[tuple[str, str]]:
             "files",
             f"there are {', '.join(task.files)}, but the splits are {', '.join(splits) or 'none'} ({allowed})",
         )
+    for name in splits:  # predictions_NAME.jsonl
+        if re.search(r"[/\\\0]", name):
+            yield (
+                "files",
+                f"{name!r} is no name of a split, of which files of predictions are named; leave / and \\ out",
+            )
     for key, names in (("validation_splits", task.validation_splits), ("test_splits", task.test_splits)):
         if any(splits.count(name) > 1 for name in names):
             yield key, f"{', '.join(names)}: name each split once"
