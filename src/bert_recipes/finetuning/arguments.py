@@ -91,6 +91,11 @@ class TaskArguments:
                 f"class_weights is '{self.class_weights}'; allowed: auto, or a mapping of labels to numbers"
             )
 
+    @property
+    def task_kind(self) -> str:
+        """One of the four kinds of tasks."""
+        return load_task(self).kind
+
 
 @dataclass
 class TeachingArguments:
@@ -118,10 +123,7 @@ class FineTuningArguments(RunArguments):
     the Stability of Fine-tuning BERT"); `--optimizer bert_adam --schedule bert_linear` is the original's.
     """
 
-    WITHOUT_EFFECT: ClassVar[Collection[str]] = (
-        *("do_train", "bf16_full_eval", "fp16_full_eval"),
-        *("label_smoothing_factor", "prediction_loss_only", "batch_eval_metrics"),
-    )
+    run_kind: ClassVar[str] = "fine-tuning"
 
     learning_rate: float = option(2e-5, "peak learning rate")
     num_train_epochs: float = option(3.0, "passes over the training examples")
