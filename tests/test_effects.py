@@ -227,6 +227,6 @@ def test_a_value_that_cannot_be_meant_is_refused_in_one_line(tmp_path: Path, fla
 def test_a_file_may_not_say_them_either(tmp_path: Path, line: str, message: str):
     path = tmp_path / "settings.yaml"
     path.write_text(f"store: x\n{line}\n", encoding="utf-8")
-    with pytest.raises(InputError, match="settings.yaml") as caught:
+    with pytest.raises(InputError, match=r"settings\.yaml") as caught:
         parse_arguments(*PRETRAINING, argv=["--config", str(path)])
     assert message in str(caught.value)

@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, field, fields
 from typing import Any
 
@@ -19,7 +19,7 @@ _LIMITS = {
 
 
 # numpy and torch take these; Python's generator takes -3 for 3.
-SEEDS = {"least": 0, "most": 2**32 - 1}
+SEEDS: Mapping[str, Any] = {"least": 0, "most": 2**32 - 1}
 
 
 def option(default: Any, help: str, *, choices: Collection[str] = (), **metadata: Any) -> Any:

@@ -229,6 +229,7 @@ def architecture(config: PretrainedConfig) -> str:
 class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # None: as the checkpoint was trained
     """`TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were in training."""
 
+    split: str = option("validation", "which splits of the task are measured", choices=("validation", "test"))
     predictions_dir: str | None = option(
         None, "also write predictions_<split>.jsonl and the task's own files into this folder"
     )
@@ -299,14 +300,17 @@ def load_task(settings: TaskArguments) -> Task:
     return get_task(settings.task) if settings.task is not None else read_task_file(str(settings.task_file))
 
 
-def check_access(settings: TaskArguments, *, for_training: bool = True, with_tests: bool = False) -> Task:
+def check_access(
+    settings: TaskArguments, *, for_training: bool = True, with_validation: bool = True, with_tests: bool = False
+) -> Task:
     """Load the task's row, fill in settings.model_name_or_path, and see that checkpoint and data are there."""
     task = load_task(settings)
     if for_training and not task.train_split:
         raise InputError(f"task {task.name} has no training data; predict it with a model of another task")
     settings.model_name_or_path = choose_checkpoint(settings.model_name_or_path)
     splits = [task.train_split] if for_training else []
-    splits += [*task.validation_splits, *(task.test_splits if with_tests else ())]
+    splits += task.validation_splits if with_validation else ()
+    splits += task.test_splits if with_tests else ()
     check_source(task, settings.data_dir, splits)
     return task
 
