@@ -32,6 +32,7 @@ from bert_recipes.sweeps.sweep import (
     given_flags,
     hashes_of_files,
     read_sweep,
+    replace_flags,
     run_sweep,
     split_flags,
 )
@@ -104,9 +105,8 @@ def main() -> None:
     command = finetuning_command(HERE / "finetune.py", args.launch)
     launchers = {}
     for name in args.tasks:
-        # A task's own flags stand instead of the same ones of all tasks.
-        _, shared = split_flags(flags, given_flags(special[name]))
-        launchers[name] = RunLauncher(command, (*shared, "--task", name, *special[name]))
+        own = replace_flags(flags, ["--task", name, *special[name]])
+        launchers[name] = RunLauncher(command, tuple(own))
     for launcher in launchers.values():
         check_run(launcher.flags, {} if args.sweep is None else read_sweep(args.sweep, SWEEPS, launcher.flags))
     files = hashes_of_files(sum(special.values(), flags))
