@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import transformers
+from repeated_flags import keep_last
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
@@ -21,7 +22,7 @@ from bert_recipes.training.run import run_training
 
 def finetune(repository: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "recipes/finetune.py", "--use_cpu", "true", "--disable_tqdm", "true", *map(str, flags)],
+        [sys.executable, "recipes/finetune.py", *keep_last(["--use_cpu", "true", "--disable_tqdm", "true", *flags])],
         cwd=repository,
         capture_output=True,
         text=True,
