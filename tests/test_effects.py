@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bert_recipes.config import field_types, parse_arguments
-from bert_recipes.effects import EFFECTS
+from bert_recipes.effects import read_effects
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import (
     FineTuningArguments,
@@ -180,8 +180,9 @@ def test_every_name_of_the_table_is_one_of_a_settings_class(repository: Path):
                     names.add(node.target.id)
                 elif isinstance(node, ast.FunctionDef):
                     names.add(node.name)
-    for settings, conditions in EFFECTS:
-        assert {*settings, *(when.name for when in conditions)} <= names
+    for settings, conditions in read_effects():
+        assert {*settings, *conditions} <= names
+        assert all(isinstance(demand, list) or demand in ("set", "unset") for demand in conditions.values())
 
 
 @pytest.mark.parametrize(
