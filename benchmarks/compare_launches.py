@@ -27,6 +27,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.settings import option, required
+from bert_recipes.sweeps.sweep import replace_flags
 from bert_recipes.training.speed import describe_machine
 
 
@@ -174,8 +175,9 @@ class Comparison:
             command += ["--config_file", str(config), "--num_processes", "2"]
         command += [str(ROOT / "recipes" / "pretrain.py"), "--config"]
         command += [str(ROOT / "recipes" / "configs" / "pretrain" / "bert_tiny.yaml"), "--store", self.store]
-        command += [*SETTINGS.split(), "--max_steps", str(self.steps), "--output_dir", str(folder)]
-        command += [*launch.flags.split(), *flags.split()]
+        own = [*launch.flags.split(), *flags.split()]
+        command += replace_flags(SETTINGS.split(), own)
+        command += ["--max_steps", str(self.steps), "--output_dir", str(folder)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         if done.returncode != 0:

@@ -21,7 +21,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
 from bert_recipes.metrics.entities import entity_scores
-from bert_recipes.settings import option, required
+from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.sweeps.sweep import RunLauncher, claim_folder, end_with_children, finetuning_command
 
 
@@ -58,7 +58,7 @@ class CompareArguments:
     results_file: str | None = option(None, "figures; default: OUTPUT_DIR/results.json")
     sides: list[str] = field(default_factory=lambda: ["sentences", "stock"], metadata={"help": "keys of SIDES"})
     sizes: list[int] = field(default_factory=lambda: [1000, 3000, 14041], metadata={"help": "training sentences"})
-    seeds: list[int] = field(default_factory=lambda: [1, 2, 3], metadata={"help": "seeds of every side"})
+    seeds: list[int] = field(default_factory=lambda: [1, 2, 3], metadata={"help": "seeds of every side", **SEEDS})
 
 
 def f1_of_columns(file: Path) -> float:

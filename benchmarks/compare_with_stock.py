@@ -26,7 +26,7 @@ from finetune_stock import check_stock_has
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
-from bert_recipes.settings import option, required
+from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
     check_flag_names,
@@ -112,7 +112,7 @@ class CompareArguments:
 
     output_dir: str = required("folder of the runs, the figures and the table")
     task: str = option(ALL, f"{ALL}, or one of {', '.join(PLAN)}")
-    seeds: list[int] | None = option(None, "seeds of both sides; default: the plan's")
+    seeds: list[int] | None = option(None, "seeds of both sides; default: the plan's", **SEEDS)
     table_only: bool = option(False, "run nothing; print the table of what lies there")
 
     def __post_init__(self) -> None:

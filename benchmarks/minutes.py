@@ -22,7 +22,7 @@ import yaml
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import write_json
-from bert_recipes.settings import option
+from bert_recipes.settings import SEEDS, option
 from bert_recipes.training.bert_trainer import MEASURED_WITH
 
 
@@ -50,7 +50,7 @@ class MinutesArguments:
     base: str = option("recipes/configs/pretrain/books_30_minutes.yaml", "what the rows have in common")
     minutes: float = option(4.0, "of a run, evaluations included", above=0)
     rows: list[str] | None = option(None, "rows of minutes.yaml; default: all")
-    seeds: list[int] | None = option(None, "default: 12345")
+    seeds: list[int] | None = option(None, "default: 12345", **SEEDS)
     output_dir: str = option("docs/results/minutes", "folder of results.json and table.md")
     report_only: bool = option(False, "train nothing; remake the table")
 

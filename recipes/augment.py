@@ -15,7 +15,7 @@ from bert_recipes.checkpointing import check_checkpoint, opening
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import atomic_dir, check_new_folder
-from bert_recipes.settings import option, required
+from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.sources import load_split
 from bert_recipes.tasks.task_file import read_task_file
@@ -37,7 +37,7 @@ class AugmentArguments:
     num_copies: int = option(20, "copies of a text that are drawn (paper: 20)", least=1)
     num_candidates: int = option(15, "words that may stand for one (paper: 15)", least=1)
     replace_probability: float = option(0.4, "that a word is replaced (paper: 0.4)", above=0, most=1)
-    seed: int = option(12345, "of what is drawn")
+    seed: int = option(12345, "of what is drawn", **SEEDS)
     batch_size: int = option(64, "inputs that the model takes at once", least=1)
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ class CollectArguments:
 
     output_dir: Path = option(Path("data/quickstart"), "gets train/, validation/ and corpus.json")
     validation_fraction: float = option(0.04, "fraction of the text held out, in whole modules", above=0, below=0.5)
-    min_words: int = option(20, "a document with fewer words is dropped")
+    min_words: int = option(20, "a document with fewer words is dropped", least=0)
     num_workers: int = option(os.cpu_count() or 1, "processes that read source files", least=1)
 
 

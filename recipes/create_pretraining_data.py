@@ -25,7 +25,7 @@ from bert_recipes.data.corpus import check_pattern
 from bert_recipes.data.instances import check_instance_outputs, write_instances
 from bert_recipes.data.original import create_training_instances, read_documents
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.settings import option, required
+from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
@@ -41,7 +41,7 @@ class CreatePretrainingDataArguments:
     # 8: from there on every input has room for one token of A and one of B, and the drawn shorter lengths differ.
     max_seq_length: int = option(128, "tokens of an instance, special tokens included", least=8)
     max_predictions_per_seq: int = option(20, "most predicted tokens of an instance", least=1)
-    random_seed: int = option(12345, "seed of all draws")
+    random_seed: int = option(12345, "seed of all draws", **SEEDS)
     dupe_factor: int = option(10, "passes over the text, each with other pairs and masks", least=1)
     masked_lm_prob: float = option(0.15, "fraction of the tokens that is predicted", least=0, most=1)
     short_seq_prob: float = option(0.1, "fraction of documents with a shorter target length", least=0, most=1)

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError, run_cli, saving
@@ -29,6 +29,8 @@ logger = logging.getLogger("evaluate_checkpoint")
 @dataclass
 class EvaluateArguments:
     """Where the metrics go."""
+
+    training: ClassVar[bool] = False
 
     results_file: str | None = option(None, "also write the metrics to this JSON file")
 

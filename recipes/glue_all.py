@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.settings import check, option, required
+from bert_recipes.settings import SEEDS, check, option, required
 from bert_recipes.sweeps.glue import TASKS, read_runs, write_table
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
@@ -32,6 +32,7 @@ from bert_recipes.sweeps.sweep import (
     given_flags,
     hashes_of_files,
     read_sweep,
+    replace_flags,
     run_sweep,
     split_flags,
 )
@@ -51,8 +52,8 @@ class GlueArguments:
         default_factory=lambda: list(TASKS), metadata={"help": "these tasks only, in this order", "allowed": TASKS}
     )
     sweep: str | None = option(None, "name in recipes/configs/sweep, or a YAML file")
-    num_seeds: int = option(1, "seeds 1, 2, ... of every task")
-    seeds: list[int] | None = option(None, "these seeds instead")
+    num_seeds: int = option(1, "seeds 1, 2, ... of every task", least=1)
+    seeds: list[int] | None = option(None, "these seeds instead", **SEEDS)
     launch: str | None = option(None, "name in accelerate_configs/ or a file; default: one process, no launcher")
     cola: str = option("", SPECIAL)
     sst2: str = option("", SPECIAL)
@@ -102,7 +103,10 @@ def main() -> None:
         check_flag_names(given, field_types(GlueArguments))
         check_flags(given, ("task", "task_file"))
     command = finetuning_command(HERE / "finetune.py", args.launch)
-    launchers = {name: RunLauncher(command, (*flags, "--task", name, *special[name])) for name in args.tasks}
+    launchers = {}
+    for name in args.tasks:
+        own = replace_flags(flags, ["--task", name, *special[name]])
+        launchers[name] = RunLauncher(command, tuple(own))
     for launcher in launchers.values():
         check_run(launcher.flags, {} if args.sweep is None else read_sweep(args.sweep, SWEEPS, launcher.flags))
     files = hashes_of_files(sum(special.values(), flags))

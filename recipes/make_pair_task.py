@@ -18,7 +18,7 @@ from bert_recipes.data.order import epoch_order
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import atomic_dir, check_new_folder
-from bert_recipes.settings import option, required
+from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
@@ -38,7 +38,7 @@ class PairTaskArguments:
     max_seq_length: int = option(128, "tokens of a pair, special tokens included", least=8)
     num_train: int = option(20000, "pairs to train on, at most", least=1)
     num_validation: int = option(2000, "held-out pairs, at most", least=1)
-    seed: int = option(12345, "seed of the pairs")
+    seed: int = option(12345, "seed of the pairs", **SEEDS)
 
 
 def main() -> None:

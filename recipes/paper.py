@@ -16,7 +16,7 @@ from bert_recipes.config import parse_arguments
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError, run_cli
 from bert_recipes.files import strict, write_json
-from bert_recipes.settings import option
+from bert_recipes.settings import SEEDS, option
 from bert_recipes.sweeps.sweep import choose_seeds, end_with_children
 from bert_recipes.sweeps.tables import Runs, Table, read_table
 
@@ -33,8 +33,8 @@ class PaperArguments:
         None, "names in recipes/configs/paper (6 is table6), or YAML files; default: all"
     )
     profile: str = option("cpu", "settings of all runs: a name in profiles.yaml beside the table")
-    num_seeds: int = option(3, "pre-training seeds 1, 2, ...")
-    seeds: list[int] | None = option(None, "these seeds instead")
+    num_seeds: int = option(3, "pre-training seeds 1, 2, ...", least=1)
+    seeds: list[int] | None = option(None, "these seeds instead", **SEEDS)
     store: str | None = option(None, "token-id store with a held-out part: of recipes/prepare_corpus.py")
     data_dir: str | None = option(None, "local folder of the tasks' data; default: the Hub")
     output_dir: str = option("runs/paper", "folder of all runs, which tables share; the table is in OUTPUT_DIR/TABLE")

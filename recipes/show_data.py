@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError, run_cli
-from bert_recipes.settings import option
+from bert_recipes.settings import SEEDS, option
 from bert_recipes.training.arguments import DataArguments
 
 
@@ -29,10 +29,10 @@ LABELS = {0: "0 = next (B follows A in its document)", 1: "1 = random (B comes f
 class ShowArguments:
     """What to show."""
 
-    num_pairs: int = option(3, "pairs to print")
-    epoch: int = option(0, "epoch to take them from")
-    first: int = option(0, "number of the first pair in its epoch")
-    seed: int = option(12345, "seed of pairs and masks")
+    num_pairs: int = option(3, "pairs to print", least=1)
+    epoch: int = option(0, "epoch to take them from", least=0)
+    first: int = option(0, "number of the first pair in its epoch", least=0)
+    seed: int = option(12345, "seed of pairs and masks", **SEEDS)
 
 
 def print_pair(row: Mapping[str, torch.Tensor], tokenizer: PreTrainedTokenizerBase) -> None:

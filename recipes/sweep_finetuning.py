@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bert_recipes.config import field_types, parse_arguments
 from bert_recipes.errors import run_cli
-from bert_recipes.settings import option, required
+from bert_recipes.settings import SEEDS, option, required
 from bert_recipes.sweeps.sweep import (
     RunLauncher,
     check_flag_names,
@@ -37,10 +37,10 @@ class SweepArguments:
 
     output_dir: str = required("folder of the sweep; each run gets its own inside")
     sweep: str = option("paper", "name in recipes/configs/sweep, or a YAML file")
-    num_seeds: int = option(1, "seeds 1, 2, ... of every combination")
-    seeds: list[int] | None = option(None, "these seeds instead")
+    num_seeds: int = option(1, "seeds 1, 2, ... of every combination", least=1)
+    seeds: list[int] | None = option(None, "these seeds instead", **SEEDS)
     metric: str | None = option(None, "metric that decides; default: the task's own")
-    num_trials: int | None = option(None, "search with Optuna instead of trying all")
+    num_trials: int | None = option(None, "search with Optuna instead of trying all", least=1)
     launch: str | None = option(None, "name in accelerate_configs/ or a file; default: one process, no launcher")
 
 

@@ -16,7 +16,7 @@ MODULES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for p
 FLOORS = {
     **dict.fromkeys(("errors",), 0),
     **dict.fromkeys(
-        ("files", "yaml_files", "rows", "scripts", "tags", "settings", "hub_access", "tensorflow_files"), 1
+        ("effects", "files", "yaml_files", "rows", "scripts", "tags", "settings", "hub_access", "tensorflow_files"), 1
     ),
     **dict.fromkeys(("config", "checkpointing", "data", "tokenization", "models", "tasks", "metrics"), 2),
     **dict.fromkeys(("training", "hub", "google_checkpoints"), 3),

@@ -43,12 +43,9 @@ def test_settings_that_cannot_be_followed_are_refused(tmp_path: Path, name: str,
         check_push(settings(tmp_path / name, push_to_hub=True, **values))
 
 
-def test_without_push_to_hub_nobody_is_asked_and_what_has_no_effect_is_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_without_push_to_hub_nobody_is_asked(tmp_path: Path):
     args = settings(tmp_path, hub_model_id="me/x")
     check_push(args)
-    assert "without effect without --push_to_hub true: hub_model_id" in caplog.text
     assert not args.hub_is_checked
     assert push_run(args, 3) is None
 

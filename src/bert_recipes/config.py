@@ -24,6 +24,7 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 import yaml
 from transformers.hf_argparser import HfArgumentParser
 
+from bert_recipes.effects import settings_without_effect
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write
 from bert_recipes.settings import check
@@ -46,6 +47,7 @@ _KINDS = {
     Path: "a path",
     str: "text",
 }
+_EMPTY = "the value is empty; leave it out, or write null for none"
 # What the launcher sets, not the run: wrong for the next launch, so never written.
 _LAUNCH_FIELDS = frozenset({"local_rank"})
 _SECRET_FIELD = re.compile(r"(^|_)(token|api_key|password|secret)$")
@@ -79,13 +81,29 @@ def parse_arguments(
     config_file = Path(files[0]) if files else default_config
     values = {} if config_file is None else read_flat_yaml(config_file, hints)
     values |= {name: _read_flag(name, hints[name], raw) for name, raw in given.items()}
+    set_by_user = dict(values)
     for kind in dataclass_types:
         if hasattr(kind, "settle"):  # what was typed on the command line is known here alone
             values = kind.settle(values, given.keys())
     first = _build(dataclass_types[0], values)
     if check_first is not None:
         check_first(first)
-    return first, *(_build(kind, values) for kind in dataclass_types[1:])
+    instances = (first, *(_build(kind, values) for kind in dataclass_types[1:]))
+    _name_settings_without_effect(instances, set_by_user, typed=given.keys())
+    return instances
+
+
+def _name_settings_without_effect(instances: Sequence[Any], values: Mapping[str, Any], typed: Collection[str]) -> None:
+    """Name in one warning what the user set and nothing in this run reads; a file may repeat a default."""
+    changed = {name: values[name] for name in typed}
+    for instance in instances:
+        for field in dataclasses.fields(instance):
+            factory = field.default_factory
+            default = field.default if factory is dataclasses.MISSING else factory()
+            if field.name in values and values[field.name] != default:
+                changed[field.name] = values[field.name]
+    if without := settings_without_effect(instances, changed):
+        warn_early("without effect here: %s", "; ".join(without))
 
 
 def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +242,10 @@ def _read_as(kind: Any, text: str, *, beside_text: bool) -> Any:
             raise ValueError(text)
         return word in _TRUE_WORDS
     if kind is float:
-        return float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", word))  # as YAML writes them
+        number = float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", word))  # as YAML writes them
+        if math.isnan(number):  # compares as false with every limit
+            raise ValueError(text)
+        return number
     value = json.loads(text) if kind is dict else text
     # A truth value where text is expected is more likely a mistake.
     if (kind is dict and not isinstance(value, dict)) or (kind is str and word in ("true", "false")):
@@ -252,8 +273,10 @@ def _to_plain(value: Any) -> Any:
 
 def _read_node(hint: Any, node: yaml.Node, loader: Loader) -> Any:
     if isinstance(node, yaml.ScalarNode):
-        is_text = node.style is not None and str in _alternatives(hint)  # quoted
-        return node.value if is_text else read_text(hint, node.value)
+        is_quoted = node.style is not None
+        if is_quoted and not node.value.strip():
+            raise ValueError(_EMPTY)
+        return node.value if is_quoted and str in _alternatives(hint) else read_text(hint, node.value)
     if isinstance(node, yaml.MappingNode) and dict in map(_origin, members(hint)):
         return loader.construct_object(node, deep=True)
     if isinstance(node, yaml.SequenceNode) and accepts_list(hint):
@@ -308,6 +331,7 @@ def _parse_command_line(
         "--config", action="append", metavar="FILE", default=SUPPRESS, help="flat YAML file; flags win over it"
     )
     _group_options(parser, dataclass_types)
+    _refuse_repeated_flags(parser, argv)
     # Values that are there already keep argparse from filling in defaults: what is given can be told from what is not.
     missing = object()
     namespace, unknown = parser.parse_known_args(list(argv), Namespace(**dict.fromkeys(hints, missing)))
@@ -319,6 +343,18 @@ def _parse_command_line(
         nearest = nearest_name(flag.lstrip("-").replace("-", "_"), [*hints, "config"], prefix="--")
         raise InputError(f"unknown option {flag}{nearest}")
     return {name: value for name, value in vars(namespace).items() if value is not missing}
+
+
+def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
+    """Refuse a setting that stands twice on the command line; --config, which may not either, has its own words."""
+    seen: set[str] = set()
+    for argument in argv:
+        action = parser._option_string_actions.get(argument.split("=")[0])
+        if action is None or action.dest in ("config", "help"):
+            continue
+        if action.dest in seen:
+            raise InputError(f"--{action.dest} is given twice on the command line; give it once")
+        seen.add(action.dest)
 
 
 def _group_options(parser: _Parser, dataclass_types: Sequence[Any]) -> None:
@@ -343,10 +379,13 @@ def _group_options(parser: _Parser, dataclass_types: Sequence[Any]) -> None:
 def _read_flag(name: str, hint: Any, raw: str | bool | list[str]) -> Any:
     if isinstance(raw, bool):
         return raw
+    texts = [raw] if isinstance(raw, str) else raw
     try:
-        if isinstance(raw, str) or len(raw) == 1:
-            return read_text(hint, raw if isinstance(raw, str) else raw[0])
-        return [read_text(element_type(hint), text) for text in raw]
+        if not all(text.strip() for text in texts):
+            raise ValueError(_EMPTY)
+        if len(texts) == 1:
+            return read_text(hint, texts[0])
+        return [read_text(element_type(hint), text) for text in texts]
     except ValueError as error:
         raise InputError(f"--{name}: {error}") from error
 

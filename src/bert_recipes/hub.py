@@ -92,9 +92,6 @@ def check_push(args: Any) -> None:
     """See in the main process, before anything is loaded, that the run may be pushed; its hub_model_id becomes the full name."""
     is_main = os.environ.get("RANK", "0") == "0"
     if not args.push_to_hub:
-        given = [name for name in ("hub_model_id", "hub_revision", "hub_overwrite", "hub_tags") if getattr(args, name)]
-        if given and is_main:
-            logger.warning("without effect without --push_to_hub true: %s", ", ".join(given))
         return
     if args.hub_strategy == "checkpoint":
         raise InputError(

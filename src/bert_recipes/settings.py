@@ -3,7 +3,7 @@
 import math
 import operator
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, field, fields
 from typing import Any
 
@@ -16,6 +16,10 @@ _LIMITS = {
     "most": (operator.le, "{:,} or less"),
     "below": (operator.lt, "below {:,}"),
 }
+
+
+# numpy and torch take these; Python's generator takes -3 for 3.
+SEEDS: Mapping[str, Any] = {"least": 0, "most": 2**32 - 1}
 
 
 def option(default: Any, help: str, *, choices: Collection[str] = (), **metadata: Any) -> Any:
@@ -35,14 +39,20 @@ def free(default: Any, help: str, **metadata: Any) -> Any:
 
 
 def check(settings: Any) -> None:
-    """Refuse the first value of a dataclass, or of a list in it, that is not among the choices of its field, or outside its limits; None is none."""
+    """Refuse the first value of a dataclass, or of a list in it, that is not among the choices of its field, or outside its limits; None is none.
+
+    Limits of fields that a library declares stand in the class's `LIMITS`.
+    """
+    of_library = getattr(settings, "LIMITS", {})
     for item in fields(settings):
         given, choices = getattr(settings, item.name), item.metadata.get("allowed")
-        limits = [(*_LIMITS[name], limit) for name, limit in item.metadata.items() if name in _LIMITS]
+        metadata = {**of_library.get(item.name, {}), **item.metadata}
+        limits = [(*_LIMITS[name], limit) for name, limit in metadata.items() if name in _LIMITS]
         for value in given if isinstance(given, list) else [given]:
             if value is None or (choices and value in choices) or not (choices or limits):
                 continue
             if choices or value == math.inf or not all(holds(value, limit) for holds, _, limit in limits):
                 allowed = ", ".join(choices or ()) or " and ".join(text.format(limit) for _, text, limit in limits)
                 allowed = re.sub(r"(\S+) or more and (\S+) or less", r"\1 to \2", allowed)
-                raise InputError(f"{item.name} is {value!r}; allowed: {allowed}")
+                advice = f"; {metadata['advice']}" if "advice" in metadata else ""
+                raise InputError(f"{item.name} is {value!r}; allowed: {allowed}{advice}")

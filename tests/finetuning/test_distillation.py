@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from repeated_flags import keep_last
 from torch.nn import functional as F
 
 from bert_recipes.config import parse_arguments
@@ -38,7 +39,7 @@ def prepare(tiny_runs, tmp_path):
         arguments += ["--output_dir", tmp_path / folder, "--max_steps", 4, "--global_train_batch_size", 8]
         arguments += ["--precision", "fp32", "--use_cpu", "true", "--disable_tqdm", "true", *flags]
         kinds = (TaskArguments, FineTuningArguments, TeachingArguments)
-        settings, args, teaching = parse_arguments(*kinds, argv=list(map(str, arguments)))
+        settings, args, teaching = parse_arguments(*kinds, argv=keep_last(arguments))
         return prepare_run(settings, args, teaching)
 
     return run

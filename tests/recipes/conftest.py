@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from repeated_flags import keep_last
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def start_recipe(repository, monkeypatch, capfd):
 
     def start(name, *flags):
         script = repository / "recipes" / f"{name}.py"
-        monkeypatch.setattr(sys, "argv", [str(script), *map(str, flags)])
+        monkeypatch.setattr(sys, "argv", [str(script), *keep_last(flags)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as caught:
             runpy.run_path(str(script), run_name="__main__")

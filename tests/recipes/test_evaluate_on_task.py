@@ -99,8 +99,8 @@ def test_what_cannot_be_measured_is_refused(tiny_runs, tmp_path):
     run = tiny_runs("sequence_classification")
     with pytest.raises(InputError, match="model_name_or_path is missing"):
         parse_arguments(ScoringArguments, argv=["--task", "mrpc"])
-    with pytest.raises(InputError, match="--predictions_dir"):
-        score(run, tmp_path, "--do_predict", "true")
+    with pytest.raises(InputError, match=r"task .* has no test split to measure on"):
+        score(run, tmp_path, "--split", "test")
     with pytest.raises(InputError, match=r"has no config\.json"):
         score(tmp_path, tmp_path, task_file=run / "task.yaml")
 
@@ -120,6 +120,40 @@ def test_a_task_without_validation_split_is_not_measured(tiny_runs, tmp_path):
     file.write_text(f"kind: sequence_classification\n{columns}files: {{test: validation.jsonl}}\n")
     with pytest.raises(InputError, match="has no validation split"):
         score(run, tmp_path, task_file=file)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_labelled_test_split_is_measured(tiny_runs, tmp_path, kind):
+    """With the same rows as the validation split it has the same figures, with their intervals."""
+    run = tiny_runs(kind)
+    text = (run.parent / "data" / "task.yaml").read_text()
+    file = run.parent / "data" / "with_test.yaml"
+    file.write_text(text.replace("validation.jsonl}", "validation.jsonl, test: validation.jsonl}"))
+    validation = score(run, tmp_path, task_file=file)
+    test = score(run, tmp_path, "--split", "test", task_file=file)
+    assert test["splits"].keys() == {"test"}
+    assert not figures(test)
+    assert figures({name.replace("test_", "eval_", 1): value for name, value in test.items()}) == figures(validation)
+    assert test["baselines"] == {f"test_{name}": value for name, value in validation["baselines"].items()}
+    assert test["intervals"] == {f"test_{name}": value for name, value in validation["intervals"].items()}
+    both = score(run, tmp_path, "--do_predict", "true", task_file=file)
+    assert {"test", "validation"} == both["splits"].keys()
+    assert both["baselines"] == validation["baselines"] | test["baselines"]
+
+
+def test_a_test_split_without_labels_is_not_measured(tiny_runs, tmp_path):
+    run = tiny_runs("sequence_classification")
+    data = run.parent / "data"
+    rows = [json.loads(line) for line in (data / "validation.jsonl").read_text().splitlines()]
+    TINY["write_jsonl"](tmp_path / "test.jsonl", [{**row, "label": -1} for row in rows])
+    text = (data / "task.yaml").read_text()
+    file = data / "test_alone.yaml"
+    file.write_text(text.replace("validation: validation.jsonl", f"test: {tmp_path / 'test.jsonl'}"))
+    with pytest.raises(InputError, match=r"the test split of task .* has no labels to measure with"):
+        score(run, tmp_path, "--split", "test", task_file=file)
+    results = score(run, tmp_path, "--split", "test", "--predictions_dir", tmp_path / "out", task_file=file)
+    assert not [name for name in results if name.startswith("test_")]
+    assert len((tmp_path / "out" / "predictions_test.jsonl").read_text().splitlines()) == len(rows)
 
 
 def write_mrpc(folder):

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from repeated_flags import keep_last
 
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,7 @@ def packages():
 
 
 def start(recipe, *flags, cwd):
-    command = [sys.executable, Path(__file__).parents[2] / "recipes" / recipe, *map(str, flags)]
+    command = [sys.executable, Path(__file__).parents[2] / "recipes" / recipe, *keep_last(flags)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False, cwd=cwd)
     assert done.returncode == 0, done.stderr[-3000:]
     return done

@@ -3,12 +3,14 @@
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import transformers
+from repeated_flags import keep_last
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.errors import InputError
@@ -20,7 +22,7 @@ from bert_recipes.training.run import run_training
 
 def finetune(repository: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "recipes/finetune.py", "--use_cpu", "true", "--disable_tqdm", "true", *map(str, flags)],
+        [sys.executable, "recipes/finetune.py", *keep_last(["--use_cpu", "true", "--disable_tqdm", "true", *flags])],
         cwd=repository,
         capture_output=True,
         text=True,
@@ -99,6 +101,32 @@ def test_a_run_leaves_a_report_of_its_predictions(finished):
     assert right / 50 == pytest.approx(json.loads((folder / "all_results.json").read_text())["eval_accuracy"])
     assert "report.html" in done.stdout
     assert "<h2>Worst errors</h2>" in (folder / "report.html").read_text() or right == 50
+
+
+def test_a_test_split_without_labels_is_predicted_and_that_is_said(finished):
+    folder, done, _ = finished
+    assert "test split test has no labels: it is predicted, and cannot be measured" in done.stderr
+    assert not [name for name in json.loads((folder / "all_results.json").read_text()) if name.startswith("test_")]
+
+
+def test_a_labelled_test_split_is_measured_in_results_console_and_report(call_recipe, tiny_checkpoint, mrpc, tmp_path):
+    data = tmp_path / "data"
+    shutil.copytree(mrpc, data)
+    shutil.copy(data / "validation.jsonl", data / "test.jsonl")
+    flags = ["--task", "mrpc", "--model_name_or_path", tiny_checkpoint, "--data_dir", data, "--max_steps", 3]
+    flags += ["--output_dir", tmp_path / "run", "--use_cpu", "true", "--precision", "fp32"]
+    stdout = call_recipe("finetune", *flags, "--do_predict", "true", "--max_seq_length", 64)
+    results = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    assert results["test_accuracy"] == results["eval_accuracy"]
+    assert results["test_f1"] == results["eval_f1"]
+    assert results["baselines"]["test_accuracy"] == results["baselines"]["accuracy"]
+    assert f"test: accuracy {results['test_accuracy']:.1%}" in stdout
+    row = f"| test accuracy | {results['test_accuracy']:.4f} |"
+    for text in (stdout.replace("test_accuracy", "test accuracy"), (tmp_path / "run" / "report.md").read_text()):
+        assert row in " ".join(text.split())
+    assert f"| test | accuracy | {results['test_accuracy']:.4f} |" in (tmp_path / "run" / "README.md").read_text()
+    lines = [(tmp_path / "run" / f"predictions_{name}.jsonl").read_text() for name in ("validation", "test")]
+    assert lines[0] == lines[1]
 
 
 def test_the_model_learns_and_the_best_checkpoint_is_the_one_kept(finished):

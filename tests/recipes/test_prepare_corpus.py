@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from repeated_flags import keep_last
 from small_corpora import WORDS, contents_of, write_vocabulary
 
 from bert_recipes.data.prepare import (
@@ -43,7 +44,7 @@ def corpus(tmp_path_factory):
 
 
 def run(repository, *flags):
-    command = [sys.executable, str(repository / "recipes" / "prepare_corpus.py"), *map(str, flags)]
+    command = [sys.executable, str(repository / "recipes" / "prepare_corpus.py"), *keep_last(flags)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

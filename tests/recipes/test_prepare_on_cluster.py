@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from repeated_flags import keep_last
 from small_corpora import WORDS, contents_of, write_vocabulary
 
 from bert_recipes.data.cluster import ExecutorArguments
@@ -154,9 +155,8 @@ def test_one_shard_is_refused(vocabulary, texts, tmp_path):
 
 
 def command_of(repository, vocabulary, texts, output, *more):
-    command = [sys.executable, repository / "recipes" / "prepare_on_cluster.py", "--files", texts]
-    command += ["--tokenizer", vocabulary, "--output_dir", output, "--num_processes", 1, *more]
-    return list(map(str, command))
+    flags = ["--files", texts, "--tokenizer", vocabulary, "--output_dir", output, "--num_processes", 1, *more]
+    return [sys.executable, str(repository / "recipes" / "prepare_on_cluster.py"), *keep_last(flags)]
 
 
 @pytest.fixture

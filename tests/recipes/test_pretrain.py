@@ -8,10 +8,11 @@ import sys
 import pytest
 import torch
 import transformers
+from repeated_flags import keep_last
 
 
 def run(repository, *arguments, ok=True):
-    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *map(str, arguments)]
+    command = [sys.executable, str(repository / "recipes" / "pretrain.py"), *keep_last(arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=repository)
     assert (done.returncode == 0) == ok, done.stderr[-3000:]
     return done

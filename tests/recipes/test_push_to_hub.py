@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from repeated_flags import keep_last
 
 from bert_recipes.checkpointing import seal_card
 
@@ -42,7 +43,8 @@ def run(
         name: value for name, value in os.environ.items() if not name.upper().endswith(("_PROXY", "_TOKEN"))
     }
     environment |= hub.environment(token) | more
-    command = [sys.executable, *([script] if script == "-c" else [f"recipes/{script}.py"]), *map(str, flags)]
+    command = [sys.executable, *([script] if script == "-c" else [f"recipes/{script}.py"])]
+    command += map(str, flags) if script == "-c" else keep_last(flags)
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, check=False, cwd=repository, env=environment
     )
@@ -241,7 +243,7 @@ def test_a_signal_does_not_wait_for_an_upload_and_the_run_goes_on(
     hub_server.fail("PUT", "/storage/", "silence", times=99)
     flags = ["--store", small_store, "--output_dir", tmp_path / "run", "--push_to_hub", "true", *SMALL]
     flags += ["--max_steps", 3000, "--save_steps", 2, "--save_total_limit", 2, "--learning_rate", "1e-3"]
-    command = [sys.executable, "recipes/pretrain.py", *map(str, flags)]
+    command = [sys.executable, "recipes/pretrain.py", *keep_last(flags)]
     environment = os.environ | hub_server.environment()
     with subprocess.Popen(command, cwd=repository, env=environment, stderr=subprocess.PIPE, text=True) as process:
         end = time.monotonic() + 200

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from repeated_flags import keep_last
 from tracked_runs import SECRETS, SMALL, contents, environment, expected, train
 
 
@@ -125,8 +126,18 @@ def test_a_server_that_never_answers_holds_no_run_up(repository, small_store, tm
 def test_the_service_of_wandb_may_be_killed(repository, small_store, tmp_path):
     """The same weights come out, with one warning."""
     train(repository, small_store, tmp_path / "plain", environment(tmp_path), "--max_steps", "60")
-    command = [sys.executable, "recipes/pretrain.py", "--store", small_store, "--output_dir", tmp_path / "run", *SMALL]
-    command += ["--max_steps", "60", "--report_to", "wandb"]
+    flags = [
+        "--store",
+        small_store,
+        "--output_dir",
+        tmp_path / "run",
+        *SMALL,
+        "--max_steps",
+        60,
+        "--report_to",
+        "wandb",
+    ]
+    command = [sys.executable, "recipes/pretrain.py", *keep_last(flags)]
     process = subprocess.Popen(
         list(map(str, command)),
         stdout=subprocess.PIPE,

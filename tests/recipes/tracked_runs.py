@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from repeated_flags import keep_last
+
 
 SMALL = ["--max_seq_length", "32", "--max_steps", "6", "--warmup_steps", "1", "--per_device_train_batch_size", "4"]
 SMALL += ["--global_train_batch_size", "4", "--max_eval_pairs", "10", "--eval_steps", "3", "--logging_steps", "1"]
@@ -23,7 +25,8 @@ def environment(home: Path, **changes: str) -> dict[str, str]:
 
 
 def train(repository, store, folder, env, *flags):
-    command = [sys.executable, "recipes/pretrain.py", "--store", store, "--output_dir", folder, *SMALL, *flags]
+    given = keep_last(["--store", store, "--output_dir", folder, *SMALL, *flags])
+    command = [sys.executable, "recipes/pretrain.py", *given]
     start = time.monotonic()
     done = subprocess.run(
         list(map(str, command)), capture_output=True, text=True, timeout=300, check=False, cwd=repository, env=env

@@ -28,6 +28,7 @@ from bert_recipes.sweeps.sweep import (
     expand_grid,
     read_range,
     read_sweep,
+    replace_flags,
 )
 
 
@@ -239,7 +240,8 @@ FLAGS = ["--sweep", "paper", *TASK, "--warmup_steps", "0.1"]
 def sweep(bench):
     def run(*arguments, num_seeds=3, flags=FLAGS):
         seeds = ("--num_seeds", num_seeds)
-        return bench.run("sweep_finetuning.py", *flags, *seeds, "--output_dir", bench.output, *arguments)
+        common = [*map(str, [*flags, *seeds, "--output_dir", bench.output])]
+        return bench.run("sweep_finetuning.py", *replace_flags(common, [*map(str, arguments)]))
 
     bench.plan(scores=SCORES)
     return run

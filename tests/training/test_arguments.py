@@ -286,27 +286,9 @@ def test_a_limit_of_no_predictions_is_refused(small_store, limit):
         load_data(DataArguments(store=str(small_store), max_predictions_per_seq=limit), seed=1)
 
 
-def test_flags_of_the_trainer_that_a_finetuning_run_does_not_follow_are_named(tmp_path, caplog):
-    make_finetuning(tmp_path, do_train=True, bf16_full_eval=True)
-    assert "without effect here: bf16_full_eval True, do_train True" in caplog.text
-    # eval_strategy sets do_eval, which run.yaml then holds.
+def test_do_eval_is_taken_where_eval_strategy_has_set_it_as_in_a_run_yaml(tmp_path):
     args = make_finetuning(tmp_path, eval_strategy="epoch")
     make_finetuning(tmp_path, eval_strategy="epoch", do_eval=args.do_eval)
-
-
-def test_settings_of_stock_that_nothing_reads_are_named_in_one_warning(tmp_path, caplog):
-    unread = {"label_smoothing_factor": 0.1, "data_seed": 7, "optim_args": "a=1", "lr_scheduler_kwargs": {"b": 1}}
-    unread |= {"optim": "adafactor", "lr_scheduler_type": "cosine"}
-    make(tmp_path, **unread)
-    (record,) = [record for record in caplog.records if "without effect" in record.getMessage()]
-    assert record.getMessage() == (
-        "without effect here: data_seed 7, label_smoothing_factor 0.1, lr_scheduler_kwargs {'b': 1}, lr_scheduler_type cosine, "
-        "optim adafactor, optim_args a=1"
-    )
-    caplog.clear()
-    chosen = {"optimizer": "trainer", "schedule": "trainer", "optim_args": "a=1", "lr_scheduler_kwargs": {}}
-    FineTuningArguments(output_dir=str(tmp_path), data_seed=7, **chosen)
-    assert "without effect" not in caplog.text
 
 
 @pytest.mark.parametrize(("amx", "avx"), [(True, True), (False, True), (True, False), (False, False)])

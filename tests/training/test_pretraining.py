@@ -156,17 +156,6 @@ def test_a_broken_checkpoint_is_one_line(tmp_path, tokenizer, damage, message):
     assert "\n" not in str(caught.value)
 
 
-def test_settings_of_a_new_model_beside_a_checkpoint_are_named_once(tmp_path, tokenizer, caplog, monkeypatch):
-    folder = make_checkpoint(tmp_path / "model", tokenizer=tokenizer)
-    open_model(folder, tokenizer, dropout=0.2, size="base", hidden_act="gelu")
-    (message,) = [record.message for record in caplog.records if record.message.startswith("ignored")]
-    assert message == f"ignored: size base, hidden_act gelu, dropout 0.2; {folder} has its own"
-    monkeypatch.setenv("RANK", "1")  # another process than the main one
-    caplog.clear()
-    open_model(folder, tokenizer, dropout=0.2)
-    assert "ignored" not in caplog.text
-
-
 def test_every_masking_setting_reaches_the_collator_and_the_defaults_are_the_papers(tokenizer):
     """Devlin et al. 2019, section 3.1, Task #1; 20 predictions for 128 tokens: google-research/bert README."""
     rule = {"mask_rate": 0.5, "keep_rate": 0.2, "random_rate": 0.3, "whole_word": True, "selection": "bernoulli"}
@@ -228,14 +217,6 @@ def test_the_held_out_instances_must_fit_the_model_too(tmp_path, tokenizer):
     assert (data.train.max_seq_length, data.max_seq_length) == (16, 40)
     with pytest.raises(InputError, match="max_seq_length is 40, the model has 32 positions"):
         load_model(ModelArguments(max_position_embeddings=32), tokenizer, data.max_seq_length, 1)
-
-
-def test_pair_and_mask_settings_beside_instance_files_are_named(tmp_path, tokenizer, caplog):
-    load_data(instance_arguments(tmp_path), 1)
-    assert "ignored" not in caplog.text
-    load_data(instance_arguments(tmp_path, whole_word=True, mlm_probability=0.2, max_seq_length=64), 1)
-    (message,) = [record.message for record in caplog.records if record.message.startswith("ignored")]
-    assert message.startswith("ignored: max_seq_length 64, mlm_probability 0.2, whole_word True; the instance files")
 
 
 @pytest.mark.parametrize(

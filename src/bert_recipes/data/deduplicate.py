@@ -43,7 +43,7 @@ from bert_recipes.data.prepare import count_cores, plan_shards
 from bert_recipes.errors import InputError
 from bert_recipes.files import sync_paths, write_json
 from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors
-from bert_recipes.settings import check, option, required
+from bert_recipes.settings import SEEDS, check, option, required
 
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class DeduplicationArguments:
     n_grams: int = option(N_GRAMS, "words of a shingle; documents of fewer are never near", least=1)
     num_buckets: int = option(NUM_BUCKETS, "chances to be found alike", least=1)
     hashes_per_bucket: int = option(HASHES_PER_BUCKET, "that must all agree for it", least=1)
-    seed: int = option(SEED, "decides the hash functions", least=0, below=2**32)
+    seed: int = option(SEED, "decides the hash functions", **SEEDS)
     text_column: str = option("text", "column of the text in JSON and Parquet rows")
     document_boundary: DocumentBoundary = option(
         "auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does"

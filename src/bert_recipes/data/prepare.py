@@ -59,7 +59,7 @@ from bert_recipes.errors import InputError
 from bert_recipes.files import put_in_place, sync_paths, write_json
 from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors
 from bert_recipes.scripts import describe_unknown, name_script
-from bert_recipes.settings import check, option, required
+from bert_recipes.settings import SEEDS, check, option, required
 
 
 logger = logging.getLogger(__name__)
@@ -254,7 +254,7 @@ class CorpusArguments:
     keep: Keep = option("all", "all paragraphs, or passages: no headings, lists and tables (our own rule)")
     encoding_errors: EncodingErrors = option("strict", "broken UTF-8 or NUL: stop (strict), or replace and count")
     max_line_bytes: int = option(MAX_LINE_BYTES, "longest line that is taken for text", least=1, most=MOST_LINE_BYTES)
-    seed: int = option(12345, "decides which documents validation_fraction holds out")
+    seed: int = option(12345, "decides which documents validation_fraction holds out", **SEEDS)
     shard_gigabytes: float = option(
         1.0, "a larger corpus is prepared in shards of about so much text, each kept once done", above=0
     )

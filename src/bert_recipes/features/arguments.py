@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
-from bert_recipes.settings import check, option, required
+from bert_recipes.settings import SEEDS, check, option, required
 
 
 class LayerChoice(NamedTuple):
@@ -114,7 +114,9 @@ class FeatureNerArguments:
     layers: list[str] = field(
         default_factory=lambda: list(LAYER_CHOICES), metadata={"help": "some of them", "allowed": LAYER_CHOICES}
     )
-    seeds: list[int] = field(default_factory=lambda: [1], metadata={"help": "one run of each way for each seed"})
+    seeds: list[int] = field(
+        default_factory=lambda: [1], metadata={"help": "one run of each way for each seed", **SEEDS}
+    )
     max_train_sentences: int | None = option(None, "train on at most this many sentences", least=1)
     max_eval_sentences: int | None = option(None, "evaluate on at most this many sentences", least=1)
     max_seq_length: int | None = option(
@@ -134,8 +136,8 @@ class FeatureNerArguments:
         check(self)
         if not self.layers:
             raise InputError(f"layers is empty; allowed: {', '.join(LAYER_CHOICES)}")
-        if not self.seeds or min(self.seeds) < 0:
-            raise InputError(f"seeds is {self.seeds}; allowed: one or more numbers, 0 or more")
+        if not self.seeds:
+            raise InputError("seeds is empty; give one or more numbers")
 
 
 @dataclass

@@ -91,6 +91,11 @@ class TaskArguments:
                 f"class_weights is '{self.class_weights}'; allowed: auto, or a mapping of labels to numbers"
             )
 
+    @property
+    def task_kind(self) -> str:
+        """One of the four kinds of tasks."""
+        return load_task(self).kind
+
 
 @dataclass
 class TeachingArguments:
@@ -118,10 +123,7 @@ class FineTuningArguments(RunArguments):
     the Stability of Fine-tuning BERT"); `--optimizer bert_adam --schedule bert_linear` is the original's.
     """
 
-    WITHOUT_EFFECT: ClassVar[Collection[str]] = (
-        *("do_train", "bf16_full_eval", "fp16_full_eval"),
-        *("label_smoothing_factor", "prediction_loss_only", "batch_eval_metrics"),
-    )
+    run_kind: ClassVar[str] = "fine-tuning"
 
     learning_rate: float = option(2e-5, "peak learning rate")
     num_train_epochs: float = option(3.0, "passes over the training examples")
@@ -227,6 +229,7 @@ def architecture(config: PretrainedConfig) -> str:
 class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # None: as the checkpoint was trained
     """`TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were in training."""
 
+    split: str = option("validation", "which splits of the task are measured", choices=("validation", "test"))
     predictions_dir: str | None = option(
         None, "also write predictions_<split>.jsonl and the task's own files into this folder"
     )
@@ -297,14 +300,17 @@ def load_task(settings: TaskArguments) -> Task:
     return get_task(settings.task) if settings.task is not None else read_task_file(str(settings.task_file))
 
 
-def check_access(settings: TaskArguments, *, for_training: bool = True, with_tests: bool = False) -> Task:
+def check_access(
+    settings: TaskArguments, *, for_training: bool = True, with_validation: bool = True, with_tests: bool = False
+) -> Task:
     """Load the task's row, fill in settings.model_name_or_path, and see that checkpoint and data are there."""
     task = load_task(settings)
     if for_training and not task.train_split:
         raise InputError(f"task {task.name} has no training data; predict it with a model of another task")
     settings.model_name_or_path = choose_checkpoint(settings.model_name_or_path)
     splits = [task.train_split] if for_training else []
-    splits += [*task.validation_splits, *(task.test_splits if with_tests else ())]
+    splits += task.validation_splits if with_validation else ()
+    splits += task.test_splits if with_tests else ()
     check_source(task, settings.data_dir, splits)
     return task
 

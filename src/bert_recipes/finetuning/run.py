@@ -60,6 +60,10 @@ class FineTuningRun:
     trainer: FineTuningTrainer
     test_splits: Mapping[str, EncodedSplit]
 
+    def is_measured(self, test_split: str) -> bool:
+        """Whether a test split has labels, so that it is predicted where it is measured."""
+        return any(item.split.name == test_split for item in self.trainer.test_splits.values())
+
 
 def prepare_run(
     settings: TaskArguments,
@@ -67,6 +71,7 @@ def prepare_run(
     teaching: TeachingArguments | None = None,
     *,
     for_training: bool = True,
+    with_validation: bool = True,
 ) -> FineTuningRun:
     """Load checkpoint and data and join the parts; mistakes are found before anything is trained.
 
@@ -76,7 +81,8 @@ def prepare_run(
     if settings.context == "none" and task.kind != "multiple_choice":
         raise InputError(f"context is none, for choices without theirs; task {task.name} has no choices")
     kind_class, teaching = KIND_CLASSES[task.kind], teaching or TeachingArguments()
-    validation_splits = () if teaching.distil == "intermediate" else task.validation_splits
+    measures = with_validation and teaching.distil != "intermediate"
+    validation_splits = task.validation_splits if measures else ()
     tokenizer = open_tokenizer(name)
     limits = {task.train_split: settings.max_train_examples} if for_training else {}
     limits |= dict.fromkeys(validation_splits, settings.max_eval_examples)
@@ -112,7 +118,11 @@ def prepare_run(
         freeze_encoder=settings.freeze_encoder,
         processing_class=tokenizer,
     )
-    return FineTuningRun(task, name, trainer, _encode_tests(task, kind, settings) if args.do_predict else {})
+    tests = _encode_tests(task, kind, settings) if args.do_predict else {}
+    for suffix, split in zip(split_suffixes(task.test_splits, "test"), task.test_splits, strict=True):
+        if split in tests and tests[split].split.is_labelled:
+            trainer.test_splits = {**trainer.test_splits, suffix: tests[split]}
+    return FineTuningRun(task, name, trainer, tests)
 
 
 def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -> None:
@@ -136,6 +146,8 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
 def _encode_tests(task: Task, kind: TaskKind, settings: TaskArguments) -> dict[str, EncodedSplit]:
     """The splits that --do_predict asks for, the diagnostic set of the task's model among them where it is at hand."""
     limit = settings.max_predict_examples
+    if not task.test_splits:
+        logger.warning("do_predict: task %s has no test split; nothing is predicted", task.name)
     tests = {name: load_split(task, name, data_dir=settings.data_dir, max_examples=limit) for name in task.test_splits}
     if task.name in DIAGNOSTICS:
         other = get_task(DIAGNOSTICS[task.name])
@@ -143,6 +155,9 @@ def _encode_tests(task: Task, kind: TaskKind, settings: TaskArguments) -> dict[s
             tests[other.name] = load_split(other, other.test_splits[0], data_dir=settings.data_dir, max_examples=limit)
         except InputError as error:
             logger.warning("no predictions for %s: %s", other.name, error)
+    for name, split in tests.items():
+        if not split.is_labelled:
+            logger.info("test split %s has no labels: it is predicted, and cannot be measured", name)
     return {name: kind.encode(split) for name, split in tests.items()}
 
 
@@ -155,9 +170,11 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
     trainer, files = run.trainer, list[Path]()
     encoded = {item.split.name: item for item in trainer.eval_splits.values()}
     predictions = dict(trainer.predictions)
-    if encoded.keys() == predictions.keys():
-        encoded |= run.test_splits
-        predictions |= {name: trainer.predict_split(item) for name, item in run.test_splits.items()}
+    if encoded.keys() <= predictions.keys():
+        for name, item in run.test_splits.items():
+            if not run.is_measured(name):
+                predictions[name] = trainer.predict_split(item)
+    encoded |= run.test_splits
     if trainer.is_world_process_zero():
         with saving(folder):
             for name, predicted in predictions.items():
@@ -206,19 +223,28 @@ def describe_origin(run: FineTuningRun) -> dict[str, Any]:
 
 
 def score_checkpoint(settings: ScoringArguments, args: FineTuningArguments) -> dict[str, Any]:
-    """Measure a checkpoint on the validation splits of a task; every process takes part.
+    """Measure a checkpoint on the validation or the test splits of a task; every process takes part.
 
-    Metrics are named as in a training run's all_results.json. do_predict also predicts the test splits.
+    Metrics are named as in a training run's all_results.json. do_predict takes the test splits beside the validation splits.
     """
     task = load_task(settings)
-    if not task.validation_splits:
-        raise InputError(f"task {task.name} has no validation split to measure on; recipes/predict.py predicts inputs")
-    if args.do_predict and settings.predictions_dir is None:
-        raise InputError("do_predict is true; say with --predictions_dir where the predictions go")
-    check_access(settings, for_training=False, with_tests=args.do_predict)
+    takes_validation = settings.split == "validation"
+    if not (task.validation_splits if takes_validation else task.test_splits):
+        raise InputError(
+            f"task {task.name} has no {settings.split} split to measure on; recipes/predict.py predicts inputs"
+        )
+    if not takes_validation:
+        args.do_predict = True
+        settings.max_predict_examples = settings.max_predict_examples or settings.max_eval_examples
+    check_access(settings, for_training=False, with_validation=takes_validation, with_tests=args.do_predict)
 
-    run = prepare_run(settings, args, for_training=False)
-    results = describe_data(run) | run.trainer.evaluate() | run.trainer.certainty()
+    run = prepare_run(settings, args, for_training=False, with_validation=takes_validation)
+    if settings.predictions_dir is None and len(run.trainer.test_splits) < len(run.test_splits):
+        raise InputError(
+            f"the test split of task {task.name} has no labels to measure with; say with --predictions_dir where its "
+            "predictions go"
+        )
+    results = describe_data(run) | run.trainer.measure_all()
     if settings.predictions_dir is not None:
         folder = Path(settings.predictions_dir)
         folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from bert_recipes.finetuning.arguments import FineTuningArguments
 from bert_recipes.finetuning.certainty import describe_certainty
 from bert_recipes.finetuning.kind import NOT_FINITE, Batch, EncodedSplit, Prediction, TaskKind
 from bert_recipes.models.bert import IGNORE_INDEX
-from bert_recipes.tasks.task import figure_names
+from bert_recipes.tasks.task import figure_names, with_suffix
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.callbacks import EarlyStopping
 from bert_recipes.training.speed import BatchStats, training_flops
@@ -74,6 +74,8 @@ class FineTuningTrainer(RecipeTrainer):
         self.class_weights = kind.class_weights(train_dataset) if train_dataset is not None else None
         if args.early_stopping_patience is not None:
             self.add_callback(EarlyStopping(args.early_stopping_patience))
+        # Metric prefix -> test split with labels, which is measured once, when the training is done.
+        self.test_splits: Mapping[str, EncodedSplit] = {}
         # split name -> predictions of the last evaluation
         self.predictions: dict[str, list[Prediction]] = {}
         if train_dataset is not None:
@@ -192,21 +194,36 @@ class FineTuningTrainer(RecipeTrainer):
         `eval_<prefix>_<metric>` where there are several splits; also the loss, where it can be computed, and the seconds
         that predicting took. Where an output of a split is NaN or infinite, every metric of that split is NaN.
         """
-        start = time.perf_counter()
-        splits = self.eval_splits if eval_dataset is None else eval_dataset
-        metrics: dict[str, float] = {}
-        with self.stoppable():
-            for name, encoded in splits.items():
-                prefix = f"{metric_key_prefix}_{name}_" if name else f"{metric_key_prefix}_"
-                metrics |= {f"{prefix}{key}": value for key, value in self._measure(encoded).items()}
-        metrics[f"{metric_key_prefix}_seconds"] = round(time.perf_counter() - start, 2)
-        self.log(dict(metrics))
+        metrics = self._measure_splits(self.eval_splits if eval_dataset is None else eval_dataset, metric_key_prefix)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def certainty(self) -> dict[str, Any]:
-        """`describe_certainty` of the last evaluation."""
-        return describe_certainty(self.kind, self.eval_splits, self.predictions)
+    def measure_all(self) -> dict[str, Any]:
+        """Return the metrics of the validation splits (`eval_`) and of the labelled test splits (`test_`), and how sure they are.
+
+        `intervals` and `baselines` are those of `describe_certainty`; names of a test split keep their `test_` there.
+        """
+        results: dict[str, Any] = self.evaluate() if self.eval_splits else {}
+        if self.eval_splits:
+            results |= describe_certainty(self.kind, self.eval_splits, self.predictions)
+        if self.test_splits:
+            results |= self._measure_splits(self.test_splits, "test")
+            for name, values in describe_certainty(self.kind, self.test_splits, self.predictions).items():
+                of_tests = {f"test_{metric}": value for metric, value in values.items()}
+                results[name] = {**results.get(name, {}), **of_tests}
+        return results
+
+    def _measure_splits(self, splits: Mapping[str, EncodedSplit], prefix: str) -> dict[str, float]:
+        """Return the metrics of some splits, `prefix_<metric>` or `prefix_<split>_<metric>`, and log them."""
+        start = time.perf_counter()
+        metrics: dict[str, float] = {}
+        with self.stoppable():
+            for name, encoded in splits.items():
+                figures = self._measure(encoded)
+                metrics |= {f"{prefix}_{with_suffix(name, key)}": value for key, value in figures.items()}
+        metrics[f"{prefix}_seconds"] = round(time.perf_counter() - start, 2)
+        self.log(dict(metrics))
+        return metrics
 
     def _measure(self, encoded: EncodedSplit) -> dict[str, float]:
         """Metrics of one split, whose predictions are kept; all NaN, and no predictions, where the model has diverged."""

@@ -137,16 +137,21 @@ class RunCard:
     @cached_property
     def metrics(self) -> list[tuple[str, str, str]]:
         """(split, metric, key in all_results.json) of every result of a task."""
-        splits = self.task.validation_splits if self.task else ()
-        prefixes = [with_suffix(suffix, "") if suffix else "" for suffix in split_suffixes(splits)]
-        # The split without a prefix last: every name would fit it.
-        known = sorted(zip(prefixes, splits, strict=True), key=lambda pair: -len(pair[0]))
+        if self.task is None:
+            return []
+        prefixes = {}
+        for start, kind, splits in (
+            ("eval_", "validation", self.task.validation_splits),
+            ("test_", "test", self.task.test_splits),
+        ):
+            for suffix, split in zip(split_suffixes(splits, kind), splits, strict=True):
+                prefixes[start + (with_suffix(suffix, "") if suffix else "")] = split
         found = []
         for key, value in self.results.items():
-            if key.startswith("eval_") and isinstance(value, int | float) and not is_cost(key):
-                name = key.removeprefix("eval_")
-                fits = [(split, name.removeprefix(prefix), key) for prefix, split in known if name.startswith(prefix)]
-                found += fits[:1]
+            # The longest: the one of a split without a suffix fits every name.
+            prefix = max((prefix for prefix in prefixes if key.startswith(prefix)), key=len, default=None)
+            if prefix is not None and isinstance(value, int | float) and not is_cost(key):
+                found.append((prefixes[prefix], key.removeprefix(prefix), key))
         return found
 
 

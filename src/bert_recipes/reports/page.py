@@ -90,8 +90,8 @@ def _guesses(mask: Mapping[str, Any]) -> list[tuple[str, float, bool, int | None
 
 
 def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
-    rows, task = metric_rows(run.results), run.task
-    names, best = [name for name, *_ in rows], None if task is None else task.best_metric
+    task = run.task
+    names, best = [name for name, *_ in metric_rows(run.results)], None if task is None else task.best_metric
     panels = plots.finetuning_panels(run.history, [f"eval_{name}" for name in names])
     tiles = [name for name in names if not name.endswith(("loss", "_thresh", "total", "_number", "missing"))]
     title = run.results.get("task") or run.facts.get("task") or (task.name if task else "task")
@@ -99,7 +99,7 @@ def _finetuning_report(run: RunFiles) -> dict[str, bytes]:
         "finetuning.j2",
         {PLOT_FILE: plots.panels_png(panels[:2])} if panels else {},
         **_run_content(run, f"Fine-tuning report: {title}", panels),
-        rows=[(words_of(name), *cells) for name, *cells in rows],
+        rows=[(words_of(name), *cells) for name, *cells in _metrics_of_all_splits(run.results)],
         metric_heads=METRIC_HEADS,
         best_metric=best,
         is_percent=task is not None and task.kind == "question_answering",
@@ -161,17 +161,24 @@ def _sweep_report(sweep: Mapping[str, Any], name: str) -> dict[str, bytes]:
 METRIC_HEADS = ("metric", "value", "95% interval", "constant answer")
 
 
-def metric_rows(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """`METRIC_HEADS` of the `eval_` values; what is not defined is "n/a", and what is not known is empty."""
+def metric_rows(results: Mapping[str, Any], prefix: str = "eval_") -> list[tuple[str, str, str, str]]:
+    """`METRIC_HEADS` of the values with a prefix; what is not defined is "n/a", and what is not known is empty.
+
+    Those of a test split keep the `test_` in their names.
+    """
     rows = []
     intervals, baselines = results.get("intervals") or {}, results.get("baselines") or {}
     for key, value in results.items():
-        if key.startswith("eval_") and not is_cost(key):
+        if key.startswith(prefix) and not is_cost(key):
             name = key.removeprefix("eval_")
             formatted = str(value) if isinstance(value, int | str) else format_as(strict(value), ".4f")
             interval = " to ".join(f"{end:.4f}" for end in intervals.get(name, ()))
             rows.append((name, formatted, interval, f"{baselines[name]:.4f}" if name in baselines else ""))
     return rows
+
+
+def _metrics_of_all_splits(results: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    return [*metric_rows(results), *metric_rows(results, "test_")]
 
 
 def is_cost(key: str) -> bool:
@@ -191,7 +198,7 @@ def is_no_better(results: Mapping[str, Any], name: str) -> bool:
 
 def finetuning_table(results: Mapping[str, Any]) -> str:
     """The metrics of a fine-tuning run as Markdown for a terminal."""
-    return _terminal("{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=metric_rows(results))
+    return _terminal("{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=_metrics_of_all_splits(results))
 
 
 def pretraining_table(results: Mapping[str, Any]) -> str:

@@ -97,6 +97,17 @@ def as_flags(settings: Mapping[str, str]) -> list[str]:
     return [part for name, value in settings.items() for part in (f"--{name}", value)]
 
 
+def replace_flags(flags: Sequence[str], others: Sequence[str]) -> list[str]:
+    """Put other flags in the place of the same ones.
+
+    Example:
+        >>> replace_flags(["--seed", "3", "--fp16", "true"], ["--seed", "4"])
+        ['--fp16', 'true', '--seed', '4']
+    """
+    _, kept = split_flags(flags, given_flags(others))
+    return [*kept, *others]
+
+
 def check_flag_names(flags: Sequence[str], own: Iterable[str]) -> None:
     """Refuse a misspelt flag before anything runs; fields of the script itself are near misses too."""
     fields = {*_run_fields(), "config"}
@@ -115,7 +126,8 @@ def check_flags(argv: Sequence[str], grid: Iterable[str] = ()) -> None:
 
 def check_run(flags: Sequence[str], grid: Mapping[str, Sequence[str]]) -> None:
     """Read the first run's flags as it would, and see that its task, checkpoint and data are within reach."""
-    flags = [*flags, *as_flags({name: values[0] for name, values in grid.items()}), *_ON_THE_CPU]
+    first_run = as_flags({name: values[0] for name, values in grid.items()})
+    flags = replace_flags([*flags, *first_run], _ON_THE_CPU)
     before = dict(os.environ)
     try:
         # A library prints a line when it is imported; stdout is the report's.
@@ -254,7 +266,7 @@ class RunLauncher(NamedTuple):
         elif folder.exists():
             logger.warning("%s: half finished, removed and run again", folder)
             shutil.rmtree(folder)
-        command = [*self.command, *self.flags, *flags, "--output_dir", str(folder)]
+        command = [*self.command, *replace_flags(self.flags, [*flags, "--output_dir", str(folder)])]
         log = folder.with_name(folder.name + ".log")
         log.parent.mkdir(parents=True, exist_ok=True)
         logger.info("%s  (log: %s)", shlex.join(command), log)

@@ -100,14 +100,14 @@ _FIGURES = {
 }
 
 
-def split_suffixes(splits: Sequence[str]) -> list[str]:
-    """Tell the metrics of several validation splits apart: by the split's name without "validation_".
+def split_suffixes(splits: Sequence[str], kind: str = "validation") -> list[str]:
+    """Tell the metrics of several splits of a kind (validation, test) apart: by the split's name without "validation_".
 
     Example:
         >>> split_suffixes(["validation", "validation_hard"])
         ['', 'hard']
     """
-    return [name.removeprefix("validation").strip("_") if len(splits) > 1 else "" for name in splits]
+    return [name.removeprefix(kind).strip("_") if len(splits) > 1 else "" for name in splits]
 
 
 def with_suffix(suffix: str, figure: str) -> str:

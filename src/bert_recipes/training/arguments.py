@@ -1,6 +1,5 @@
 """The settings of a run: `RunArguments` for all, model, data and phases of pre-training, and what follows from them."""
 
-import math
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
@@ -9,12 +8,12 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from transformers import TrainingArguments
 
-from bert_recipes.config import PARTS, TOTAL, settle, warn_early
+from bert_recipes.config import PARTS, TOTAL, settle
 from bert_recipes.data.dataset import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
 from bert_recipes.models.sizes import ALBERT_SIZES, MEMBER_SIZES, MIN_POSITIONS, SIZES, TINYBERT_SIZES, shape_of
-from bert_recipes.settings import check, free, option
+from bert_recipes.settings import SEEDS, check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.launch import join_processes_on_cpus
 from bert_recipes.training.objectives import OBJECTIVES
@@ -102,9 +101,29 @@ class RunArguments(TrainingArguments):
         *("save_steps", "save_total_limit", "resume", "overwrite_run", "estimate", "report_to", "push_to_hub"),
         "hub_model_id",
     )
-    # Settings of the Trainer that nothing reads here: they are named in a warning.
-    WITHOUT_EFFECT: ClassVar[Collection[str]] = ()
-
+    # Limits of the library's fields, as `settings.option` takes them.
+    LIMITS: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "learning_rate": {"least": 0},
+        "warmup_steps": {"least": 0},
+        "adam_beta1": {"least": 0, "below": 1},
+        "adam_beta2": {"least": 0, "below": 1},
+        "num_train_epochs": {"above": 0},
+        "seed": SEEDS,
+        "data_seed": SEEDS,
+        "per_device_eval_batch_size": {"least": 1},
+        "logging_steps": {"above": 0, "advice": "--logging_strategy no logs nothing"},
+        "eval_steps": {"above": 0, "advice": "--eval_strategy no evaluates at the end alone"},
+        "save_steps": {"above": 0, "advice": "--save_strategy no keeps no checkpoint"},
+        "save_total_limit": {"least": 1, "advice": "null keeps all of them"},
+        "eval_delay": {"least": 0},
+        "eval_accumulation_steps": {"least": 1},
+        "label_smoothing_factor": {"least": 0, "most": 1},
+        "neftune_noise_alpha": {"least": 0},
+        "torch_empty_cache_steps": {"least": 1},
+        "dataloader_prefetch_factor": {"least": 1},
+        "ddp_timeout": {"least": 1},
+        "ddp_bucket_cap_mb": {"least": 1},
+    }
     adam_epsilon: float = option(1e-6, "epsilon of Adam (original: 1e-6)", least=0)
     weight_decay: float = option(0.01, "weight decay (paper: 0.01)", least=0)
     max_grad_norm: float = option(1.0, "clip the gradient's global norm (original: 1.0)", least=0)
@@ -180,24 +199,20 @@ class RunArguments(TrainingArguments):
         unset_hf_deepspeed_config()
 
     @property
+    def several_processes(self) -> bool:
+        """Whether other processes train the same model."""
+        return self._num_processes() > 1
+
+    @property
     def energy(self) -> EnergySettings:
         """How the energy of the run is estimated."""
         return EnergySettings(self.power_watts, self.country_iso_code, self.carbon_intensity)
 
     def _check(self) -> None:
-        """Refuse with what training cannot work, and what would silently train something else; name what has no effect."""
+        """Refuse with what training cannot work, and what would silently train something else."""
         check(self)
-        rules = [
-            *((name, 0 <= getattr(self, name) < math.inf, "0 or more") for name in ("learning_rate", "warmup_steps")),
-            *((name, 0 <= getattr(self, name) < 1, "0 or more and below 1") for name in ("adam_beta1", "adam_beta2")),
-            ("per_device_eval_batch_size", self.per_device_eval_batch_size >= 1, "1 or more"),
-            ("num_train_epochs", self.num_train_epochs > 0, "above 0"),
-            ("max_steps", self.max_steps == -1 or self.max_steps >= 1, "1 or more, or -1 for num_train_epochs"),
-            ("seed", 0 <= self.seed < 2**32, "0 to 4294967295"),
-        ]
-        for name, holds, allowed in rules:  # fields of the library
-            if not holds:
-                raise InputError(f"{name} is {getattr(self, name)}; allowed: {allowed}")
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise InputError(f"max_steps is {self.max_steps}; allowed: 1 or more, or -1 for num_train_epochs")
         defaults = {item.name: item.default for item in fields(self)}
         for name, reason in self.REFUSED.items():
             if getattr(self, name) != defaults[name]:
@@ -213,14 +228,6 @@ class RunArguments(TrainingArguments):
                 "hub_token: a token on the command line or in a file of settings is seen by everybody who lists the processes, and "
                 "would be kept; log in with `hf auth login`, or set HF_TOKEN in the environment"
             )
-        # --optimizer trainer and --schedule trainer let stock's settings decide.
-        unread = {*self.WITHOUT_EFFECT, "save_on_each_node"}
-        unread |= set() if self.optimizer == "trainer" else {"optim", "optim_args"}
-        unread |= set() if self.schedule == "trainer" else {"lr_scheduler_type", "lr_scheduler_kwargs"}
-        if given := [
-            f"{name} {getattr(self, name)}" for name in sorted(unread) if getattr(self, name) != defaults[name]
-        ]:
-            warn_early("without effect here: %s", ", ".join(given))
 
     @property
     def global_batch_size(self) -> int:
@@ -305,6 +312,13 @@ class ModelArguments:
             defaults = {name: value for name, value in defaults.items() if not hasattr(cls, name)}
         return {**defaults, **values}
 
+    @property
+    def starting_point(self) -> str:
+        """What the weights come from."""
+        if self.objective == "distilbert":
+            return "teacher"
+        return "new model" if self.model_name_or_path is None else "checkpoint"
+
     def __post_init__(self) -> None:
         check(self)
         shape_of(self.size, SIZES | MEMBER_SIZES.get(self.objective, {}))
@@ -347,7 +361,7 @@ class DataArguments:
     )
     max_eval_pairs: int = free(2000, "held-out pairs of an evaluation", least=1)
     data_cache_dir: str | None = free(None, "folder for the index of each epoch")
-    data_num_processes: int = free(1, "processes that build an epoch's index")
+    data_num_processes: int = free(1, "processes that build an epoch's index", least=1)
 
     def __post_init__(self) -> None:
         if self.store is None and self.train_file is None:
@@ -404,7 +418,7 @@ class PreTrainingArguments(RunArguments):
     optimization.py.
     """
 
-    WITHOUT_EFFECT: ClassVar[Collection[str]] = ("data_seed", "label_smoothing_factor", "train_sampling_strategy")
+    run_kind: ClassVar[str] = "pre-training"
 
     max_minutes: float | None = option(
         None, "end after so many minutes instead of max_steps; the schedule follows the clock", above=0
@@ -443,16 +457,18 @@ class PhaseArguments:
     """The last steps of a run, where they differ from those before."""
 
     phase2_steps: float = option(0, "last steps, with longer inputs, or their fraction if below 1 (0: none)", least=0)
-    phase2_max_seq_length: int = option(512, "tokens of an input in phase 2 (paper: 512)")
-    phase2_max_predictions_per_seq: int | None = option(None, "predicted tokens, at most; default: a fraction")
+    phase2_max_seq_length: int = option(512, "tokens of an input in phase 2 (paper: 512)", least=8)
+    phase2_max_predictions_per_seq: int | None = option(
+        None, "predicted tokens, at most; default: a fraction", least=1
+    )
     phase2_per_device_train_batch_size: int | None = free(
         None, "examples per process at once; default: as in phase 1", least=1
     )
     phase2_global_train_batch_size: int | None = option(
         None, "examples of a step in phase 2; default: as in phase 1", least=1
     )
-    phase2_learning_rate: float | None = option(None, "peak of a schedule of its own; default: one over both")
-    phase2_warmup_steps: float | None = option(None, "its warm-up, steps or their fraction if below 1")
+    phase2_learning_rate: float | None = option(None, "peak of a schedule of its own; default: one over both", least=0)
+    phase2_warmup_steps: float | None = option(None, "its warm-up, steps or their fraction if below 1", least=0)
 
     def __post_init__(self) -> None:
         check(self)

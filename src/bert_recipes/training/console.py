@@ -1,6 +1,5 @@
 """What a run prints while it goes: one aligned line per logging step and per evaluation, instead of the library's dictionaries."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +31,7 @@ _LEFT_OUT = (
     "_tokens",
     "perplexity",
     "eval_loss",
+    "test_loss",
     "baseline",
     "unigram",
     "majority",
@@ -61,21 +61,24 @@ def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
 def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
     """A line of an evaluation: each metric beside what is reached without a model, where that is known."""
     parts = []
+    prefix = "test_" if any(name.startswith("test_") for name in logs) else "eval_"
     for name, value in logs.items():
         if (
-            not name.startswith("eval_")
+            not name.startswith(prefix)
             or not isinstance(value, int | float)
             or any(part in name for part in _LEFT_OUT)
-            or re.match(r"eval_[A-Z]", name)  # of one type of entities or questions: the table at the end has them
+            or name.removeprefix(prefix)[
+                0
+            ].isupper()  # of one type of entities or questions: the table at the end has them
         ):
             continue
-        label = name.removeprefix("eval_").replace("_", " ").replace("mlm", "masked-LM")
+        label = name.removeprefix(prefix).replace("_", " ").replace("mlm", "masked-LM")
         label = (
             label.replace("nsp", "next-sentence").replace("sop", "sentence-order").replace("disc", "replaced-token")
         )
         is_fraction = name.endswith(_FRACTIONS) and 0 <= value <= 1
         parts.append(f"{label} {value:.1%}" if is_fraction else f"{label} {value:.3f}")
-    return _at(step, max_steps) + "held out: " + "  ".join(parts)
+    return _at(step, max_steps) + ("test: " if prefix == "test_" else "held out: ") + "  ".join(parts)
 
 
 def _at(step: int, max_steps: int) -> str:

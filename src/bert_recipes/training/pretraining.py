@@ -6,7 +6,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,12 +44,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Settings that only a new model has, those that instance files were made with, and those of masks (of `make_collator`).
+# Settings that only a new model has, and those of masks (of `make_collator`) and inputs.
 NEW_MODEL_FIELDS = ("size", "hidden_act", "weight_init", "initializer_range", "dropout", "max_position_embeddings")
 ALBERT_FIELDS = ("embedding_size", "share_layers")
 MASK_FIELDS = ("mask_rate", "keep_rate", "random_rate", "whole_word", "selection")
 INPUT_FIELDS = ("short_seq_prob", "input_format", "pair_label", "dupe_factor")
-INSTANCE_FIELDS = ("max_seq_length", "short_seq_prob", "mlm_probability", "max_predictions_per_seq", *MASK_FIELDS)
 # Enough for token frequencies: more than six million tokens at 128 a pair.
 MAX_COUNTED_INSTANCES = 50_000
 # The quickstart's data, in the current folder: what a script leaves when it is done; the script; its configuration.
@@ -156,7 +155,6 @@ def _load_instances(data: DataArguments, seed: int) -> PreTrainingData:
     tokenizer = load_tokenizer(data.tokenizer)
     settings: Any = {"cache_dir": data.data_cache_dir, "vocab_size": len(tokenizer)}
     train = InstanceDataset(data.train_file, **settings)
-    _warn_of_ignored(data, INSTANCE_FIELDS, "the instance files were made with their own pairs and masks")
     return PreTrainingData(
         tokenizer,
         train=train,
@@ -177,13 +175,6 @@ def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
         original = np.where(item["labels"] == IGNORE_INDEX, item["input_ids"], item["labels"])
         counts += np.bincount(original, minlength=vocab_size)
     return counts
-
-
-def _warn_of_ignored(settings: Any, names: Sequence[str], reason: str) -> None:
-    defaults = {field.name: field.default for field in fields(settings)}
-    given = [f"{name} {getattr(settings, name)}" for name in names if getattr(settings, name) != defaults[name]]
-    if given:
-        warn_once("ignored: %s; %s", ", ".join(given), reason)
 
 
 def make_collator(data: DataArguments, tokenizer: OriginalBertTokenizer, seed: int) -> DataCollatorForPreTraining:
@@ -229,7 +220,6 @@ def load_model(
         network = MEMBERS[objective.model](pretraining_config(own.pop("size"), **own))
     else:
         network = _load_checkpoint(model, needs_head=needs_head)
-        _warn_of_ignored(model, NEW_MODEL_FIELDS, f"{model.model_name_or_path} has its own")
         _check_tokenizer(model.model_name_or_path, network.config.vocab_size, tokenizer)
     if num_positions(network.config) < max_seq_length:
         raise InputError(

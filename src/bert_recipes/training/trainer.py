@@ -686,9 +686,9 @@ class RecipeTrainer(Trainer):
         """Model FLOPs of training steps (`speed.training_flops`); None where nobody knows them."""
         return None
 
-    def certainty(self) -> dict[str, Any]:
-        """What all_results.json says of how sure the last evaluation's metrics are."""
-        return {}
+    def measure_all(self) -> dict[str, Any]:
+        """Return the metrics of a model that is ready, on everything that is held out."""
+        return {} if self.eval_dataset is None else self.evaluate()
 
     def throughput(self) -> dict[str, float]:
         """Of the meter's last reading: `mfu`, the fraction of the machine's rate of matrix products, and `hours_left`."""
