@@ -79,12 +79,14 @@ def parse_arguments(
     if len(files) > 1:
         raise InputError(f"--config: given {len(files)} times; nothing inherits, give one file")
     config_file = Path(files[0]) if files else default_config
-    values = {} if config_file is None else read_flat_yaml(config_file, hints)
-    values |= {name: _read_flag(name, hints[name], raw) for name, raw in given.items()}
+    in_file = {} if config_file is None else read_flat_yaml(config_file, hints)
+    values = dict(in_file)
+    for name, raw in given.items():
+        values[name] = _read_flag(name, hints[name], raw)
     set_by_user = dict(values)
     for kind in dataclass_types:
-        if hasattr(kind, "settle"):  # what was typed on the command line is known here alone
-            values = kind.settle(values, given.keys())
+        if hasattr(kind, "settle"):  # what was typed on the command line, and what is in the file, is known here alone
+            values = kind.settle(values, given.keys(), in_file)
     first = _build(dataclass_types[0], values)
     if check_first is not None:
         check_first(first)

@@ -104,7 +104,7 @@ def small_run(
         rows of all steps of this process, gradients a step, logged history, final weights, held-out metrics, what DDP was given and
         the seed of this process' generator, the Trainer.
     """
-    given = ModelArguments.settle({"objective": objective, **(inputs or {})}, ())
+    given = ModelArguments.settle({"objective": objective, **(inputs or {})}, (), {})
     own = {field.name for field in fields(DataArguments)}
     data_args = DataArguments(
         store=store, max_seq_length=48, max_eval_pairs=27, **{name: given[name] for name in given if name in own}

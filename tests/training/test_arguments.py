@@ -1,5 +1,6 @@
 """Settings of a run: what follows from them, and what is refused before any work."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from bert_recipes.models.sizes import SIZES
 from bert_recipes.training.arguments import (
     MOST_STEPS,
     DataArguments,
+    DistillationArguments,
     ModelArguments,
     PhaseArguments,
     PreTrainingArguments,
@@ -202,6 +204,108 @@ def test_intervals_of_a_file_that_are_longer_than_the_run_become_a_fifth_of_it(p
     assert (args.logging_steps, args.eval_steps, args.save_steps) == (100, 60, 1000)
     args, _ = parse("bert_base")
     assert (args.logging_steps, args.eval_steps, args.save_steps) == (100, 10_000, 10_000)
+
+
+# What an objective has: against a file, and against flags
+
+
+KINDS = (ModelArguments, DataArguments, PreTrainingArguments, PhaseArguments, DistillationArguments)
+
+
+@pytest.fixture
+def resolve(repository):
+    """Read a configuration with flags as recipes/pretrain.py does; return all values by their names."""
+
+    def resolve_it(config, *flags):
+        folder = repository / "recipes/configs/pretrain"
+        path = config if str(config).endswith(".yaml") else folder / f"{config}.yaml"
+        found = {}
+        for settings in parse_arguments(*KINDS, argv=["--config", str(path), *map(str, flags)]):
+            found |= vars(settings)
+        return found
+
+    return resolve_it
+
+
+ORIGINALS = {
+    # Clark et al. 2020; google-research/electra configure_pretraining.py and pretrain/pretrain_helpers.py.
+    "electra": {"mask_rate": 0.85, "keep_rate": 0.15, "random_rate": 0.0, "learning_rate": 5e-4},
+    # google-research/albert README, version 2.
+    "albert": {"dropout": 0.0, "selection": "ngrams", "pair_label": "order"},
+    # Sanh et al. 2019; distillation/train.py.
+    "distilbert": {
+        "learning_rate": 5e-4,
+        "warmup_steps": 0.05,
+        "adam_beta2": 0.98,
+        "weight_decay": 0.0,
+        "max_grad_norm": 5.0,
+        "temperature": 2.0,
+    },
+    # Jiao et al. 2020; TinyBERT/general_distill.py.
+    "tinybert": {"learning_rate": 5e-5, "warmup_steps": 0.1, "selection": "none"},
+    # fairseq models/roberta/model.py.
+    "roberta": {"weight_init": "normal", "hidden_act": "gelu", "selection": "fairseq"},
+    "ltr": {"selection": "causal", "pair_label": "none"},
+    "mlm": {"pair_label": "none"},
+}
+
+
+def flags_of(objective):
+    teacher = ["--teacher", "x"] if objective in ("distilbert", "tinybert") else []
+    return ["--objective", objective, *teacher]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("objective", ORIGINALS)
+def test_an_objective_has_its_values_whatever_a_file_of_another_one_says(resolve, caplog, objective, size):
+    without = resolve(f"bert_{size}")
+    caplog.clear()
+    found = resolve(f"bert_{size}", *flags_of(objective))
+    assert {name: found[name] for name in ORIGINALS[objective]} == ORIGINALS[objective]
+    # What the file said otherwise is named, and nothing else.
+    told = "".join(record.getMessage() for record in caplog.records)
+    text = (Path(__file__).parents[2] / f"recipes/configs/pretrain/bert_{size}.yaml").read_text(encoding="utf-8")
+    for name, value in ORIGINALS[objective].items():
+        is_in_file = f"\n{name}: " in text
+        assert (f"{name} {value} instead of the file's" in told) == (is_in_file and without[name] != value)
+
+
+def test_what_is_typed_is_stronger_than_the_objective(resolve, caplog):
+    found = resolve(
+        "bert_tiny", *flags_of("electra"), "--learning_rate", "3e-4", "--keep_rate", 0.05, "--random_rate", 0.1
+    )
+    assert (found["learning_rate"], found["keep_rate"], found["random_rate"], found["mask_rate"]) == (
+        3e-4,
+        0.05,
+        0.1,
+        0.85,
+    )
+    assert "learning_rate" not in caplog.text
+    assert resolve("bert_tiny", *flags_of("albert"), "--dropout", 0.1)["dropout"] == 0.1
+
+
+@pytest.mark.parametrize("flags", [(), ("--objective", "albert")])
+def test_a_file_for_the_objective_keeps_its_own_values(resolve, tmp_path, caplog, flags):
+    """As run.yaml, which a run leaves and that starts it again; the objective may be typed as well."""
+    text = "objective: albert\nstore: a\noutput_dir: b\ndropout: 0.2\nselection: count\n"
+    (tmp_path / "own.yaml").write_text(text, encoding="utf-8")
+    found = resolve(tmp_path / "own.yaml", *flags)
+    assert (found["dropout"], found["selection"], found["pair_label"]) == (0.2, "count", "order")
+    assert "instead of" not in caplog.text
+
+
+def test_the_originals_rates_are_adams_and_those_of_a_new_model(resolve):
+    """Muon's files have rates of their own, and so has training that goes on from a checkpoint."""
+    muon = resolve("books_30_minutes", *flags_of("electra"))
+    assert (muon["optimizer"], muon["learning_rate"], muon["adam_beta2"], muon["mask_rate"]) == (
+        "muon",
+        4e-3,
+        0.98,
+        0.85,
+    )
+    assert resolve("bert_tiny", *flags_of("electra"), "--optimizer", "lamb")["learning_rate"] == 1e-4
+    goes_on = resolve("domain", *flags_of("electra"), "--model_name_or_path", "x")
+    assert (goes_on["learning_rate"], goes_on["mask_rate"], goes_on["hidden_act"]) == (2e-5, 0.85, "gelu_new")
 
 
 def test_run_yaml_leaves_out_what_belongs_to_one_launch(tmp_path):

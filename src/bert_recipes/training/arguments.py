@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from transformers import TrainingArguments
 
-from bert_recipes.config import PARTS, TOTAL, settle
+from bert_recipes.config import PARTS, TOTAL, settle, warn_early
 from bert_recipes.data.dataset import INPUT_FORMATS, PAIR_LABELS
 from bert_recipes.errors import InputError
 from bert_recipes.models.kernels.loading import FAST_LAYERS
@@ -17,7 +17,7 @@ from bert_recipes.settings import SEEDS, check, free, option
 from bert_recipes.training.emissions import EnergySettings
 from bert_recipes.training.launch import join_processes_on_cpus
 from bert_recipes.training.objectives import OBJECTIVES
-from bert_recipes.training.optimization import OPTIMIZERS, SCHEDULES, bfloat16_units
+from bert_recipes.training.optimization import ADAM_OPTIMIZERS, OPTIMIZERS, SCHEDULES, bfloat16_units
 
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
@@ -258,7 +258,7 @@ class RunArguments(TrainingArguments):
         self.LAUNCH_FIELDS = self.LAUNCH_FIELDS | {"gradient_accumulation_steps"}  # type: ignore[misc]
 
     @classmethod
-    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
+    def settle(cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]) -> dict[str, Any]:
         """See `config.settle`."""
         return settle(values, typed, {name: getattr(cls, name) for name in (*PARTS, TOTAL)}, cls._num_processes())
 
@@ -304,13 +304,31 @@ class ModelArguments:
     share_layers: str | None = option(None, "ALBERT: what the layers of a new model share", choices=("all", "none"))
 
     @classmethod
-    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
-        """What nobody gave is as the objective has it."""
-        objective = OBJECTIVES.get(values.get("objective", "bert"))
-        defaults = {} if objective is None else dict(objective.settings)
-        if values.get("model_name_or_path") is not None:  # a checkpoint has its own
-            defaults = {name: value for name, value in defaults.items() if not hasattr(cls, name)}
-        return {**defaults, **values}
+    def settle(cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]) -> dict[str, Any]:
+        """Fill in the values of the objective: over a file that is not for it, which is said, but under what was typed."""
+        name_of_objective = values.get("objective", "bert")
+        if name_of_objective not in OBJECTIVES:
+            return values  # refused when the settings are checked
+        objective = OBJECTIVES[name_of_objective]
+        row, kept, values = dict(objective.settings), set(typed), dict(values)
+        if in_file.get("objective") == name_of_objective:
+            kept |= set(in_file)
+        if values.get("model_name_or_path") is not None:
+            kept |= set(in_file) & set(objective.training)
+            row = {name: value for name, value in row.items() if not hasattr(cls, name)}  # a checkpoint has its own
+        if values.get("optimizer", "bert_adam") in ADAM_OPTIMIZERS:
+            row |= objective.training
+        replaced = []
+        for name, value in row.items():
+            if name in kept:
+                continue
+            if values.get(name, value) != value:
+                replaced.append(f"{name} {value} instead of the file's {values[name]}")
+            values[name] = value
+        if replaced:
+            message = "objective %s: %s; give --field value to have another one"
+            warn_early(message, name_of_objective, ", ".join(replaced))
+        return values
 
     @property
     def starting_point(self) -> str:
@@ -428,11 +446,12 @@ class PreTrainingArguments(RunArguments):
     seed: int = option(12345, "seed of weights, pairs, masks and order (original: 12345)")
 
     @classmethod
-    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
+    def settle(cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]) -> dict[str, Any]:
         """Also: who types steps does not want the minutes of a file, and the other way round."""
         ends = {"max_steps", "max_minutes"}
         unwanted = ends - set(typed) if ends & set(typed) else set()
-        return super().settle({name: value for name, value in values.items() if name not in unwanted}, typed)
+        wanted = {name: value for name, value in values.items() if name not in unwanted}
+        return super().settle(wanted, typed, in_file)
 
     def _check(self) -> None:
         super()._check()

@@ -7,11 +7,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Objective:
-    """Defaults that an objective gives to settings that nobody gave; `model` is one of `models.bert.MEMBERS`."""
+    """Values of an objective for what was not typed; `model` is one of `models.bert.MEMBERS`.
+
+    They are stronger than a file that is for another objective (`ModelArguments.settle`).
+    """
 
     model: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # of a new model
+    # Of the original's Adam and a new model: they say nothing of LAMB or Muon, nor of training that goes on from a checkpoint.
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def model_type(self) -> str:
@@ -51,17 +56,26 @@ OBJECTIVES = {
             "keep_rate": 0.15,
             "random_rate": 0.0,
             "hidden_act": "gelu",
-            "learning_rate": 5e-4,
         },
+        training={"learning_rate": 5e-4},
     ),
-    # Sanh et al. 2019; huggingface/transformers-research-projects distillation/README.md.
+    # Sanh et al. 2019; huggingface/transformers-research-projects distillation/README.md and train.py.
     "distilbert": Objective(
         "distilbert",
         {"pair_label": "none", "temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0},
+        training={
+            "optimizer": "adamw",
+            "learning_rate": 5e-4,
+            "warmup_steps": 0.05,
+            "adam_beta2": 0.98,
+            "weight_decay": 0.0,
+            "max_grad_norm": 5.0,
+        },
     ),
-    # Jiao et al. 2020, section 3.2, general distillation; its released data has no [MASK].
+    # Jiao et al. 2020, section 3.2, general distillation, and TinyBERT/general_distill.py; its released data has no [MASK].
     "tinybert": Objective(
         "bert_mlm",
         {"pair_label": "none", "selection": "none", "alpha_attn": 1.0, "alpha_hidn": 1.0, "alpha_embd": 1.0},
+        training={"learning_rate": 5e-5, "warmup_steps": 0.1},
     ),
 }

@@ -15,7 +15,8 @@ from bert_recipes.training.late_number import LateNumber
 
 logger = logging.getLogger(__name__)
 
-OPTIMIZERS = ("bert_adam", "adamw", "lamb", "muon", "trainer")
+ADAM_OPTIMIZERS = ("bert_adam", "adamw")
+OPTIMIZERS = (*ADAM_OPTIMIZERS, "lamb", "muon", "trainer")
 SCHEDULES = ("bert_linear", "trainer")
 # google-research/bert optimization.py, create_optimizer: exclude_from_weight_decay.
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
