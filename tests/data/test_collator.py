@@ -37,12 +37,69 @@ def make_features(rows=6, seed=0):
         (["the", "##s", "a"], ["##s"]),
         (["\u0120the", "s", "##", "\u0120a", "a"], ["s", "##", "a"]),  # byte-level, with the hashes of a heading
         (["\u2581the", "s", "\u2581"], ["s"]),
+        # google-research/albert create_pretraining_data.py, `_is_start_piece_sp`: punctuation, digits and other letters begin a word.
+        (
+            [
+                "\u2581the",
+                "S",
+                "ing",
+                ".",
+                "-",
+                "'",
+                "'s",
+                "19",
+                "\u00e9t",
+                "\u044f",
+                "\u20ac",
+                "<unk>",
+                "u.s",
+                "\u2581,",
+                "...",
+            ],
+            ["S", "ing", "u.s", "..."],
+        ),
+        # A mark of most pieces alone decides: none of this is SentencePiece's.
+        (["\u0120the", ".", "19", "\u0120a"], [".", "19"]),
+        (["the", "##.", ".", "##19"], ["##.", "##19"]),
         (["the", "a"], []),
     ],
 )
 def test_what_goes_on_with_a_word_follows_the_mark_of_most_pieces(pieces, going_on):
     found = find_continuations({piece: number for number, piece in enumerate(pieces)}, len(pieces))
     assert [piece for piece, goes_on in zip(pieces, found, strict=True) if goes_on] == going_on
+
+
+class Sentencepieces:
+    """A vocabulary of SentencePiece: punctuation, a number and a foreign letter stand between words."""
+
+    pad_token_id, cls_token_id, sep_token_id, mask_token_id = 0, 2, 3, 4
+    pieces = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]", "\u2581un", "like", "ly", ",", "19", "\u03b1", "\u2581so")
+
+    def __len__(self):
+        return len(self.pieces)
+
+    def get_vocab(self):
+        return {piece: number for number, piece in enumerate(self.pieces)}
+
+
+@pytest.mark.parametrize("settings", [{"whole_word": True}, {"selection": "ngrams"}])
+def test_words_of_sentencepiece_end_at_punctuation_and_at_other_letters(settings):
+    """google-research/albert: "unlikely" is one word; the comma, the number and the letter after it are three more."""
+    text = [5, 6, 7, 8, 9, 10, 11]
+    word_of_place = [0, 0, 0, 1, 2, 3, 4]
+    collator = DataCollatorForPreTraining(
+        Sentencepieces(), mask_rate=1.0, keep_rate=0.0, random_rate=0.0, mlm_probability=0.3, **settings
+    )
+    ids = np.array([2, *text, 3])
+    features = [{"input_ids": ids, "token_type_ids": np.zeros_like(ids), "key": (0, index)} for index in range(200)]
+    chosen = (collator(features)["labels"] != -100)[:, 1:-1]
+    patterns = {tuple(row) for row in chosen.tolist()}
+    by_word = {tuple(row[word_of_place.index(word)] for word in range(5)) for row in patterns}
+    for row in patterns:
+        assert row[0] == row[1] == row[2]
+    # Each of the four that stand alone is chosen without its neighbours somewhere.
+    for word in range(1, 5):
+        assert any(row[word] and not row[word - 1] for row in by_word)
 
 
 def test_batch_has_the_promised_tensors():
@@ -59,6 +116,21 @@ def test_batch_has_the_promised_tensors():
         assert restored[row, :length].tolist() == feature["input_ids"].tolist()
         assert (batch["input_ids"][row, length:] == 0).all()
         assert batch["next_sentence_label"][row] == feature["next_sentence_label"]
+
+
+@pytest.mark.parametrize("mark", ["\u0120", "\u2581", "##"])
+def test_random_words_of_a_byte_level_vocabulary_are_no_pads(mark):
+    """It is RoBERTa's, which finds its positions by pads."""
+
+    class Marked(Vocabulary):
+        def get_vocab(self):
+            return {f"{mark}{number}": number for number in range(200)}
+
+    collator = DataCollatorForPreTraining(Marked(), mlm_probability=0.9, mask_rate=0.0, keep_rate=0.0, random_rate=1.0)
+    batch = collator(make_features(400))
+    shown = batch["input_ids"][batch["labels"] != -100]
+    assert bool((shown == 0).any()) == (mark != "\u0120")
+    assert {1, 2, 3, 4, 199} <= set(shown.tolist())
 
 
 def test_special_tokens_are_never_masked_and_words_are_masked_whole_on_request():

@@ -320,6 +320,27 @@ def test_random_words_are_all_ids_but_those_that_the_original_leaves_out(selecti
     assert found == expected
 
 
+@pytest.mark.parametrize("selection", ["count", "bernoulli", "fairseq", "ngrams", "spans"])
+def test_ids_that_are_never_drawn_are_no_random_words(selection):
+    found = set()
+    for seed in range(6):
+        ids, candidates, lengths, keys = make_batch(200, 128, seed)
+        settings = {"selection": selection, "mask_rate": 0.0, "keep_rate": 0.0, "random_rate": 1.0}
+        masked, labels = mask_tokens(
+            ids,
+            candidates,
+            lengths,
+            keys,
+            rates=MaskingRates(**settings),
+            mask_token_id=MASK,
+            vocab_size=VOCAB,
+            is_continuation=CONTINUATION,
+            never_drawn=(PAD, VOCAB - 1),
+        )
+        found |= set(masked[labels != IGNORE_INDEX].tolist())
+    assert found == set(range(VOCAB)) - {PAD, VOCAB - 1}
+
+
 def test_fairseq_predicts_the_rate_on_average_and_special_tokens_too():
     ids, candidates, lengths, keys = make_batch(2000, 64)
     masked, labels = mask_by("fairseq", ids, candidates, lengths, keys)

@@ -39,7 +39,7 @@ STOCK = {
             embedding_size=24,
             num_hidden_groups=2,
             hidden_act="gelu_new",
-            classifier_dropout_prob=0.0,
+            classifier_dropout_prob=0.0,  # stock's head for pairs has it too
         ),
     ),
     "distilbert": (
@@ -139,6 +139,18 @@ def test_layers_of_albert_share_all_or_nothing():
         )
     assert counts["all"] == counts[None]
     assert counts["none"] == num_layers * counts["all"]
+
+
+def test_alberts_classifier_has_the_originals_dropout_and_its_head_for_pairs_none(tmp_path):
+    """Lan et al. 2020, Table 14: 0.1 before a classifier; google-research/albert run_pretraining.py has none before the head for pairs."""
+    model = MEMBERS["albert"](pretraining_config("tiny", vocab_size=VOCAB, model_type="albert", dropout=0.0)).train()
+    batch = make_batch_for("albert", LENGTHS["full_rows"])
+    first, second = (model(**batch) for _ in range(2))
+    assert torch.equal(first.seq_relationship_logits, second.seq_relationship_logits)
+    model.save_pretrained(tmp_path)
+    assert transformers.AlbertForSequenceClassification.from_pretrained(tmp_path).dropout.p == 0.1
+    again = MEMBERS["albert"].from_pretrained(tmp_path).train()
+    assert torch.equal(again(**batch).loss, first.loss)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,14 @@ from transformers import AlbertTokenizer, BertTokenizer
 
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.arguments import TaskArguments
-from bert_recipes.finetuning.checkpoints import open_tokenizer
+from bert_recipes.finetuning.checkpoints import open_model, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts
+from bert_recipes.finetuning.multiple_choice import MultipleChoice
+from bert_recipes.finetuning.question_answering import QuestionAnswering
+from bert_recipes.finetuning.sequence_classification import SequenceClassification
 from bert_recipes.finetuning.squad import encode_questions, offset_texts
+from bert_recipes.finetuning.token_classification import TokenClassification
+from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import Answer, QuestionExample, Split
 from bert_recipes.tokenization.others import train_byte_bpe, with_bulk_encoding
 
@@ -124,6 +129,26 @@ def test_an_encoder_of_another_kind_is_fine_tuned_and_predicts(call_recipe, enco
         *("--output_file", tmp_path / "out.jsonl", "--use_cpu", "true"),
     )
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 24
+
+
+KINDS = {
+    "mrpc": SequenceClassification,
+    "conll2003": TokenClassification,
+    "squad": QuestionAnswering,
+    "swag": MultipleChoice,
+}
+
+
+@pytest.mark.parametrize("task", KINDS)
+def test_dropout_reaches_encoder_and_head_of_every_kind(encoder, task):
+    settings = TaskArguments(task=task, max_seq_length=64, dropout=0.3)
+    opened = open_model(str(encoder), get_task(task), KINDS[task], open_tokenizer(str(encoder)), settings, seed=1)
+    modules = [module for module in opened.modules() if "Dropout" in type(module).__name__]
+    assert modules
+    assert {getattr(module, "p", getattr(module, "drop_prob", None)) for module in modules} == {0.3}
+    # Rates that are no modules: attention's.
+    rates = [value for module in opened.modules() for name, value in vars(module).items() if "dropout" in name]
+    assert set(rates) <= {0.3}
 
 
 def test_pairs_are_laid_out_as_the_tokenizer_does(encoder):

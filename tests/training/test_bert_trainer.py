@@ -12,7 +12,7 @@ from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.store import open_store
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import BertForPreTraining
+from bert_recipes.models.bert import MEMBERS, BertForPreTraining
 from bert_recipes.models.kernels.loading import load_kernels
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
@@ -208,6 +208,33 @@ def test_epochs_of_a_plain_data_set_are_counted_in_its_rows_and_pushing_is_left_
     trainer.train()
     assert "nothing is pushed before you call trainer.push_to_hub()" in caplog.text
     assert (trainer.state.global_step, trainer.state.epoch) == (6, 2.0)
+
+
+@pytest.mark.parametrize("selection", ["count", "bernoulli", "fairseq", "ngrams", "spans"])
+def test_robertas_random_words_are_no_pads(small_store, tmp_path, selection):
+    """It numbers the ids that are no pads: one in a text would shift the positions behind it, in stock as well."""
+    store = open_store(small_store)
+    tokenizer = load_tokenizer(store.tokenizer_path)
+    ids = {"cls_id": 2, "sep_id": 3, "store_fingerprint": store.fingerprint, "max_seq_length": 64}
+    dataset = PreTrainingDataset(store.train, pair_label="none", **ids)
+    settings = {"mlm_probability": 0.5, "mask_rate": 0.0, "keep_rate": 0.0, "random_rate": 1.0}
+    collator = DataCollatorForPreTraining(tokenizer, selection=selection, **settings)
+    args = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=1)
+    found = {}
+    for member in ("roberta", "bert_mlm"):
+        model_type = member.partition("_")[0]
+        model = MEMBERS[member](pretraining_config("tiny", vocab_size=len(tokenizer), model_type=model_type))
+        trainer = BertTrainer(model, args, train_dataset=dataset, eval_dataset=dataset, data_collator=collator)
+        for name in ("data_collator", "eval_collator"):
+            batch = getattr(trainer, name)([dataset[index] for index in range(150)])
+            shown = batch["input_ids"][batch["labels"] != -100]
+            assert len(set(shown.tolist())) > 0.9 * len(tokenizer)
+            found[member, name] = bool((shown == tokenizer.pad_token_id).any())
+    # Google's rule draws from the whole vocabulary; fairseq and SpanBERT leave their first four ids out.
+    draws_pad = selection not in ("fairseq", "spans")
+    assert set(found.values()) == {False, draws_pad}
+    assert not found["roberta", "data_collator"]
+    assert not found["roberta", "eval_collator"]
 
 
 def test_what_cannot_be_shuffled_and_a_checkpoint_that_is_not_there_are_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import string
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,16 +19,40 @@ from bert_recipes.errors import InputError
 logger = logging.getLogger(__name__)
 
 _STREAM_DRAWS = 16  # behind those of masks
+# Of `_goes_on_in_sentencepiece`; the original counts the apostrophe among the other characters.
+_PUNCTUATION = frozenset('!"#$%&()*+,-./:;?@[\\]^_`{|}~')
+_ENGLISH = _PUNCTUATION.union(string.ascii_letters)
+
+
+# The marks of pieces: WordPiece's of what goes on with a word; SentencePiece's and byte-level BPE's of what begins one.
+_GOES_ON, _SENTENCEPIECE, _BYTE_LEVEL = "##", "\u2581", "\u0120"
+
+
+def _mark_of(vocabulary: Mapping[str, int]) -> str:
+    """Return the mark that most pieces have."""
+    marks = (_GOES_ON, _SENTENCEPIECE, _BYTE_LEVEL)
+    return max(marks, key=lambda mark: sum(piece.startswith(mark) for piece in vocabulary))
 
 
 def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
-    """Bool (size,): pieces that go on with a word: with "##", or without the mark of a word's beginning that the others have."""
-    marks = ("##", "\u2581", "\u0120")
-    marked = max(marks, key=lambda mark: sum(piece.startswith(mark) for piece in vocabulary))
+    """Bool (size,): pieces that go on with a word: with "##", or without the mark of a word's beginning that the others have.
+
+    Of SentencePiece only pieces of English letters go on with a word. What holds another character, and punctuation alone, begins one.
+    Source: google-research/albert create_pretraining_data.py, `_is_start_piece_sp`.
+    """
+    mark = _mark_of(vocabulary)
     found = np.zeros(size, dtype=bool)
     for piece, number in vocabulary.items():
-        found[number] = piece.startswith(marked) == (marked == "##")
+        if mark == _SENTENCEPIECE:
+            found[number] = _goes_on_in_sentencepiece(piece)
+        else:
+            found[number] = piece.startswith(mark) == (mark == _GOES_ON)
     return found
+
+
+def _goes_on_in_sentencepiece(piece: str) -> bool:
+    begins = piece.startswith((_SENTENCEPIECE, "<")) or piece in _PUNCTUATION
+    return not begins and _ENGLISH.issuperset(piece)
 
 
 @dataclass
@@ -57,6 +82,9 @@ class DataCollatorForPreTraining(MaskingRates):
     pad_to_multiple_of: int | None = None
     # The batch has float32 `draws` (B, S) in [0, 1) too, a function of the same keys: for ELECTRA's generator.
     has_draws: bool = False
+    # Whether padding is among the random words, as in the originals but RoBERTa's: a model that finds its positions by pads
+    # would shift them behind it. Never with a byte-level vocabulary, which is RoBERTa's.
+    draws_pad: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +92,10 @@ class DataCollatorForPreTraining(MaskingRates):
             if getattr(self.tokenizer, f"{name}_token_id") is None:
                 raise InputError(f"the tokenizer has no [{name.upper()}] token; masked-LM training needs it")
         self._vocab_size = len(self.tokenizer)
-        self._is_continuation = find_continuations(self.tokenizer.get_vocab(), self._vocab_size)
+        vocabulary = self.tokenizer.get_vocab()
+        self._is_continuation = find_continuations(vocabulary, self._vocab_size)
+        if _mark_of(vocabulary) == _BYTE_LEVEL:
+            self.draws_pad = False
         names = ("pad", "cls", "sep", "unk")
         special = [getattr(self.tokenizer, f"{name}_token_id", None) for name in names]
         self._not_drawn = [number for number in special if number is not None]
@@ -101,6 +132,7 @@ class DataCollatorForPreTraining(MaskingRates):
                 vocab_size=self._vocab_size,
                 is_continuation=self._is_continuation,
                 not_drawn=self._not_drawn,
+                never_drawn=() if self.draws_pad else (self.tokenizer.pad_token_id,),
             )
         if "next_sentence_label" in features[0]:
             batch["next_sentence_label"] = np.array([f["next_sentence_label"] for f in features], dtype=np.int64)

@@ -112,6 +112,7 @@ def mask_tokens(
     vocab_size: int,
     is_continuation: np.ndarray | None = None,
     not_drawn: Sequence[int] = (),
+    never_drawn: Sequence[int] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mask a batch; a pure function of its arguments.
 
@@ -124,6 +125,7 @@ def mask_tokens(
             original.
         is_continuation: bool (vocab_size,), True for pieces that go on with a word; needed for whole_word, "ngrams" and "spans".
         not_drawn: Ids that "fairseq" and "spans" do not draw: fairseq's first four, [CLS], padding, [SEP], [UNK].
+        never_drawn: Ids that no selection draws.
 
     Returns:
         masked: int64 (B, S), a new array.
@@ -136,6 +138,7 @@ def mask_tokens(
         has_next = np.arange(1, input_ids.shape[1]) < lengths[:, None]
         labels[:, :-1] = np.where(has_next, input_ids[:, 1:], IGNORE_INDEX)
         return input_ids, labels
+    vocabulary = np.delete(np.arange(vocab_size), list(never_drawn))
     if rates.selection in ("fairseq", "ngrams", "spans"):
         needs_words = rates.whole_word or rates.selection != "fairseq"
         if needs_words and is_continuation is None:
@@ -145,15 +148,14 @@ def mask_tokens(
         starts = ~candidates | np.pad(~candidates, ((0, 0), (1, 0)), constant_values=True)[:, :-1]
         starts |= True if is_continuation is None else ~is_continuation[input_ids]
         starts &= is_token
-        vocabulary = np.setdiff1d(np.arange(vocab_size), np.array(not_drawn, dtype=np.int64))
         batch = _Batch(input_ids, candidates, lengths, keys, starts, is_token)
-        if rates.selection == "fairseq":
-            masked, chosen = _mask_by_fairseq(batch, rates, mask_token_id, vocabulary)
-        elif rates.selection == "spans":
-            masked, chosen = _mask_spans(batch, rates, mask_token_id, vocabulary)
-        else:
+        if rates.selection == "ngrams":
             chosen = _choose_ngrams(batch, rates)
-            masked = _replace(input_ids, chosen, keys, rates, mask_token_id, vocab_size)
+            masked = _replace(input_ids, chosen, keys, rates, mask_token_id, vocabulary)
+        else:
+            mask = _mask_by_fairseq if rates.selection == "fairseq" else _mask_spans
+            words = np.delete(np.arange(vocab_size), [*never_drawn, *not_drawn])
+            masked, chosen = mask(batch, rates, mask_token_id, words)
         return masked, np.where(chosen, input_ids, IGNORE_INDEX)
     if rates.whole_word:
         if is_continuation is None:
@@ -164,7 +166,7 @@ def mask_tokens(
     else:
         starts = candidates
     chosen = _choose(starts, candidates, lengths, keys, rates)
-    masked = _replace(input_ids, chosen, keys, rates, mask_token_id, vocab_size)
+    masked = _replace(input_ids, chosen, keys, rates, mask_token_id, vocabulary)
     return masked, np.where(chosen, input_ids, IGNORE_INDEX)
 
 
@@ -231,12 +233,12 @@ def _replace(
     keys: np.ndarray,
     rates: MaskingRates,
     mask_token_id: int,
-    vocab_size: int,
+    vocabulary: np.ndarray,
 ) -> np.ndarray:
     """int64 (B, S): [MASK], the token itself or a random word; drawn for each piece, under whole_word too."""
     rows, columns = np.nonzero(chosen)
     draws = keyed_uniforms(keys[rows], _STREAM_REPLACE, columns)
-    words = (keyed_uniforms(keys[rows], _STREAM_WORD, columns) * vocab_size).astype(np.int64)
+    words = vocabulary[(keyed_uniforms(keys[rows], _STREAM_WORD, columns) * len(vocabulary)).astype(np.int64)]
     kept = input_ids[rows, columns]
     masked = input_ids.copy()
     masked[rows, columns] = np.where(

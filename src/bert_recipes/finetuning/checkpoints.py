@@ -23,11 +23,6 @@ from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 logger = logging.getLogger(__name__)
 
 
-# Where configurations of different models keep their dropout.
-_DROPOUTS: tuple[str, ...] = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
-_DROPOUTS += ("seq_classif_dropout", "qa_dropout", "classifier_dropout")
-
-
 def open_tokenizer(name: str) -> OriginalBertTokenizer:
     """The checkpoint's own tokenizer."""
     try:
@@ -212,8 +207,9 @@ def _fit_config(name: str, config: PretrainedConfig, task: Task, settings: TaskA
     if task.kind == "sequence_classification":
         config.problem_type = task.problem_type  # stock pipelines choose sigmoid or softmax by it
     if settings.dropout is not None:
-        for field in _DROPOUTS:
-            if getattr(config, field, None) is not None:
+        # Each kind of model has other names for them; a rate that is None follows another one.
+        for field, rate in config.to_dict().items():
+            if "dropout" in field and rate is not None:
                 setattr(config, field, settings.dropout)
 
 

@@ -380,6 +380,8 @@ class AlbertForPreTraining(PreTrainingModel, transformers.AlbertForPreTraining):
 
     def __init__(self, config: Any) -> None:
         self._build(config, albert=AlbertModel, predictions=AlbertMLMHead, sop_classifier=AlbertSOPHead)
+        # `classifier_dropout_prob` is that of fine-tuning: the original has none before this head (run_pretraining.py).
+        self.sop_classifier.dropout.p = 0.0
 
     @property
     def _passed_by(self) -> tuple[nn.Module, ...]:

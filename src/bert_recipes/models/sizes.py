@@ -99,8 +99,8 @@ def pretraining_config(
     if model_type == "roberta":  # fairseq models/roberta/model.py; HF's defaults are not those of the released models
         settings |= {"type_vocab_size": 1, "layer_norm_eps": 1e-5}
         settings["max_position_embeddings"] += pad_token_id + 1
-    if model_type == "albert":  # no dropout before the head for pairs: google-research/albert run_pretraining.py
-        settings |= {"embedding_size": ALBERT_EMBEDDING_SIZE, "classifier_dropout_prob": 0.0}
+    if model_type == "albert":
+        settings |= {"embedding_size": ALBERT_EMBEDDING_SIZE}
         settings["num_attention_heads"] = ALBERT_HEADS.get(size, heads)
         settings["num_hidden_groups"] = layers if others.pop("share_layers", None) == "none" else 1
     if size == "tinybert4":
@@ -120,9 +120,12 @@ def pretraining_config(
 def num_positions(config: Any, default: int = 0) -> int:
     """Tokens of the longest input that a model takes; the default where its configuration does not say it."""
     positions = getattr(config, "max_position_embeddings", default)
-    # RoBERTa and what was made of it count positions from the one behind that of pads.
-    counts_from_pad = config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer")
-    return positions - (config.pad_token_id + 1 if counts_from_pad else 0)
+    return positions - (config.pad_token_id + 1 if counts_from_pad(config) else 0)
+
+
+def counts_from_pad(config: Any) -> bool:
+    """Return whether a model numbers the ids that are no padding, from the one behind that of pads, as RoBERTa and what was made of it."""
+    return config.model_type in ("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "longformer")
 
 
 # component -> does this parameter name belong to it; the first that matches counts.

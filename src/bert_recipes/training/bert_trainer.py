@@ -19,6 +19,7 @@ from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import IGNORE_INDEX, PreTrainingModel
+from bert_recipes.models.sizes import counts_from_pad
 from bert_recipes.training.arguments import Phase
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.optimization import Schedule
@@ -234,7 +235,9 @@ class BertTrainer(RecipeTrainer):
         self.train_dataset, self.eval_dataset = part.train_dataset, part.eval_dataset
         self.data_collator = self.eval_collator = part.data_collator
         if isinstance(part.data_collator, DataCollatorForPreTraining):
-            self.eval_collator = replace(part.data_collator, seed=EVALUATION_SEED)
+            if counts_from_pad(self.model.config):
+                self.data_collator = replace(part.data_collator, draws_pad=False)
+            self.eval_collator = replace(self.data_collator, seed=EVALUATION_SEED)
         else:  # a collator of somebody else's may not know what to do with further columns
             self.data_collator = self._get_collator_with_removed_columns(part.data_collator, "training")
             self.eval_collator = self._get_collator_with_removed_columns(part.data_collator, "evaluation")
