@@ -5,6 +5,7 @@ Legend: B batch, S positions, H hidden size, V vocabulary, M masked tokens of th
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -459,17 +460,42 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
     drawn twice count twice in the generator's loss; here each is predicted once.
     """
 
+    # They are one block in both networks, whatever `config.tie_word_embeddings` says of the generator's output layer.
+    _tied_weights_keys = {  # noqa: RUF012  # as transformers declares it
+        f"{_GENERATOR}electra.embeddings.{name}": f"electra.embeddings.{name}"
+        for name in (
+            "word_embeddings.weight",
+            "position_embeddings.weight",
+            "token_type_embeddings.weight",
+            "LayerNorm.weight",
+            "LayerNorm.bias",
+        )
+    }
+    # They are in a folder of their own (`load_generator`).
+    _keys_to_ignore_on_load_missing = [rf"^{_GENERATOR}"]  # noqa: RUF012
+
     def __init__(self, config: Any) -> None:
-        self._build(config, electra=ElectraModel, discriminator_predictions=ElectraDiscriminatorPredictions)
+        heads = {"discriminator_predictions": ElectraDiscriminatorPredictions, "generator": self._make_generator}
+        self._build(config, electra=ElectraModel, **heads)
+
+    def _make_generator(self, config: Any) -> ElectraForMaskedLM:
         hidden = max(8, int(config.hidden_size * getattr(config, "generator_size", GENERATOR_SIZE)))
-        own = {
-            "hidden_size": hidden,
-            "intermediate_size": 4 * hidden,
-            "num_attention_heads": max(1, hidden // HEAD_SIZE),
-        }
-        self.generator = ElectraForMaskedLM(ElectraConfig(**{**config.to_dict(), **own}))
-        self.generator.electra.embeddings = self.electra.embeddings
-        self.generator.tie_weights()
+        generator_config = copy.deepcopy(config)
+        generator_config.update(
+            {
+                "hidden_size": hidden,
+                "intermediate_size": 4 * hidden,
+                "num_attention_heads": max(1, hidden // HEAD_SIZE),
+            }
+        )
+        generator = ElectraForMaskedLM(generator_config)
+        generator.electra.embeddings = self.electra.embeddings
+        generator.tie_weights()
+        return generator
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        """With the embeddings, which are shared in any case."""
+        return {**super().get_expanded_tied_weights_keys(all_submodels), **self._tied_weights_keys}
 
     @property
     def _passed_by(self) -> tuple[nn.Module, ...]:
@@ -533,20 +559,21 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         of_generator = {
             name.removeprefix(_GENERATOR): each for name, each in weights.items() if name.startswith(_GENERATOR)
         }
-        of_generator.pop("generator_lm_head.weight", None)  # tied
+        if self.config.tie_word_embeddings:
+            of_generator.pop("generator_lm_head.weight", None)
         self.generator.save_pretrained(Path(save_directory) / GENERATOR_FOLDER, state_dict=of_generator, **kwargs)
         own = {name: each for name, each in weights.items() if not name.startswith(_GENERATOR)}
         return super().save_pretrained(save_directory, state_dict=own, **kwargs)
 
     @classmethod
-    def from_pretrained(cls, name: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
-        """A discriminator as stock opens it, with the generator that lies in its folder, or a new one."""
-        stock, info = transformers.ElectraForPreTraining.from_pretrained(
-            name, *args, output_loading_info=True, **kwargs
-        )
-        model = cls(stock.config)
-        model.load_state_dict(stock.state_dict(), strict=False)
-        if not model.load_generator(Path(name)):
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
+    ) -> Any:
+        """Open a discriminator as stock does, with the generator that is given or lies in its folder, or a new one."""
+        name = pretrained_model_name_or_path
+        model, info = super().from_pretrained(name, *args, output_loading_info=True, **kwargs)
+        is_given = any(key.startswith(_GENERATOR) for key in kwargs.get("state_dict") or ())
+        if not is_given and (name is None or not model.load_generator(Path(name))):
             info["missing_keys"] = {*info["missing_keys"], f"{_GENERATOR}generator_predictions.dense.weight"}
         return (model, info) if output_loading_info else model
 

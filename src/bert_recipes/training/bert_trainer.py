@@ -233,14 +233,14 @@ class BertTrainer(RecipeTrainer):
         """Take a phase's data and batches."""
         self._part = part
         self.train_dataset, self.eval_dataset = part.train_dataset, part.eval_dataset
-        self.data_collator = self.eval_collator = part.data_collator
-        if isinstance(part.data_collator, DataCollatorForPreTraining):
+        collator = part.data_collator
+        if isinstance(collator, DataCollatorForPreTraining):
             if counts_from_pad(self.model.config):
-                self.data_collator = replace(part.data_collator, draws_pad=False)
-            self.eval_collator = replace(self.data_collator, seed=EVALUATION_SEED)
+                collator = replace(collator, draws_pad=False)
+            self.data_collator, self.eval_collator = collator, replace(collator, seed=EVALUATION_SEED)
         else:  # a collator of somebody else's may not know what to do with further columns
-            self.data_collator = self._get_collator_with_removed_columns(part.data_collator, "training")
-            self.eval_collator = self._get_collator_with_removed_columns(part.data_collator, "evaluation")
+            self.data_collator = self._get_collator_with_removed_columns(collator, "training")
+            self.eval_collator = self._get_collator_with_removed_columns(collator, "evaluation")
         if len(self.phases) > 1:
             micro, accumulation = self.args.split_batch(part.phase.global_batch, part.phase.micro_batch)
             self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps = micro, accumulation
