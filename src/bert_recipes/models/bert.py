@@ -40,7 +40,7 @@ from bert_recipes.models.bert_model import (
 from bert_recipes.models.packed_encoder import Encoded, is_plain
 from bert_recipes.models.padding_free import make_layout
 from bert_recipes.models.sizes import HEAD_SIZE, check_layers
-from bert_recipes.models.vocabulary_loss import vocabulary_loss
+from bert_recipes.models.vocabulary_loss import vocabulary_divergence, vocabulary_loss
 
 
 IGNORE_INDEX = -100
@@ -150,7 +150,7 @@ class PreTrainingModel(OriginalInitialization):
             position_ids: int64 (B, S), default 0 .. S-1.
             inputs_embeds: float (B, S, H), instead of input_ids.
             labels: int64 (B, S), the id to predict, -100 where none is predicted.
-            next_sentence_label: int64 (B,), 0 = next, 1 = random.
+            next_sentence_label: int64 (B,), 0 = next, 1 = random; or `sentence_order_label`, as stock's ALBERT calls it.
             num_items_in_batch: Predicted tokens of the global batch; None = of this batch. The stock Trainer passes it.
             num_pairs_in_batch: Pairs of the global batch; None = of this batch. With num_items_in_batch alone (stock
                 Trainer) this batch's mean is weighted by its share of the predicted tokens.
@@ -158,6 +158,7 @@ class PreTrainingModel(OriginalInitialization):
             distiller: Called with the model and the last hidden states of the real tokens, (N, H); gives `distillation_loss`.
             return_full_logits: Whether prediction_logits are (B, S, V) though labels are given; None: in evaluation, as in stock.
         """
+        next_sentence_label = kwargs.pop("sentence_order_label", next_sentence_label)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids)
         encoded, outputs = self._encode(inputs, {"inputs_embeds": inputs_embeds, **kwargs}, packing)
         rows, layout = encoded.rows, encoded.layout
@@ -239,6 +240,25 @@ class PreTrainingModel(OriginalInitialization):
         """The masked-LM head on hidden states (N, H) -> (N, V)."""
         return self._vocabulary_logits(rows)
 
+    def divergence(
+        self, rows: torch.Tensor, teacher_logits: Callable[[slice], torch.Tensor], temperature: float
+    ) -> torch.Tensor:
+        """Return `vocabulary_divergence` of the masked-LM head on hidden states (N, H)."""
+        decoder: Any = self.get_output_embeddings()
+        if not all(map(is_plain, (*self._passed_by, decoder))):
+            say_once("logits held as a whole", "the output layer has hooks, another type or a forward")
+            said = (self.token_logits(rows).float() / temperature).log_softmax(-1)
+            goal = (teacher_logits(slice(None)).float() / temperature).log_softmax(-1)
+            return F.kl_div(said, goal, reduction="sum", log_target=True)
+        hidden = self._in_autocast(self._transform(rows))
+        return vocabulary_divergence(hidden, decoder.weight, decoder.bias, teacher_logits, temperature)
+
+    @staticmethod
+    def _in_autocast(hidden: torch.Tensor) -> torch.Tensor:
+        """Return it in the type in which autocast would multiply it."""
+        kind = hidden.device.type
+        return hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden
+
     def _masked_lm(
         self,
         rows: torch.Tensor,
@@ -264,9 +284,7 @@ class PreTrainingModel(OriginalInitialization):
         # A number of rows that comes again and again (see padding_free.ROW_STEP): any row, with a target that counts for nothing.
         filling = -len(predicted) % PREDICTED_STEP
         predicted, targets = F.pad(predicted, (0, filling)), F.pad(targets, (0, filling), value=IGNORE_INDEX)
-        hidden = self._transform(rows.index_select(0, predicted))
-        if torch.is_autocast_enabled(hidden.device.type):
-            hidden = hidden.to(torch.get_autocast_dtype(hidden.device.type))
+        hidden = self._in_autocast(self._transform(rows.index_select(0, predicted)))
         is_tied = decoder.weight is self.base_model.embeddings.word_embeddings.weight
         shared = encoded.shared if is_tied else None
         return vocabulary_loss(hidden, decoder.weight, decoder.bias, targets, divisor, kernels, shared), None
@@ -488,14 +506,11 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
                 "num_attention_heads": max(1, hidden // HEAD_SIZE),
             }
         )
-        generator = ElectraForMaskedLM(generator_config)
-        generator.electra.embeddings = self.electra.embeddings
-        generator.tie_weights()
-        return generator
+        return ElectraForMaskedLM(generator_config)
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        """With the embeddings, which are shared in any case."""
-        return {**super().get_expanded_tied_weights_keys(all_submodels), **self._tied_weights_keys}
+        """With the embeddings, which are shared in any case; first, as the generator's output layer follows its embeddings."""
+        return {**self._tied_weights_keys, **super().get_expanded_tied_weights_keys(all_submodels)}
 
     @property
     def _passed_by(self) -> tuple[nn.Module, ...]:
@@ -561,6 +576,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         }
         if self.config.tie_word_embeddings:
             of_generator.pop("generator_lm_head.weight", None)
+        self.generator.config.vocab_size = self.config.vocab_size  # it may have been resized
         self.generator.save_pretrained(Path(save_directory) / GENERATOR_FOLDER, state_dict=of_generator, **kwargs)
         own = {name: each for name, each in weights.items() if not name.startswith(_GENERATOR)}
         return super().save_pretrained(save_directory, state_dict=own, **kwargs)

@@ -1,10 +1,11 @@
-"""Cross-entropy over the vocabulary without its logits: product, softmax and gradients in one go.
+"""Cross-entropy and divergence over the vocabulary without its logits: product, softmax and gradients in one go.
 
 Legend: M predicted tokens, H hidden size, V vocabulary, W its next multiple of `COLUMN_STEP`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -132,23 +133,88 @@ class _VocabularyLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        if ctx.gradients is None:
-            raise RuntimeError("this loss gives its gradients away: it can be differentiated once; compute it again")
-        of_hidden, of_weight, of_bias = ctx.gradients
-        weight, bias = ctx.like
-        ctx.gradients = ctx.like = None
-        nothing = (None,) * 4
-        if of_weight is None:  # no token is predicted
-            return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias), *nothing
-        # On a CPU nearly always 1: then nothing of the size of the vocabulary is touched again. A GPU would wait for the number.
-        if _is_on_gpu(grad) or grad.item() != 1.0:
-            of_hidden = (of_hidden.float() * grad).to(of_hidden.dtype)
-            of_weight, of_bias = of_weight * grad, of_bias * grad
-        of_weight, of_bias = of_weight.to(weight.dtype), of_bias.to(bias.dtype)
+        of_hidden, of_weight, of_bias = _hand_over(ctx, grad)
         if ctx.shared is not None:
             ctx.shared.leave(of_weight)
             of_weight = None
-        return of_hidden, of_weight, of_bias, *nothing
+        return of_hidden, of_weight, of_bias, None, None, None, None
+
+
+def _hand_over(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients that the forward pass left in `ctx.gradients`, times `grad`, and forget them."""
+    if ctx.gradients is None:
+        raise RuntimeError("this loss gives its gradients away: it can be differentiated once; compute it again")
+    of_hidden, of_weight, of_bias = ctx.gradients
+    weight, bias = ctx.like
+    ctx.gradients = ctx.like = None
+    if of_weight is None:  # there was no row
+        return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias)
+    # On a CPU nearly always 1: then nothing of the size of the vocabulary is touched again. A GPU would wait for the number.
+    if _is_on_gpu(grad) or grad.item() != 1.0:
+        of_hidden = (of_hidden.float() * grad).to(of_hidden.dtype)
+        of_weight, of_bias = of_weight * grad, of_bias * grad
+    return of_hidden, of_weight.to(weight.dtype), of_bias.to(bias.dtype)
+
+
+def vocabulary_divergence(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    teacher_logits: Callable[[slice], torch.Tensor],
+    temperature: float,
+) -> torch.Tensor:
+    """Return the Kullback-Leibler divergence of a student's probabilities from its teacher's, summed over the tokens, float32 ().
+
+    As in `vocabulary_loss`, the gradients are computed in the forward pass.
+
+    Args:
+        hidden: (M, H); the student's logits are `hidden @ weight.T + bias`.
+        teacher_logits: Gives the teacher's, (m, V), for some of the M rows.
+        temperature: Both are divided by it.
+    """
+    return _VocabularyDivergence.apply(hidden, weight, bias, teacher_logits, temperature)
+
+
+class _VocabularyDivergence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        teacher_logits: Callable[[slice], torch.Tensor],
+        temperature: float,
+    ) -> torch.Tensor:
+        needs_gradient = any(ctx.needs_input_grad[:3])
+        narrow_weight = weight.to(hidden.dtype)
+        total = torch.zeros((), device=hidden.device)
+        of_hidden = torch.empty_like(hidden)
+        of_weight = of_bias = None
+        rows_at_once = ROWS_AT_ONCE_ON_GPU if _is_on_gpu(hidden) else ROWS_AT_ONCE
+        for start in range(0, len(hidden), rows_at_once):
+            rows = slice(start, start + rows_at_once)
+            # In float32: bfloat16 would lose the unlikely pieces.
+            goal = (teacher_logits(rows).float() / temperature).log_softmax(-1)
+            logits = (hidden[rows] @ narrow_weight.t()).float().add_(bias.float())
+            said = logits.div_(temperature).log_softmax(-1)
+            goal_probabilities = goal.exp()
+            total += goal.sub_(said).mul_(goal_probabilities).sum()
+            if needs_gradient:
+                of_logits = said.exp_().sub_(goal_probabilities).div_(temperature)
+                part_bias = of_logits.sum(0)
+                of_logits = of_logits.to(hidden.dtype)
+                torch.mm(of_logits, narrow_weight, out=of_hidden[rows])
+                part_weight = (of_logits.t() @ hidden[rows]).float()
+                of_weight = part_weight if of_weight is None else of_weight.add_(part_weight)
+                of_bias = part_bias if of_bias is None else of_bias.add_(part_bias)
+        ctx.gradients = of_hidden, of_weight, of_bias
+        ctx.like = weight, bias
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return *_hand_over(ctx, grad), None, None
 
 
 def _is_on_gpu(tensor: torch.Tensor) -> bool:

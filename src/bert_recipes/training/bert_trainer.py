@@ -1,7 +1,7 @@
 """`BertTrainer`: sentence pairs, two phases, both losses over the global batch, exact evaluation on held-out pairs."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,11 @@ def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.log(smoothed / smoothed.sum()))
 
 
+def pair_labels(batch: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    """Return int64 (B,), the labels of the pairs, under our name or that of stock's ALBERT; None without them."""
+    return batch.get("next_sentence_label", batch.get("sentence_order_label"))
+
+
 class PreTrainingSums:
     """Sums over held-out batches from which the metrics follow; the sums of several processes may be added.
 
@@ -128,7 +133,8 @@ class PreTrainingSums:
             sums["unigram_correct"] = (targets == self.unigram.argmax()).sum()
         if output.nsp_loss is not None:
             assert output.seq_relationship_logits is not None
-            labels = batch["next_sentence_label"]
+            labels = pair_labels(batch)
+            assert labels is not None
             sums["pairs"] = (labels >= 0).sum()
             sums["nsp_loss"] = output.nsp_loss.double() * sums["pairs"]
             sums["nsp_correct"] = (output.seq_relationship_logits.argmax(-1) == labels).sum()
@@ -327,7 +333,7 @@ class BertTrainer(RecipeTrainer):
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """int64 (2,): predicted tokens, and pairs with a label."""
-        masked, labels = (batch["labels"] != IGNORE_INDEX).sum(), batch.get("next_sentence_label")
+        masked, labels = (batch["labels"] != IGNORE_INDEX).sum(), pair_labels(batch)
         pairs = masked.new_tensor(len(batch["input_ids"])) if labels is None else (labels != IGNORE_INDEX).sum()
         return torch.stack([masked, pairs])
 

@@ -1,6 +1,7 @@
 """DistilBERT: a student of half the layers, copied from its teacher, that learns its teacher's answers beside the masked LM."""
 
 import hashlib
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,17 +9,16 @@ import numpy as np
 import torch
 import transformers
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 from transformers import set_seed
 
 from bert_recipes.errors import InputError
 from bert_recipes.models.bert import IGNORE_INDEX, MEMBERS, PreTrainingModel
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.packed_encoder import layers_of
-from bert_recipes.models.vocabulary_loss import ROWS_AT_ONCE
 from bert_recipes.training.arguments import DistillationArguments
 from bert_recipes.training.batch_buffer import PACKING
 from bert_recipes.training.bert_trainer import BertTrainer
+from bert_recipes.training.speed import BatchStats, forward_flops
 from bert_recipes.training.trainer import RecipeTrainer
 
 
@@ -123,18 +123,19 @@ class DistillationTrainer(BertTrainer):
         """Both losses against the teacher, weighed: hidden states (N, H) of the same N tokens."""
         settings, total = self.settings, rows.new_zeros((), dtype=torch.float32)
         if settings.alpha_ce:
-            for own, other in zip(rows.split(ROWS_AT_ONCE), taught.split(ROWS_AT_ONCE), strict=True):
-                # The logits of a part are computed again for its gradient: those of all would not fit.
-                divergence = checkpoint(self._divergence, student, own, other, use_reentrant=False)
-                total = total + settings.alpha_ce * settings.temperature**2 * divergence / tokens
+            divergence = student.divergence(
+                rows, lambda part: self.teacher.token_logits(taught[part]), settings.temperature
+            )
+            total = total + settings.alpha_ce * settings.temperature**2 * divergence / tokens
         if settings.alpha_cos:
             cosine = F.cosine_similarity(rows.float(), taught.float(), dim=-1)
             total = total + settings.alpha_cos * (1 - cosine).sum() / tokens
         return total
 
-    def _divergence(self, student: Any, own: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Summed over the tokens. In float32: bfloat16 would lose the unlikely pieces."""
-        with torch.no_grad():
-            goal = (self.teacher.token_logits(other).float() / self.settings.temperature).log_softmax(-1)
-        said = (student.token_logits(own).float() / self.settings.temperature).log_softmax(-1)
-        return F.kl_div(said, goal, reduction="sum", log_target=True)
+    def flops_of(self, work: BatchStats) -> int:
+        """With the teacher's pass; both meet the vocabulary at every real token."""
+        compared = work.tokens if self.settings.alpha_ce else 0
+        of_student = super().flops_of(replace(work, masked=work.masked + compared))
+        return of_student + forward_flops(
+            self.teacher.config, replace(work, masked=compared), nsp=False, pooler=False
+        )
