@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch.utils.data import Dataset, IterableDataset
 from transformers import TrainingArguments, default_data_collator
 
@@ -235,6 +236,103 @@ def test_robertas_random_words_are_no_pads(small_store, tmp_path, selection):
     assert set(found.values()) == {False, draws_pad}
     assert not found["roberta", "data_collator"]
     assert not found["roberta", "eval_collator"]
+
+
+STOCK_SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+STOCK_SIZES |= {"intermediate_size": 64, "max_position_embeddings": 32}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout_prob": 0.0}
+STOCK_MODELS = {
+    "BertForMaskedLM": transformers.BertConfig(**STOCK_SIZES, **NO_DROPOUT),
+    "BertForPreTraining": transformers.BertConfig(**STOCK_SIZES, **NO_DROPOUT),
+    "AlbertForPreTraining": transformers.AlbertConfig(**STOCK_SIZES, **NO_DROPOUT, embedding_size=16),
+    # Its loss takes the Trainer's count of the whole step, which those above do not.
+    "ModernBertForMaskedLM": transformers.ModernBertConfig(**STOCK_SIZES, pad_token_id=0),
+}
+
+
+def uneven_rows(name):
+    """One to six predicted tokens a row; pairs have the label that the stock class reads."""
+    made = []
+    for index, row in enumerate(rows(16)):
+        row["labels"] = [token if place <= index % 6 else -100 for place, token in enumerate(row["input_ids"])]
+        del row["source_line"]
+        if name == "AlbertForPreTraining":
+            row["sentence_order_label"] = row.pop("next_sentence_label")
+        elif name == "ModernBertForMaskedLM":
+            del row["token_type_ids"]
+        made.append(row)
+    return made
+
+
+def trainer_of_stock(folder, name, batch=16, accumulation=1, kind=None, **settings):
+    torch.manual_seed(0)
+    model = (kind or getattr(transformers, name))(STOCK_MODELS[name])
+    args = TrainingArguments(
+        output_dir=str(folder),
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulation,
+        **{
+            "max_steps": 1,
+            "logging_steps": 1,
+            "use_cpu": True,
+            "save_strategy": "no",
+            "seed": 3,
+            "max_grad_norm": 0.0,
+        },
+        **settings,
+    )
+    data = uneven_rows(name)
+    return BertTrainer(model, args, train_dataset=data, eval_dataset=data, data_collator=default_data_collator)
+
+
+@pytest.mark.parametrize("name", STOCK_MODELS)
+def test_a_stock_models_loss_is_that_of_the_global_batch_however_it_is_cut(tmp_path, name):
+    found = {}
+    for batch, accumulation in ((16, 1), (4, 4), (1, 16)):
+        trainer = trainer_of_stock(tmp_path, name, batch, accumulation)
+        trainer.train()
+        line = trainer.state.log_history[0]
+        found[batch] = line["loss"], line["grad_norm"]
+    # Stock gives pairs and words as one mean: pairs of rows with few predicted tokens count for less.
+    tolerance = 0.02 if name.endswith("PreTraining") else 1e-5
+    assert found[4] == pytest.approx(found[16], rel=tolerance)
+    assert found[1] == pytest.approx(found[16], rel=3 * tolerance)
+
+
+@pytest.mark.parametrize(("name", "member"), [("BertForPreTraining", "bert"), ("AlbertForPreTraining", "albert")])
+def test_a_stock_model_is_measured_as_ours_is(tmp_path, name, member):
+    """With the pairs under the name that the stock class has for their label."""
+    stock = trainer_of_stock(tmp_path, name, remove_unused_columns=False)
+    ours = trainer_of_stock(tmp_path, name, kind=MEMBERS[member], remove_unused_columns=False)
+    ours.model.load_state_dict(stock.model.state_dict())
+    found, expected = stock.evaluate(), ours.evaluate()
+    names = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "pairs", "masked_tokens", "loss"}
+    for each in names:
+        assert found[f"eval_{each}"] == pytest.approx(expected[f"eval_{each}"], rel=1e-5), each
+
+
+def test_alberts_pairs_count_under_stocks_name_too(tmp_path):
+    """AlbertForPreTraining of transformers: 0 = in order, 1 = swapped, as ours."""
+    losses_of_pairs = []
+    for label in ("sentence_order_label", "next_sentence_label"):
+        trainer = trainer_of_stock(
+            tmp_path, "AlbertForPreTraining", kind=MEMBERS["albert"], remove_unused_columns=False
+        )
+        for row in trainer.train_dataset:
+            row[label] = row.pop("sentence_order_label")
+        trainer.train()
+        losses_of_pairs.append(trainer.state.log_history[0]["nsp_loss"])
+    assert losses_of_pairs[0] == losses_of_pairs[1] > 0
+
+
+def test_a_stock_model_without_all_its_labels_is_refused_in_one_line(tmp_path):
+    trainer = trainer_of_stock(tmp_path, "BertForPreTraining")
+    for row in trainer.train_dataset:
+        del row["next_sentence_label"]
+    with pytest.raises(
+        InputError, match="gives no loss for these batches; it wants all of labels, next_sentence_label"
+    ):
+        trainer.train()
 
 
 def test_what_cannot_be_shuffled_and_a_checkpoint_that_is_not_there_are_refused(tmp_path):

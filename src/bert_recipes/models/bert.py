@@ -177,14 +177,14 @@ class PreTrainingModel(OriginalInitialization):
             predicted, targets = _predicted_rows(encoded, labels, packing)
             if full_logits is not None:
                 prediction_logits = full_logits.flatten(0, 1)[layout.places_of(predicted)]
-                mlm_loss = _mean_cross_entropy(prediction_logits, targets, num_items_in_batch)
+                mlm_loss = mean_cross_entropy(prediction_logits, targets, num_items_in_batch)
             else:
                 mlm_loss, prediction_logits = self._masked_lm(rows, predicted, targets, num_items_in_batch, encoded)
         if wants_full:
             prediction_logits = full_logits
         if next_sentence_label is not None and pair_logits is not None:
             nsp_targets = next_sentence_label.view(-1)
-            nsp_loss = _mean_cross_entropy(pair_logits, nsp_targets, num_pairs_in_batch)
+            nsp_loss = mean_cross_entropy(pair_logits, nsp_targets, num_pairs_in_batch)
             if num_pairs_in_batch is None and num_items_in_batch is not None and labels is not None:
                 nsp_loss = nsp_loss * ((targets >= 0).sum() / num_items_in_batch)
 
@@ -279,7 +279,7 @@ class PreTrainingModel(OriginalInitialization):
             say_once("logits held as a whole", "the output layer has hooks, another type or a forward")
         if kernels is None or not learns or not is_plain(decoder):
             logits = self._vocabulary_logits(rows[predicted])
-            return _mean_cross_entropy(logits, targets, count), logits
+            return mean_cross_entropy(logits, targets, count), logits
         divisor = max(targets.numel(), 1) if count is None else count
         # A number of rows that comes again and again (see padding_free.ROW_STEP): any row, with a target that counts for nothing.
         filling = -len(predicted) % PREDICTED_STEP
@@ -546,7 +546,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         predicted, targets = _predicted_rows(encoded, labels, packing)
         places = encoded.layout.places_of(predicted)
         logits = self.generator.token_logits(encoded.rows[predicted]).float()
-        mlm_loss = _mean_cross_entropy(logits, targets, num_items_in_batch)
+        mlm_loss = mean_cross_entropy(logits, targets, num_items_in_batch)
         with torch.no_grad():
             chosen = (torch.rand(labels.shape, device=labels.device) if draws is None else draws).flatten()[places]
             heights = logits.softmax(-1).cumsum(-1)
@@ -668,7 +668,7 @@ def _fuse_tanh_gelu(model: nn.Module) -> None:
                 setattr(module, name, nn.GELU(approximate="tanh"))
 
 
-def _mean_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None) -> torch.Tensor:
+def mean_cross_entropy(logits: torch.Tensor, targets: torch.Tensor, count: torch.Tensor | int | None) -> torch.Tensor:
     """Cross-entropy of logits (N, C) summed and divided by `count` (default: N), float32 (); 0 with a gradient of 0 where N = 0."""
     total = F.cross_entropy(logits.float(), targets, reduction="sum")
     return total / ((targets >= 0).sum().clamp(min=1) if count is None else count)

@@ -134,18 +134,18 @@ class _VocabularyLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         of_hidden, of_weight, of_bias = _hand_over(ctx, grad)
-        if ctx.shared is not None:
-            ctx.shared.leave(of_weight)
-            of_weight = None
-        return of_hidden, of_weight, of_bias, None, None, None, None
+        nothing = (None,) * 4
+        if ctx.shared is None:
+            return of_hidden, of_weight, of_bias, *nothing
+        ctx.shared.leave(of_weight)
+        return of_hidden, None, of_bias, *nothing
 
 
 def _hand_over(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients that the forward pass left in `ctx.gradients`, times `grad`, and forget them."""
     if ctx.gradients is None:
         raise RuntimeError("this loss gives its gradients away: it can be differentiated once; compute it again")
-    of_hidden, of_weight, of_bias = ctx.gradients
-    weight, bias = ctx.like
+    (of_hidden, of_weight, of_bias), (weight, bias) = ctx.gradients, ctx.like
     ctx.gradients = ctx.like = None
     if of_weight is None:  # there was no row
         return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias)

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from tqdm import tqdm
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+from transformers.utils import find_labels
 
 from bert_recipes.checkpointing import read_step
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import IGNORE_INDEX, PreTrainingModel
+from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTrainingOutput, PreTrainingModel, mean_cross_entropy
 from bert_recipes.models.sizes import counts_from_pad
 from bert_recipes.training.arguments import Phase
 from bert_recipes.training.batch_buffer import PACKING
@@ -165,6 +166,24 @@ class PreTrainingSums:
         return {f"{prefix}_{name}": value for name, value in result.items()}
 
 
+def as_our_output(output: Any, batch: Mapping[str, torch.Tensor]) -> BertForPreTrainingOutput:
+    """Return what a stock model says of a batch as ours say it: losses apart, and the logits of the predicted tokens alone."""
+    logits = output.prediction_logits if "prediction_logits" in output else output.logits
+    is_predicted = batch["labels"] != IGNORE_INDEX
+    predicted = logits[is_predicted]
+    pair_logits = output.get("seq_relationship_logits", output.get("sop_logits"))
+    labels = pair_labels(batch)
+    nsp_loss = None
+    if pair_logits is not None and labels is not None:
+        nsp_loss = mean_cross_entropy(pair_logits, labels, None)
+    return BertForPreTrainingOutput(
+        mlm_loss=mean_cross_entropy(predicted, batch["labels"][is_predicted], None),
+        nsp_loss=nsp_loss,
+        prediction_logits=predicted,
+        seq_relationship_logits=pair_logits,
+    )
+
+
 @dataclass(frozen=True)
 class TrainingPhase:
     """A phase: its steps, batches and schedule, and its data as `Trainer` takes them."""
@@ -182,6 +201,8 @@ class BertTrainer(RecipeTrainer):
     losses and the rate of real tokens are logged; evaluation is exact over held-out pairs.
 
     Args:
+        model: One of `models.bert.MEMBERS`, or any model of transformers with a masked-LM head. The loss of the latter, a mean over a
+            micro-batch, counts by its predicted tokens; so a loss of pairs is not quite the mean over those of the global batch.
         data_collator: Yields `input_ids`, `labels`, and where there are such `token_type_ids`, `attention_mask`,
             `next_sentence_label`; default: the Trainer's.
         unigram_counts: int64 (V,), token counts of the training split, for the unigram baseline.
@@ -193,7 +214,7 @@ class BertTrainer(RecipeTrainer):
 
     def __init__(
         self,
-        model: PreTrainingModel,
+        model: PreTrainedModel,
         args: TrainingArguments,
         data_collator: Callable[[list[Any]], dict[str, torch.Tensor]] | None = None,
         *,
@@ -204,6 +225,8 @@ class BertTrainer(RecipeTrainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(model=model, args=args, data_collator=data_collator, **kwargs)
+        # It may be wrapped, as PEFT does.
+        self._is_ours = any(isinstance(module, PreTrainingModel) for module in model.modules())
         if phases is None:
             micro = self.args.per_device_train_batch_size
             phase = Phase(0, self.args.max_steps, self.global_batch_size, micro, 0, None)
@@ -344,8 +367,16 @@ class BertTrainer(RecipeTrainer):
     def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Masked-LM and pair loss."""
         masked, pairs = counts
-        output = model(**inputs, num_items_in_batch=masked, num_pairs_in_batch=pairs)
-        return output.loss, output
+        if self._is_ours:
+            output = model(**inputs, num_items_in_batch=masked, num_pairs_in_batch=pairs)
+            return output.loss, output
+        output = model(**inputs)
+        if output.loss is None:
+            labels = ", ".join(find_labels(type(self.model)))
+            raise InputError(
+                f"{type(self.model).__name__} of transformers gives no loss for these batches; it wants all of {labels}"
+            )
+        return output.loss * (self.num_items(inputs)[0] / masked), output
 
     # Logging
 
@@ -380,7 +411,9 @@ class BertTrainer(RecipeTrainer):
 
     def measure(self, batch: dict[str, torch.Tensor]) -> Any:
         """What the sums add of a batch."""
-        return self.model(**batch, return_full_logits=False)
+        if self._is_ours:
+            return self.model(**batch, return_full_logits=False)
+        return as_our_output(self.model(**batch), batch)
 
     @torch.no_grad()
     def evaluation_loop(

@@ -136,6 +136,4 @@ class DistillationTrainer(BertTrainer):
         """With the teacher's pass; both meet the vocabulary at every real token."""
         compared = work.tokens if self.settings.alpha_ce else 0
         of_student = super().flops_of(replace(work, masked=work.masked + compared))
-        return of_student + forward_flops(
-            self.teacher.config, replace(work, masked=compared), nsp=False, pooler=False
-        )
+        return of_student + forward_flops(self.teacher.config, replace(work, masked=compared), nsp=False, pooler=False)
