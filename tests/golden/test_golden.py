@@ -1,8 +1,9 @@
-"""Outputs of the recipes are those that were recorded in golden.json before the code was rebuilt, to the bit."""
+"""Outputs of the recipes are those that were recorded in golden.json before the code was rebuilt: to the bit, or elsewhere but for rounding."""
 
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import record
@@ -10,6 +11,41 @@ import record
 
 GOLDEN = json.loads(record.GOLDEN.read_text(encoding="utf-8"))
 FAST = ("tokenizer", "batches")
+
+
+# Of numbers on another processor, relative to the largest of their list: another order of sums, and bfloat16 that is emulated. Metrics of
+# a few dozen examples change by whole examples.
+TOLERANCE = 0.02
+TOLERANCES = {"pretrain_off_fp32": 1e-3, "pretrain_plain_fp32": 1e-3, "pretrain_kernels_fp32": 1e-3, "phases": 1e-3}
+
+
+def assert_alike(found: Any, expected: Any, tolerance: float, place: str) -> None:
+    """Compare what was recorded but for hashes of floats: names, lengths, and numbers within a tolerance."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), place
+        for name, value in expected.items():
+            assert_alike(found[name], value, tolerance, f"{place}: {name}")
+    elif isinstance(expected, list):
+        assert len(found) == len(expected), place
+        if all(isinstance(value, float) for value in expected):
+            scale = max(map(abs, expected), default=0.0)
+            assert found == pytest.approx(expected, abs=tolerance * scale), place
+            return
+        for number, value in enumerate(expected):
+            assert_alike(found[number], value, tolerance, f"{place}: {number}")
+    elif isinstance(expected, float):
+        assert found == pytest.approx(expected, abs=tolerance * max(1.0, abs(expected))), place
+    else:
+        assert type(found) is type(expected), place
+        assert isinstance(expected, str) or found == expected, place
+
+
+def test_what_differs_by_more_than_rounding_is_not_alike():
+    recorded = {"losses": [6.9, 5.0], "weights": "1f37401c", "rows": 20}
+    assert_alike({"losses": [6.9001, 4.9999], "weights": "another", "rows": 20}, recorded, 1e-3, "a")
+    for wrong in ({"losses": [6.9, 5.1]}, {"losses": [6.9]}, {"rows": 21}, {"weights": 3}):
+        with pytest.raises(AssertionError):
+            assert_alike(recorded | wrong, recorded, 1e-3, "a")
 
 
 @pytest.fixture(scope="session")
@@ -21,10 +57,11 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> record.Workspace:
     "section", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in record.SECTIONS]
 )
 def test_outputs_are_those_recorded(section, workspace):
-    if section not in record.EXACT_EVERYWHERE and record.machine() != GOLDEN["machine"]:
-        pytest.skip("floats are the same to the bit only on the processor and with the versions of the record")
     # As JSON has it: tuples are lists there.
     found, expected = json.loads(json.dumps(record.SECTIONS[section](workspace))), dict(GOLDEN[section])
+    if section not in record.EXACT_EVERYWHERE and record.machine() != GOLDEN["machine"]:
+        assert_alike(found, expected, TOLERANCES.get(section, TOLERANCE), section)
+        return
     # scikit-learn and SciPy sum in another order than the functions before.
     assert found.pop("metrics", {}) == pytest.approx(expected.pop("metrics", {}), rel=1e-9)
     assert found == expected

@@ -64,3 +64,52 @@ def test_static_masks_come_again_and_dynamic_ones_do_not(small_store, tmp_path):
         rows[copies] = [row[1:] for row in found]
     assert len(set(rows[1])) < 0.6 * len(rows[1])
     assert len(set(rows[None])) == len(rows[None])
+
+
+@pytest.fixture
+def left_to_right(small_store, tmp_path):
+    """A trainer of `--objective ltr` as a launch makes it."""
+    return run("ltr", small_store, tmp_path, max_steps=1)["trainer"]
+
+
+def test_left_to_right_predicts_what_follows_each_token_and_hides_nothing(left_to_right):
+    """Devlin et al. 2019, section 5.1, LTR & No NSP."""
+    dataset = left_to_right.train_dataset
+    plain = [dataset[(0, index)]["input_ids"] for index in range(8)]
+    for collator in (left_to_right.data_collator, left_to_right.eval_collator):
+        batch = collator([dataset[(0, index)] for index in range(8)])
+        for ids, mask, labels, text in zip(
+            batch["input_ids"].tolist(), batch["attention_mask"], batch["labels"].tolist(), plain, strict=True
+        ):
+            length = int(mask.sum())
+            assert ids[:length] == list(text)
+            assert labels[: length - 1] == ids[1:length]
+            assert set(labels[length - 1 :]) == {-100}
+
+
+def test_left_to_right_sees_nothing_of_what_follows(left_to_right):
+    model, dataset = left_to_right.model.eval(), left_to_right.train_dataset
+    batch = left_to_right.data_collator([dataset[(0, index)] for index in range(4)])
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    place = int(batch["attention_mask"].sum(1).min()) // 2
+    changed = inputs["input_ids"].clone()
+    changed[:, place:] = torch.where(inputs["attention_mask"][:, place:] == 1, 7, changed[:, place:])
+    with torch.no_grad():
+        before = model(**inputs).prediction_logits
+        after = model(**inputs | {"input_ids": changed}).prediction_logits
+    torch.testing.assert_close(after[:, :place], before[:, :place], rtol=0, atol=1e-5)
+    assert (after[:, place] - before[:, place]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("row", ["mlm", "ltr", "roberta", "albert", "electra"])
+def test_dropout_reaches_every_place_of_a_member(small_store, tmp_path, row):
+    model = run(row, small_store, tmp_path, max_steps=1, dropout=0.3)["trainer"].model
+    rates = {name: module.p for name, module in model.named_modules() if isinstance(module, torch.nn.Dropout)}
+    # google-research/albert run_pretraining.py has none before the head for pairs.
+    assert rates.pop("sop_classifier.dropout", 0.0) == 0.0
+    assert set(rates.values()) == {0.3}
+    # Attention's are no modules everywhere.
+    attention = [
+        value for each in model.modules() for name, value in vars(each).items() if name == "attention_dropout"
+    ]
+    assert set(attention) <= {0.3}

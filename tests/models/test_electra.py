@@ -3,8 +3,10 @@
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
+from bert_recipes.errors import InputError
 from bert_recipes.models.bert import DISCRIMINATOR_WEIGHT, IGNORE_INDEX, ElectraForPreTraining, open_checkpoint
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.sizes import count_parameters, pretraining_config
@@ -128,3 +130,25 @@ def test_a_folder_is_opened_with_its_generator_or_a_new_one(tmp_path):
     assert new == ["generator.generator_predictions.dense.weight"]
     shared = [dict(each.named_parameters()) for each in (alone.generator.electra.embeddings, alone.electra.embeddings)]
     assert all(shared[0][name] is weight for name, weight in shared[1].items())
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_electras_generator_is_saved_whole_with_its_output_layer_tied_or_not(tmp_path, is_tied):
+    model = make_model(tie_word_embeddings=is_tied)
+    model.save_pretrained(tmp_path)
+    stock, info = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "generator", output_loading_info=True)
+    assert not any(info.values())
+    head, words = stock.generator_lm_head.weight, stock.electra.embeddings.word_embeddings.weight
+    assert (head is words) == is_tied
+    for key, weight in stock.named_parameters():
+        assert torch.equal(weight, model.generator.get_parameter(key)), key
+
+
+def test_embeddings_that_a_file_lacks_are_named(tmp_path):
+    """Both networks have them: the generator's copy does not stand for the discriminator's."""
+    make_model().save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["electra.embeddings.position_embeddings.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"no weights for electra\.embeddings\.position_embeddings\.weight"):
+        open_checkpoint(str(tmp_path), cached_only=True, member="electra")

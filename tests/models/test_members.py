@@ -1,5 +1,7 @@
 """RoBERTa, ALBERT and DistilBERT against stock: losses, logits, gradients, and the files."""
 
+import copy
+
 import pytest
 import torch
 import transformers
@@ -110,6 +112,35 @@ def test_loss_logits_and_gradients_are_those_of_stock(monkeypatch, name, lengths
     torch.testing.assert_close(
         model(**batch).prediction_logits[real], stock_losses(name, stock, batch)[1][real], rtol=1e-5, atol=2e-5
     )
+
+
+# Nothing passes: the result is the same in every draw, and depends on where the dropout is. Not quite 1, as what is kept is divided by the rest.
+ALMOST_ALL = 1 - 2.0**-30
+
+
+@pytest.mark.parametrize("fast_layers", ["plain", "auto", "eager"])
+@pytest.mark.parametrize("part", ["hidden", "attention"])
+@pytest.mark.parametrize("name", list(STOCK))
+def test_dropout_of_packed_rows_is_where_stock_has_it(monkeypatch, name, part, fast_layers):
+    calls = count_packed_calls(monkeypatch)
+    kind, config = STOCK[name]
+    config = copy.deepcopy(config)
+    fields = {"hidden": "hidden_dropout_prob", "attention": "attention_probs_dropout_prob"}
+    if name == "distilbert":
+        fields = {"hidden": "dropout", "attention": "attention_dropout"}
+    setattr(config, fields[part], ALMOST_ALL)
+    torch.manual_seed(0)
+    model, stock = MEMBERS[name](config).train(), kind(config).train()
+    stock.load_state_dict(model.state_dict())
+    stock.tie_weights()
+    batch = make_batch_for(name, LENGTHS["ragged"])
+    model.base_model.use_fast_layers(fast_layers)
+    packing = plan_rows(batch["attention_mask"], batch["labels"]) if fast_layers == "eager" else None
+    loss = model(**batch, packing=packing).loss
+    assert calls
+    torch.testing.assert_close(loss, stock_losses(name, stock, batch)[0], rtol=1e-4, atol=1e-4)
+    model.eval()
+    assert abs(model(**batch).loss.item() - loss.item()) > 1e-3
 
 
 @pytest.mark.parametrize("name", list(STOCK))

@@ -6,7 +6,13 @@ from packed_models import LENGTHS, VOCAB, assert_gradients_alike, make_batch, ma
 from torch.nn import functional as F
 
 from bert_recipes.models.kernels.loading import load_kernels
-from bert_recipes.models.vocabulary_loss import SharedGradient, look_up, vocabulary_loss
+from bert_recipes.models.vocabulary_loss import (
+    ROWS_AT_ONCE,
+    SharedGradient,
+    look_up,
+    vocabulary_divergence,
+    vocabulary_loss,
+)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 1024, 2500])
@@ -24,6 +30,40 @@ def test_the_vocabulary_loss_is_cross_entropy(kernels, rows):
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6)
     for own, other in zip(torch.autograd.grad(3 * ours, (hidden, weight, bias)), wanted, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-4 * float(other.abs().max() if rows else 1))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2500])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_divergence_is_that_of_the_plain_formula(rows, dtype):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(rows, 16, generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn(67, 16, generator=generator).to(dtype).float().requires_grad_()
+    bias = torch.randn(67, generator=generator, requires_grad=True)
+    taught = torch.randn(rows, 67, generator=generator)
+    goal = (taught / 2).softmax(-1)
+    said = ((hidden.float() @ weight.t() + bias) / 2).log_softmax(-1)
+    expected = F.kl_div(said, goal, reduction="sum")
+    ours = vocabulary_divergence(hidden, weight, bias, lambda part: taught[part], 2.0)
+    assert ours.dtype == torch.float32
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(ours, expected, rtol=tolerance, atol=1e-6)
+    wanted = torch.autograd.grad(0.3 * expected, (hidden, weight, bias))
+    for own, other in zip(torch.autograd.grad(0.3 * ours, (hidden, weight, bias)), wanted, strict=True):
+        assert own.dtype == other.dtype
+        scale = float(other.abs().max()) if other.numel() else 1.0
+        torch.testing.assert_close(own, other, rtol=0, atol=10 * tolerance * scale)
+
+
+def test_the_divergence_asks_for_as_many_rows_as_are_held_at_once():
+    asked = []
+
+    def teacher_logits(part):
+        asked.append(len(range(2500)[part]))
+        return torch.zeros(asked[-1], 30)
+
+    hidden, weight = torch.ones(2500, 4, requires_grad=True), torch.ones(30, 4)
+    vocabulary_divergence(hidden, weight, torch.zeros(30), teacher_logits, 1.0).backward()
+    assert asked == [ROWS_AT_ONCE, ROWS_AT_ONCE, 2500 - 2 * ROWS_AT_ONCE]
 
 
 def test_the_loss_says_that_it_can_be_differentiated_once(kernels):

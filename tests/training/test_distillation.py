@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
@@ -14,6 +15,7 @@ from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.arguments import DistillationArguments, PreTrainingArguments
 from bert_recipes.training.distillation import DistillationTrainer, chosen_layers, make_student
+from bert_recipes.training.speed import BatchStats
 
 
 WEIGHTS = {"temperature": 2.0, "alpha_ce": 5.0, "alpha_mlm": 2.0, "alpha_cos": 1.0}
@@ -123,6 +125,40 @@ def test_the_loss_and_its_gradient_are_those_of_the_plain_formulas(data, tmp_pat
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     for name, parameter in stock.named_parameters():
         torch.testing.assert_close(ours[name], parameter.grad, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("alpha_ce", [5.0, 0.0])
+def test_the_flops_of_a_step_are_those_that_pytorch_counts(data, tmp_path, alpha_ce):
+    """The student's passes, the teacher's one, and where the teacher is compared both heads at every token."""
+    tokenizer, dataset = data
+    teacher = make_teacher(
+        len(tokenizer), "bert_mlm"
+    )  # without a pooler, which stock layers would compute for nothing
+    trainer = make_trainer(data, tmp_path, teacher, settings(alpha_ce=alpha_ce), fast_layers="off")
+    for each in (teacher, trainer.model):
+        each.set_attn_implementation("eager")
+    batch = DataCollatorForPreTraining(tokenizer)([dataset[0]] * 3)
+    work = BatchStats(*trainer.count_work(batch, trainer.num_items(batch)).tolist())
+    assert work.masked > 0
+    with FlopCounterMode(display=False) as counted:
+        trainer.compute_loss(trainer.model.train(), batch).backward()
+    assert trainer.flops_of(work) == counted.get_total_flops()
+
+
+def test_a_head_that_is_watched_gives_the_same_divergence(data, tmp_path):
+    """A hook on the output layer sees the logits, as in stock."""
+    tokenizer, dataset = data
+    losses, seen = [], []
+    for is_watched in (False, True):
+        trainer = make_trainer(data, tmp_path, make_teacher(len(tokenizer)), settings())
+        if is_watched:
+            trainer.model.vocab_projector.register_forward_hook(lambda *args: seen.append(args[-1].shape))
+        batch = DataCollatorForPreTraining(tokenizer)([dataset[index] for index in range(4)])
+        loss = trainer.compute_loss(trainer.model.train(), batch)
+        loss.backward()
+        losses.append((loss.item(), trainer.model.get_input_embeddings().weight.grad.norm().item()))
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert (int(batch["attention_mask"].sum()), len(tokenizer)) in seen
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn_from_it(data, tmp_path):
