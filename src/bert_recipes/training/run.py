@@ -199,7 +199,7 @@ def _train_and_measure(trainer: RecipeTrainer, resume_from: str | None) -> dict[
         results["resumed_at_step"] = trainer.steps_done
     results |= cost_facts(trainer.cost.so_far(), trainer.args.energy)
     if trainer.eval_dataset is not None:
-        results |= trainer.evaluate() | trainer.certainty()
+        results |= trainer.evaluate_at_end() | trainer.certainty()
     for name, digits in (("tokens_per_second", 1), ("data_wait_share", 4)):
         values = [line[name] for line in trainer.state.log_history if name in line]
         if values:
