@@ -70,7 +70,9 @@ def test_an_estimate_trains_a_few_steps_and_leaves_nothing(repository, small_sto
     last, rows = done.stdout.splitlines()[-6], done.stdout.splitlines()[-5:]
     assert last.startswith("step      14/")
     parameters, step, time, memory, disk = (row[16:] for row in rows)
-    seconds, hours = float(re.search(r"4 examples, (\S+) s, ", step)[1]), float(time.split(" h, ")[0])
+    seconds = float(re.search(r"4 examples, (\S+) s, ", step)[1])
+    number, unit = re.match(r"(\S+) (h|days), ", time).groups()
+    hours = float(number) * (24 if unit == "days" else 1)
     assert hours == pytest.approx(720000 * seconds / 3600, rel=0.1)
     assert "if those of the second phase were as long" in time
     megabytes = 4 * int(parameters.replace(",", "")) / 1e6
