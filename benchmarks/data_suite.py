@@ -97,10 +97,7 @@ def measure_pairs(sample: Sample) -> dict[str, Any]:
     if not (store_path / "store.json").is_file():
         _prepare(sample, 1, store_path)
     store = open_store(store_path)
-    ids = store.metadata["special_ids"]
-    dataset = PreTrainingDataset(
-        store.train, cls_id=ids["cls"], sep_id=ids["sep"], store_fingerprint=store.fingerprint
-    )
+    dataset = PreTrainingDataset.from_store(store)
     start = time.perf_counter()
     order = epoch_order(0, 0, dataset.num_pairs(0))[:MAX_PAIRS].tolist()
     indexed = time.perf_counter()

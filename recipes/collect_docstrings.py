@@ -41,6 +41,7 @@ def main() -> None:
     sources, missing = find_sources(PYPROJECT, counts)
     if missing:
         print(f"not installed, so left out: {', '.join(missing)}")
+    print(f"reading {len(sources):,} files and texts of Python and {counts['packages']} packages", flush=True)
     # 2. Its paragraphs
     documents = read_documents(sources, args.min_words, args.num_workers, counts)
     # 3. Whole modules held out

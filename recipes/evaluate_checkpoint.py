@@ -3,8 +3,9 @@
     python recipes/evaluate_checkpoint.py --model_name_or_path runs/quickstart --store data/quickstart/store
     python recipes/evaluate_checkpoint.py --model_name_or_path runs/mrpc --task mrpc --data_dir DATA
 
-With --task or --task_file the fields are those of recipes/finetune.py (`--task mrpc --help` lists them), and inputs are
-cut as they were when the checkpoint was trained.
+Held-out inputs of a store are made by the fields of recipes/pretrain.py, which are all taken (`--max_seq_length 512`). With
+--task or --task_file the fields are those of recipes/finetune.py, and inputs are cut as they were when the checkpoint was
+trained.
 """
 
 import logging
@@ -24,6 +25,12 @@ from bert_recipes.training.speed import describe_machine
 
 
 logger = logging.getLogger("evaluate_checkpoint")
+# What --help lists: those that people use here.
+HELP_FIELDS = (
+    *("model_name_or_path", "store", "train_file", "validation_file", "tokenizer", "task", "task_file", "data_dir"),
+    *("max_seq_length", "max_predictions_per_seq", "max_eval_pairs", "per_device_eval_batch_size", "precision"),
+    *("use_cpu", "predictions_dir", "results_file"),
+)
 
 
 @dataclass
@@ -45,7 +52,7 @@ def main() -> None:
     types = (
         (ScoringArguments, FineTuningArguments) if on_task else (ModelArguments, DataArguments, PreTrainingArguments)
     )
-    evaluate, *settings, args = parse_arguments(EvaluateArguments, *types)
+    evaluate, *settings, args = parse_arguments(EvaluateArguments, *types, help_fields=HELP_FIELDS)
     # Imported only now, for it takes seconds.
     from bert_recipes.finetuning.run import score_checkpoint
     from bert_recipes.training.run import check_launch, results_text, start_logging

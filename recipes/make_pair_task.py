@@ -47,20 +47,13 @@ def main() -> None:
     store, folder = open_store(args.store), Path(args.output_dir)
     if store.validation is None:
         raise InputError(f"{args.store} has no held-out part to validate on; prepare it with --validation_fraction")
-    tokenizer, ids = load_tokenizer(store.tokenizer_path), store.metadata["special_ids"]
+    tokenizer = load_tokenizer(store.tokenizer_path)
     check_new_folder(folder)
     names, sizes = LABELS[args.pair_label], {"train": args.num_train, "validation": args.num_validation}
     with atomic_dir(folder) as made:
         for name, most in sizes.items():
-            pairs = PreTrainingDataset(
-                getattr(store, name),
-                cls_id=ids["cls"],
-                sep_id=ids["sep"],
-                store_fingerprint=store.fingerprint,
-                max_seq_length=args.max_seq_length,
-                seed=args.seed,
-                pair_label=args.pair_label,
-            )
+            settings = {"max_seq_length": args.max_seq_length, "seed": args.seed, "pair_label": args.pair_label}
+            pairs = PreTrainingDataset.from_store(store, name, **settings)
             with (made / f"{name}.jsonl").open("w", encoding="utf-8") as file:
                 for index in epoch_order(args.seed, 0, pairs.num_pairs(0))[:most].tolist():
                     pair = pairs[(0, index)]

@@ -14,7 +14,7 @@ SCRIPTS = sorted([*(ROOT / "recipes").glob("*.py"), *(ROOT / "tokenizer").glob("
 MODULES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 # Package or module -> its floor. A floor knows those below it, its parts do not know each other.
 FLOORS = {
-    **dict.fromkeys(("errors",), 0),
+    **dict.fromkeys(("errors", "progress"), 0),
     **dict.fromkeys(
         ("effects", "files", "yaml_files", "rows", "scripts", "tags", "settings", "hub_access", "tensorflow_files"), 1
     ),

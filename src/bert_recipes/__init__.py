@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bert_recipes.data.masking import mask_tokens
     from bert_recipes.data.pairs import build_sentence_pairs
     from bert_recipes.data.sentences import split_sentences
+    from bert_recipes.data.store import open_store
     from bert_recipes.models.bert import BertForPreTraining
     from bert_recipes.tasks.catalogue import get_task, list_tasks
     from bert_recipes.tokenization.loading import load_tokenizer
@@ -36,6 +37,7 @@ _HOMES = {
     "list_tasks": "tasks.catalogue",
     "load_tokenizer": "tokenization.loading",
     "mask_tokens": "data.masking",
+    "open_store": "data.store",
     "run_training": "training.run",
     "split_sentences": "data.sentences",
     "train_wordpiece": "tokenization.training",
@@ -47,6 +49,7 @@ __all__ = [  # noqa: RUF022  (in the order of the data's way)
     "iter_documents",
     "split_sentences",
     "build_sentence_pairs",
+    "open_store",
     "PreTrainingDataset",
     "mask_tokens",
     "DataCollatorForPreTraining",

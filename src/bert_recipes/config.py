@@ -58,6 +58,7 @@ def parse_arguments(
     argv: Sequence[str] | None = None,
     default_config: Path | None = None,
     check_first: Callable[[Any], object] | None = None,
+    help_fields: Collection[str] | None = None,
 ) -> tuple[Any, ...]:
     """Read the configuration of a run: ``--config FILE`` (flat YAML), then ``--field value``, which wins.
 
@@ -67,6 +68,7 @@ def parse_arguments(
         default_config: read where the command line has no ``--config``.
         check_first: called with the instance of the first type before the others are made, which takes seconds for
             `TrainingArguments`.
+        help_fields: what ``--help`` lists; None: every field.
 
     Example:
         >>> (args,) = parse_arguments(TrainingArguments, argv=["--output_dir", "runs/x", "--learning_rate", "2e-5"])
@@ -74,7 +76,7 @@ def parse_arguments(
         2e-05
     """
     hints = {name: hint for kind in dataclass_types for name, hint in field_types(kind).items()}
-    given = _parse_command_line(dataclass_types, hints, sys.argv[1:] if argv is None else argv)
+    given = _parse_command_line(dataclass_types, hints, sys.argv[1:] if argv is None else argv, help_fields)
     files = given.pop("config", [])
     if len(files) > 1:
         raise InputError(f"--config: given {len(files)} times; nothing inherits, give one file")
@@ -313,7 +315,10 @@ class _Parser(HfArgumentParser):
 
 
 def _parse_command_line(
-    dataclass_types: Sequence[Any], hints: Mapping[str, Any], argv: Sequence[str]
+    dataclass_types: Sequence[Any],
+    hints: Mapping[str, Any],
+    argv: Sequence[str],
+    help_fields: Collection[str] | None,
 ) -> dict[str, Any]:
     """Split the command line into {field: text, list of texts, or a bool of a bare flag}, given fields only."""
     description = sys.modules["__main__"].__doc__
@@ -332,7 +337,7 @@ def _parse_command_line(
     parser.add_argument(
         "--config", action="append", metavar="FILE", default=SUPPRESS, help="flat YAML file; flags win over it"
     )
-    _group_options(parser, dataclass_types)
+    _group_options(parser, dataclass_types, help_fields)
     _refuse_repeated_flags(parser, argv)
     # Values that are there already keep argparse from filling in defaults: what is given can be told from what is not.
     missing = object()
@@ -359,11 +364,12 @@ def _refuse_repeated_flags(parser: _Parser, argv: Sequence[str]) -> None:
         seen.add(action.dest)
 
 
-def _group_options(parser: _Parser, dataclass_types: Sequence[Any]) -> None:
-    """Order the help: what is given most often, each dataclass's own fields, and last those of the library's classes."""
-    common = ["config", *(name for kind in dataclass_types for name in getattr(kind, "MOST_USED", ()))]
+def _group_options(parser: _Parser, dataclass_types: Sequence[Any], help_fields: Collection[str] | None) -> None:
+    """Order the help: what is given most often, each dataclass's own fields, and last those of the library's classes; or `help_fields` alone."""
+    most_used = [name for kind in dataclass_types for name in getattr(kind, "MOST_USED", ())]
+    common = ["config", *(most_used if help_fields is None else help_fields)]
     titles = dict.fromkeys(common, "most used" if len(common) > 1 else "settings")
-    bases = [base for kind in dataclass_types for base in kind.__mro__]
+    bases = [base for kind in dataclass_types for base in kind.__mro__] if help_fields is None else []
     for base in sorted(bases, key=lambda base: base.__module__.startswith("transformers")):
         title = (base.__doc__ or base.__name__).split("\n")[0].rstrip(".")
         if base.__module__.startswith("transformers"):

@@ -12,6 +12,8 @@ import pytest
 from repeated_flags import keep_last
 from small_corpora import WORDS, contents_of, write_vocabulary
 
+from bert_recipes.config import parse_arguments
+from bert_recipes.data import prepare as prepare_module
 from bert_recipes.data.prepare import (
     CorpusArguments,
     DocumentEncoder,
@@ -195,6 +197,41 @@ def test_documents_of_one_sentence_are_warned_of(vocabulary, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
+    ("flags", "size", "fraction"),
+    [
+        ([], 250_000, 0.1),  # the tenth of a very small corpus
+        ([], 5_000_000, 0.05),
+        ([], 25_000_000, 0.01),  # the fraction of the file
+        ([], 0, 0.1),
+        (["--validation_fraction", "0.02"], 5_000_000, 0.02),
+        (["--validation_fraction", "0"], 5_000_000, 0.0),
+        (["--validation_files", "a.txt"], 5_000_000, 0.0),
+    ],
+)
+def test_of_a_small_corpus_more_is_held_out_than_the_file_says(repository, tmp_path, flags, size, fraction, caplog):
+    config = repository / "recipes" / "configs" / "corpus" / "local_text.yaml"
+    with (tmp_path / "text.txt").open("wb") as file:
+        file.truncate(size)
+    argv = ["--config", str(config), "--files", str(tmp_path), "--tokenizer", "t", "--output_dir", "o", *flags]
+    (arguments,) = parse_arguments(CorpusArguments, argv=argv)
+    assert arguments.validation_fraction == fraction
+    assert ("would hold out little of a small corpus" in caplog.text) is (fraction in (0.1, 0.05))
+
+
+def test_few_tokens_held_out_are_warned_of(vocabulary, corpus, tmp_path, monkeypatch, caplog):
+    files = {"files": [str(corpus)], "validation_files": [str(corpus / "0*.txt")]}
+    prepare(vocabulary, tmp_path / "one", **files)
+    held_out = open_store(tmp_path / "one").validation.num_tokens
+    assert f"only {held_out} tokens in 10 documents are held out" in caplog.text
+    assert "raise the number of validation_files" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(prepare_module, "FEW_HELD_OUT_TOKENS", held_out)
+    prepare(vocabulary, tmp_path / "two", **files)
+    prepare(vocabulary, tmp_path / "three", files=[str(corpus)])  # nothing is measured
+    assert "are held out, so" not in caplog.text
+
+
+@pytest.mark.parametrize(
     ("options", "part"),
     [
         ({}, "neither is given"),
@@ -277,8 +314,8 @@ def test_an_output_folder_that_is_a_link_is_followed(vocabulary, corpus, tmp_pat
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        (b"red\n\ngr\xe9en\n", ":3: not valid UTF-8"),
-        (b"red\n\ngr\0een\n", ":3: NUL character"),
+        (b"red\n\ngr\xe9en\n", ", line 3: not valid UTF-8"),
+        (b"red\n\ngr\0een\n", ", line 3: NUL character"),
         (b"", "0 usable documents"),
     ],
 )
@@ -328,11 +365,9 @@ def test_a_process_that_was_killed_is_an_error_and_no_hang():
 
 @pytest.mark.parametrize("name", ["local_text", "wikipedia", "quickstart", "books_and_articles"])
 def test_every_configuration_is_read(repository, vocabulary, name):
-    from bert_recipes.config import parse_arguments
-
     argv = ["--config", str(repository / "recipes" / "configs" / "corpus" / f"{name}.yaml")]
     if name in ("local_text", "books_and_articles"):
-        argv += ["--files", "somewhere"]
+        argv += ["--files", str(vocabulary)]
     if name != "quickstart":
         argv += ["--tokenizer", str(vocabulary), "--output_dir", "store"]
     (arguments,) = parse_arguments(CorpusArguments, argv=argv)

@@ -55,15 +55,26 @@ def test_a_run_leaves_checkpoint_tokenizer_results_report_and_plot(finished):
     assert "tokens_per_second" in next(line for line in logged if line["step"] == 3)
 
 
+def test_each_step_is_measured_and_printed_once_the_last_one_too(finished):
+    folder, done = finished
+    logged = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    measured = [line["step"] for line in logged if "eval_loss" in line]
+    assert measured[-1] == 4
+    assert len(measured) == len(set(measured))
+    assert done.stdout.count("held out: ") == len(measured)
+
+
 def test_an_estimate_trains_a_few_steps_and_leaves_nothing(repository, small_store, tmp_path):
-    flags = [*SMALL, "--max_steps", 7200000, "--eval_steps", 1, "--save_steps", 1, "--phase2_steps", 3600000]
+    flags = [*SMALL, "--max_steps", 720000, "--eval_steps", 1, "--save_steps", 1, "--phase2_steps", 360000]
     flags += ["--phase2_max_seq_length", 64, "--report_to", "tensorboard", "--estimate"]
     done = run(repository, "--store", small_store, "--output_dir", tmp_path / "run", *flags)
     last, rows = done.stdout.splitlines()[-6], done.stdout.splitlines()[-5:]
-    assert last.startswith("step        14/")
+    assert last.startswith("step      14/")
     parameters, step, time, memory, disk = (row[16:] for row in rows)
-    seconds, hours = float(re.search(r"4 examples, (\S+) s, ", step)[1]), float(time.split(" h, ")[0])
-    assert hours == pytest.approx(7200000 * seconds / 3600, rel=0.1)
+    seconds = float(re.search(r"4 examples, (\S+) s, ", step)[1])
+    number, unit = re.match(r"(\S+) (h|days), ", time).groups()
+    hours = float(number) * (24 if unit == "days" else 1)
+    assert hours == pytest.approx(720000 * seconds / 3600, rel=0.1)
     assert "if those of the second phase were as long" in time
     megabytes = 4 * int(parameters.replace(",", "")) / 1e6
     assert f"{megabytes:,.0f} MB the model" in disk

@@ -107,7 +107,7 @@ def check_stock(folder: Path, *, layers: int) -> None:
 
 # Devlin et al. 2019, section 3, and google-research/bert README, "Smaller BERT Models".
 LAYERS = {"bert_tiny": 2, "bert_mini": 4, "bert_small": 4, "bert_medium": 8, "bert_base": 12, "bert_large": 24}
-LAYERS |= {"bert_large_lamb": 24, "books_30_minutes": 2, "domain": 2}
+LAYERS |= {"bert_large_lamb": 24, "books_30_minutes": 2, "laptop": 2, "domain": 2}
 
 
 @pytest.mark.parametrize("config", CONFIGURATIONS)

@@ -53,7 +53,7 @@ def test_the_better_figure_is_marked_where_one_is_better(two):
     lines = text_of(two()).splitlines()
     assert "| mlm loss | 5.0000 | **4.0000** |" in lines
     assert "| nsp accuracy | 0.6000 | 0.6000 |" in lines  # alike
-    assert "| pairs | 100 | 200 |" in lines  # neither good nor bad
+    assert "| held-out inputs measured | 100 | 200 |" in lines  # neither good nor bad
     assert "| train seconds | 10.0 | 30.0 |" in lines  # what a run costs does not make it better
     assert any(line.startswith("Bold: better, and by more than the 95% intervals") for line in lines)
 
@@ -97,6 +97,34 @@ def test_nothing_is_marked_where_nothing_can_be_compared(two, second, facts):
     assert ("| mlm loss | 5.0000 | n/a |" in text) is bool(second)
     assert ("No report.json of two: whether the held-out data was the same is not known." in text) is (facts is None)
     assert ("not measured on the same data" in text) is (facts not in (None, FACTS))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        # A store of fewer pairs than either run asks for, and one that grew in its training part alone.
+        ("same", {"measured_on": "same", "identity": {"store": "larger", "tokenizer": "t"}}, None),
+        (
+            "same",
+            {"measured_on": "other", "identity": {"store": "other", "tokenizer": "t"}},
+            "(store, max_eval_pairs differ)",
+        ),
+        # Of the same store and settings, whose files were made anew.
+        ("same", {"measured_on": "other"}, "(max_eval_pairs differ)"),
+        # An older run did not keep it.
+        (None, {"measured_on": "same"}, "(max_eval_pairs differ)"),
+    ],
+)
+def test_runs_are_compared_by_the_inputs_that_were_measured(make_run_folder, first, second, named):
+    results = {"eval_mlm_loss": 5.0, "eval_pairs": 34.0}
+    own = {"facts": FACTS | {"measured_on": first}, "settings": "max_eval_pairs: 1000\n"}
+    other = {"facts": FACTS | second, "settings": "max_eval_pairs: 2000\n"}
+    folders = [make_run_folder("one", results=results, **own)]
+    folders.append(make_run_folder("two", results=results | {"eval_mlm_loss": 4.0}, **other))
+    text = text_of(folders)
+    assert ("not measured on the same data" in text) is (named is not None)
+    assert ("**4.0000**" in text) is (named is None)
+    assert named is None or named in text
 
 
 COSTS = {"tokens_per_second": 5.0, "peak_memory_mb": 9.0, "data_wait_share": 0.5}

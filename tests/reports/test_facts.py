@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -19,6 +20,7 @@ from bert_recipes.reports.facts import (
     count_pairs,
     count_phase,
     describe_run,
+    fingerprint_held_out,
     gather_pretraining,
     look_at_pairs,
     pieces_as_words,
@@ -321,6 +323,21 @@ def test_the_counts_are_those_of_the_pairs_that_were_trained_on(trained, monkeyp
         assert counted["positions"] == sum(len(b) * max(len(pair["input_ids"]) for pair in b) for b in batches)
         assert sum(counted["length_counts"]) == len(pairs)
         assert counted["length_edges"][-1] >= counted["max_seq_length"]
+
+
+def test_the_held_out_inputs_are_known_by_what_they_are_and_not_by_how_many_were_asked_for(trained, monkeypatch):
+    trainer, _ = trained
+    measured_on = fingerprint_held_out(trainer)
+    pairs = trainer.eval_dataset.num_pairs(0)
+    hashes = []
+    for number in (12, 6, pairs, pairs + 1000):
+        monkeypatch.setattr(trainer, "max_eval_pairs", number)
+        hashes.append(fingerprint_held_out(trainer))
+    assert hashes[0] == measured_on
+    assert len(set(hashes)) == 3
+    assert hashes[2] == hashes[3]
+    monkeypatch.setattr(trainer, "eval_collator", replace(trainer.eval_collator, mlm_probability=0.3))
+    assert fingerprint_held_out(trainer) not in hashes
 
 
 @pytest.mark.parametrize(

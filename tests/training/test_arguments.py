@@ -154,7 +154,7 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
         # By the clock: the fraction of the time stands for that of so many steps.
         *(
             (name, ([(0, MOST_STEPS, 6 * MOST_STEPS // 100)], [0]), ([(0, 300, 18)], [0]))
-            for name in ("books_30_minutes", "bert_budget")
+            for name in ("books_30_minutes", "laptop", "bert_budget")
         ),
         ("roberta_base", ([(0, 125_000, 10_000)], [0]), ([(0, 300, 24)], [0])),
         ("albert_base", ([(0, 125_000, 3125)], [0]), ([(0, 300, 8)], [0])),
@@ -183,6 +183,16 @@ def test_steps_or_minutes_that_are_typed_replace_those_of_the_file(parse):
         parse("quickstart", "--max_minutes", 2, "--max_steps", 300)
 
 
+def test_the_second_phase_of_a_file_gives_way_to_the_clock(parse, caplog):
+    """docs/runs.md: make pretrain CONFIG=bert_tiny ARGS="--store my_store --max_minutes 30"."""
+    args, phases = parse("bert_tiny", "--max_minutes", 30)
+    assert args.max_minutes == 30
+    assert [phase.max_seq_length for phase in phases] == [128]
+    assert "the file's phase2_steps: left out, as a run by the clock has one phase" in caplog.text
+    with pytest.raises(InputError, match="a run by the clock has one phase: leave one of them out"):
+        parse("bert_tiny", "--max_minutes", 30, "--phase2_steps", 100)
+
+
 def test_every_configuration_is_among_those_whose_schedules_are_tested(repository):
     names = {path.stem for path in (repository / "recipes/configs/pretrain").glob("*.yaml")}
     others = {
@@ -191,6 +201,7 @@ def test_every_configuration_is_among_those_whose_schedules_are_tested(repositor
         "albert_base",
         "quickstart",
         "books_30_minutes",
+        "laptop",
         "bert_budget",
         "domain",
         "tapt",

@@ -347,6 +347,23 @@ def test_what_cannot_be_shuffled_and_a_checkpoint_that_is_not_there_are_refused(
         stock_trainer(tmp_path, Stream()).train()
 
 
+def test_the_page_about_the_trainer_goes_from_a_store_to_a_measured_model(
+    repository, small_store, tmp_path, monkeypatch
+):
+    text = (repository / "docs" / "trainer.md").read_text(encoding="utf-8")
+    code = text.split("## From a store")[1].split("```python\n")[1].split("```")[0]
+    statements = [line for line in code.splitlines() if line and not line.startswith(("from ", "import "))]
+    assert len(statements) <= 12
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_store").symlink_to(small_store)
+    found: dict = {}
+    exec(code.replace("max_steps=2000", "max_steps=2, use_cpu=True").replace("batch_size=64", "batch_size=4"), found)
+    assert type(found["args"]) is TrainingArguments
+    history = found["trainer"].state.log_history
+    assert found["trainer"].state.global_step == 2
+    assert {"eval_mlm_loss", "eval_nsp_accuracy"} <= history[-1].keys()
+
+
 def test_the_page_about_the_trainer_shows_what_runs(repository, tmp_path, monkeypatch):
     text = (repository / "docs" / "trainer.md").read_text(encoding="utf-8")
     code = text.split("```python\n")[1].split("```")[0]

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from transformers import TrainerControl, TrainerState
 
 from bert_recipes.training import callbacks
 from bert_recipes.training.arguments import PreTrainingArguments
-from bert_recipes.training.callbacks import LossWatch, StopOnSignal, describe_progress, describe_spike
+from bert_recipes.training.callbacks import ClockIntervals, LossWatch, StopOnSignal, describe_progress, describe_spike
 
 
 def progress(metrics: dict) -> str | None:
@@ -61,6 +62,55 @@ def test_too_early_and_without_a_baseline_nothing_is_said(
     watch.on_train_begin(args, state, TrainerControl())
     watch.on_evaluate(args, state, TrainerControl(), metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76})
     assert ("guessing by word frequency" in caplog.text) is is_said
+
+
+def test_a_run_is_warned_once_of_a_loss_that_is_no_better_than_the_baseline(tmp_path, caplog):
+    args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=100, warmup_steps=0.1, use_cpu=True)
+    watch, control = LossWatch(), TrainerControl()
+    watch.on_train_begin(args, TrainerState(max_steps=100), control)
+    for step in (10, 50, 60, 100):
+        state = TrainerState(global_step=step, max_steps=100)
+        watch.on_evaluate(args, state, control, metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76})
+    assert [record.message.split(" the held-out")[0] for record in caplog.records] == ["at step 50"]
+
+
+def clock_events(clocks, **settings):
+    """The events that a run by the clock asks for at the end of each step, beside those of its settings."""
+    strategies = {"logging_strategy": "steps", "eval_strategy": "steps", "save_strategy": "steps"}
+    args, trainer = SimpleNamespace(**strategies | settings), SimpleNamespace(clock=0.0)
+    intervals = ClockIntervals(trainer)
+    intervals.on_train_begin(args, TrainerState(), TrainerControl())
+    events = []
+    for trainer.clock in clocks:
+        control = TrainerControl()
+        intervals.on_step_end(args, TrainerState(), control)
+        names = ("log", "evaluate", "save")
+        events.append("".join(name[0] for name in names if getattr(control, f"should_{name}")))
+    return events
+
+
+def test_a_run_by_the_clock_is_measured_and_saved_at_each_fifth_of_its_minutes():
+    clocks = [step / 100 for step in range(1, 101)]
+    events = clock_events(clocks)
+    for event in ("e", "s"):
+        clocks_of_event = [clock for clock, names in zip(clocks, events, strict=True) if event in names]
+        assert clocks_of_event == pytest.approx([0.2, 0.4, 0.6, 0.8], abs=0.02)
+    assert sum("l" in event for event in events) >= 40
+    assert not any(
+        "e" in event or "s" in event for event in clock_events(clocks, eval_strategy="no", save_strategy="no")
+    )
+
+
+def test_long_evaluations_are_made_less_often():
+    """Each takes a tenth of the minutes here: two of them are a fifth."""
+    clocks, clock = [], 0.0
+    while clock < 1.0:
+        clock += 0.01
+        clocks.append(clock)
+        if 0.2 < clock < 0.205 or 0.8 < clock < 0.805:
+            clock += 0.1
+    events = clock_events(clocks)
+    assert sum("e" in event for event in events) == 2
 
 
 FLAT = [3.0 + 0.01 * (-1) ** number for number in range(60)]

@@ -1,8 +1,13 @@
 """The lines that a run prints: what is in them, and that a run prints these and no dictionaries."""
 
-import pytest
+from types import SimpleNamespace
 
-from bert_recipes.training.console import evaluation_line, time_left, training_line
+import pytest
+from transformers import TrainerState
+
+from bert_recipes.training import console
+from bert_recipes.training.arguments import MOST_STEPS
+from bert_recipes.training.console import Lines, evaluation_line, pace_line, time_left, training_line
 
 
 def test_a_training_line_has_what_is_known():
@@ -37,6 +42,67 @@ def test_an_evaluation_line_has_the_metrics_and_nothing_about_the_measuring():
     assert evaluation_line({"eval_f1": 0.5}, 0, 0) == "held out: f1 50.0%"
 
 
-@pytest.mark.parametrize(("hours", "text"), [(0.001, "1 min left"), (0.5, "30 min left"), (7.42, "7.4 h left")])
+def test_the_pace_says_how_long_the_run_will_take():
+    state = TrainerState(global_step=2, max_steps=1_000_000)
+    line = pace_line(SimpleNamespace(max_minutes=None), state, 3.37)
+    assert (
+        line
+        == "step         2/1,000,000  a step takes 3.4 s: 1,000,000 steps take about 39.0 days, without evaluations"
+    )
+    state = TrainerState(global_step=30, max_steps=MOST_STEPS)
+    line = pace_line(SimpleNamespace(max_minutes=30.0), state, 0.1)
+    assert line == "step      30  a step takes 0.1 s: about 18,000 steps in 30 minutes"
+    assert pace_line(SimpleNamespace(), TrainerState(max_steps=60), 1.0).endswith(
+        "60 steps take about 1 min, without evaluations"
+    )
+
+
+def printed_lines(monkeypatch, capsys, times):
+    """(time, line) of a run of one micro-batch at each of the times; two make a step."""
+    clock = [0.0]
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    args = SimpleNamespace(gradient_accumulation_steps=2, max_minutes=None)
+    state, lines, printed = TrainerState(max_steps=1000, is_world_process_zero=True), Lines(), []
+    lines.on_train_begin(args, state, None)
+    lines.on_step_begin(args, state, None)
+    for number, clock[0] in enumerate(times, 1):
+        if number % 2:
+            lines.on_substep_end(args, state, None)
+        else:
+            state.global_step += 1
+            lines.on_step_end(args, state, None)
+        printed += [(clock[0], line) for line in capsys.readouterr().out.splitlines()]
+    return printed
+
+
+def test_the_first_line_comes_within_seconds_and_no_minute_passes_without_one(monkeypatch, capsys):
+    """The first micro-batch takes 2 seconds, each later one half a second: 1,000 steps of two take 1,000 seconds."""
+    times = [2.0 + 0.5 * number for number in range(300)]
+    first, second, third = printed_lines(monkeypatch, capsys, times)
+    assert first == (3.5, "step     2/1,000  a step takes 1 s: 1,000 steps take about 17 min, without evaluations")
+    assert second == (64.0, "step    62/1,000  ")
+    assert third[0] == 124.5
+
+
+def test_a_long_micro_batch_is_enough_to_say_the_pace(monkeypatch, capsys):
+    assert printed_lines(monkeypatch, capsys, [9.0, 18.0]) == [
+        (9.0, "step     0/1,000  a step takes 18 s: 1,000 steps take about 5.0 h, without evaluations")
+    ]
+
+
+def test_other_processes_print_nothing(monkeypatch, capsys):
+    clock = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    state, lines = TrainerState(max_steps=1000, is_world_process_zero=False), Lines()
+    lines.on_train_begin(None, state, None)
+    for _ in range(5):
+        lines.on_step_begin(None, state, None)
+        lines.on_step_end(None, state, None)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("hours", "text"), [(0.001, "1 min left"), (0.5, "30 min left"), (7.42, "7.4 h left"), (150.0, "6.2 days left")]
+)
 def test_time_left(hours: float, text: str):
     assert time_left(hours) == text

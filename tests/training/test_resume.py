@@ -23,12 +23,12 @@ from bert_recipes.files import atomic_write, lock_run
 from bert_recipes.finetuning.arguments import TASK_FILE
 from bert_recipes.reports.bias_probe import PROBE_FILE
 from bert_recipes.reports.card import GIVEN_FILE
-from bert_recipes.reports.facts import FACTS_FILE
 from bert_recipes.reports.page import MARKDOWN_FILE, PAGE_FILE, PLOT_FILE
 from bert_recipes.sweeps.sweep import NO_WEIGHTS_FILE
 from bert_recipes.training.arguments import PreTrainingArguments
 from bert_recipes.training.resume import (
     CONFIG_FILE,
+    FACTS_FILE,
     RESULTS_FILE,
     check_output_dir,
     is_run_file,

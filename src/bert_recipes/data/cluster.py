@@ -20,8 +20,6 @@ from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from bert_recipes.data.prepare import (
     CorpusArguments,
     Preparation,
@@ -31,6 +29,7 @@ from bert_recipes.data.prepare import (
     format_report,
 )
 from bert_recipes.errors import InputError, describe_os_error
+from bert_recipes.progress import Progress
 from bert_recipes.settings import check, option
 
 
@@ -125,7 +124,7 @@ class LocalExecutor(LocalPipelineExecutor):
         pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=follow_parent)
         try:
             running = [pool.submit(_run_task, self, rank) for rank in range(self.tasks)]
-            for task in tqdm(as_completed(running), total=self.tasks, unit="task", desc=self.name, disable=None):
+            for task in Progress(as_completed(running), total=self.tasks, unit="task", desc=self.name):
                 stats += task.result()
         except BaseException as error:
             # A task may have hours before it.

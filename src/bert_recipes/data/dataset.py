@@ -15,11 +15,10 @@ from contextlib import ExitStack
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from torch.utils.data import Dataset
-from tqdm import tqdm
 
 from bert_recipes.data.pairs import (
     NUM_SPECIAL_TOKENS,
@@ -30,9 +29,10 @@ from bert_recipes.data.pairs import (
     split_segments,
     truncate_pair,
 )
-from bert_recipes.data.store import Split
+from bert_recipes.data.store import Split, Store
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write, build_once, hash_of, remove_cached, usable_cache_dir
+from bert_recipes.progress import Progress
 
 
 # Part of the cache's file names: raise it whenever the table or the draws change.
@@ -253,8 +253,8 @@ def write_pairs(path: Path, store: Split, num_processes: int = 1, **settings: An
             context = multiprocessing.get_context("spawn")
             pool = ProcessPoolExecutor(num_processes, context, initializer=_start_worker, initargs=(index_block,))
             rows = stack.enter_context(pool).map(_index_in_worker, blocks)
-        for part in tqdm(
-            rows, total=len(blocks), desc=f"pairs of epoch {settings['epoch']}", unit="block", delay=2, disable=None
+        for part in Progress(
+            rows, total=len(blocks), desc=f"pairs of epoch {settings['epoch']}", unit="block", delay=2
         ):
             file.write(part.tobytes())
         return file.tell() // PAIR_DTYPE.itemsize
@@ -304,12 +304,21 @@ class PreTrainingDataset(Dataset[dict[str, Any]]):
         num_workers: Processes that build a table; the table does not depend on it.
 
     Example:
-        >>> dataset = PreTrainingDataset(store.train, cls_id=2, sep_id=3, store_fingerprint=store.fingerprint)
+        >>> dataset = PreTrainingDataset.from_store(open_store("my_store"))  # doctest: +SKIP
         >>> dataset[(3, 17)]["next_sentence_label"]  # pair 17 of epoch 3  # doctest: +SKIP
 
     Source: BERT (Devlin et al. 2019), A.2; google-research/bert create_pretraining_data.py. The original writes
     ``dupe_factor`` copies with other draws; here every epoch is such a copy and none is written.
     """
+
+    @classmethod
+    def from_store(cls, store: Store, split: str = "train", **settings: Any) -> Self:
+        """Make the inputs of a split of an opened store, "train" or "validation"."""
+        documents = store.train if split == "train" else store.validation
+        if documents is None:
+            raise InputError(f"{store.path}: has no held-out part; prepare it with --validation_fraction")
+        ids = store.metadata["special_ids"]
+        return cls(documents, cls_id=ids["cls"], sep_id=ids["sep"], store_fingerprint=store.fingerprint, **settings)
 
     def __init__(
         self,

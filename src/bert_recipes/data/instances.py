@@ -30,11 +30,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tqdm import tqdm
 
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write, build_once, sync_paths, usable_cache_dir
+from bert_recipes.progress import Progress
 from bert_recipes.tensorflow_files import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -113,7 +113,7 @@ def write_instances(
                 if isinstance(writer, _ParquetWriter):
                     opened.push(writer.finish)
             count = 0
-            for instance in tqdm(instances, desc="write", unit="instance", delay=1, disable=None):
+            for instance in Progress(instances, desc="write", unit="instance", delay=1):
                 writer = writers[count % len(writers)]
                 writer.write(_encode_features(instance, max_seq_length, max_predictions_per_seq, writer.encode))
                 count += 1
@@ -221,7 +221,7 @@ class _MappedReader:
         self._path, self._decode = path, decode
         self._open()
         self._offsets = array(
-            "q", tqdm(find_offsets(self._data), desc=f"open {path.name}", unit="instance", delay=1, disable=None)
+            "q", Progress(find_offsets(self._data), desc=f"open {path.name}", unit="instance", delay=1)
         )
 
     def _open(self) -> None:
@@ -296,7 +296,7 @@ def _convert_parquet(path: Path, output: Path) -> None:
     with pq.ParquetFile(path) as source:
         num_records, begin = source.metadata.num_rows, 0
         batches = source.iter_batches(batch_size=4096, columns=list(FEATURE_NAMES))
-        for batch in tqdm(batches, desc=f"open {path.name}", unit="batch", delay=1, disable=None):
+        for batch in Progress(batches, desc=f"open {path.name}", unit="batch", delay=1):
             columns = {name: _to_matrix(name, batch[name]) for name in FEATURE_NAMES}
             if begin == 0:
                 dtype = np.dtype([(name, rows.dtype, rows.shape[1:]) for name, rows in columns.items()])

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from bert_recipes.data.instances import Instance
 from bert_recipes.data.pairs import NUM_SPECIAL_TOKENS, build_sentence_pairs, shuffle, truncate_pair
 from bert_recipes.errors import InputError
+from bert_recipes.progress import Progress
 from bert_recipes.rows import MAX_LINE_BYTES
 
 
@@ -177,7 +177,7 @@ def read_documents(files: Sequence[Path], encode: Callable[[str], list[int]]) ->
 def _read_lines(files: Iterable[Path]) -> Iterator[str]:
     """Yield stripped lines; only a line feed ends a line, as in the original."""
     total = sum(file.stat().st_size for file in files)
-    with tqdm(total=total, desc="tokenize", unit="B", unit_scale=True, delay=1, disable=None) as progress:
+    with Progress(total=total, desc="tokenize", unit="B", unit_scale=True, delay=1) as progress:
         for file in files:
             with open(file, "rb") as lines:
                 for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), start=1):
@@ -241,7 +241,7 @@ def create_training_instances(
     cls, sep = array("i", [tokenizer.cls_token_id]), array("i", [tokenizer.sep_token_id])
     instances: list[Instance] = []
     passes = (document for _ in range(dupe_factor) for document in range(len(order)))
-    for document in tqdm(passes, total=dupe_factor * len(order), desc="pairs", unit="document", delay=1, disable=None):
+    for document in Progress(passes, total=dupe_factor * len(order), desc="pairs", unit="document", delay=1):
         for pair in build_sentence_pairs(
             document,
             lengths.__getitem__,

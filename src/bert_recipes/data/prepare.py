@@ -18,7 +18,7 @@ import time
 import unicodedata
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -30,7 +30,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
-from tqdm import tqdm
 
 from bert_recipes.data.corpus import (
     ID_SUFFIXES,
@@ -57,6 +56,7 @@ from bert_recipes.data.store import (
 )
 from bert_recipes.errors import InputError
 from bert_recipes.files import put_in_place, sync_paths, write_json
+from bert_recipes.progress import Progress
 from bert_recipes.rows import MAX_LINE_BYTES, EncodingErrors
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import SEEDS, check, option, required
@@ -71,6 +71,10 @@ SplitFiles = Sequence[tuple[str, Path]]
 # About 0.2 s of one core: long enough to hide what it costs to send, short enough that few of them weigh nothing.
 BATCH_CHARACTERS = 1_000_000
 MIN_DOCUMENTS = 2
+# Our choices. Of a small corpus so much is held out, at most a tenth of it: some 50,000 tokens, whose masked-LM loss is known to
+# some hundredths of a nat. With fewer than the last, the held-out figures say little.
+HELD_OUT_BYTES, MOST_HELD_OUT = 250_000, 0.1
+FEW_HELD_OUT_TOKENS = 20_000
 PLAN_FILE = "plan.json"
 # What changes neither documents nor token ids stays out of the store, so that the same text gives the same bytes.
 _NOT_IN_STORE = ("files", "validation_files", "tokenizer", "names", "output_dir", "overwrite", "num_processes")
@@ -260,6 +264,23 @@ class CorpusArguments:
     )
     num_processes: int | None = option(None, "default: all cores; the store is the same", least=1)
     overwrite: bool = option(False, "replace a store that is in output_dir already")
+
+    @classmethod
+    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
+        """Adapt the fraction of a file to a small corpus, and leave it out where held-out files are typed."""
+        fraction = values.get("validation_fraction") or 0.0
+        if fraction == 0 or "validation_fraction" in typed or not values.get("files"):
+            return values
+        if "validation_files" in typed:
+            return {**values, "validation_fraction": 0.0}
+        suffixes = SUFFIXES if values.get("names") is None else ID_SUFFIXES
+        size = sum(path.stat().st_size for path in find_files(values["files"], suffixes))
+        least = round(min(HELD_OUT_BYTES / max(size, 1), MOST_HELD_OUT), 4)
+        if least <= fraction:
+            return values
+        message = "the file's validation_fraction %g would hold out little of a small corpus: %g is held out"
+        logger.warning(message, fraction, least)
+        return {**values, "validation_fraction": least}
 
     def __post_init__(self) -> None:
         check(self)
@@ -538,7 +559,7 @@ class Preparation:
                 special_ids=special_ids,
                 tokenizer_fingerprint=tokenizer.fingerprint,
             ) as writer,
-            tqdm(total=size, unit="B", unit_scale=True, desc="prepare corpus", disable=None) as progress,
+            Progress(total=size, unit="B", unit_scale=True, desc="prepare corpus") as progress,
         ):
             for batch in encode_in_order(batches, encoder, arguments.resolved_num_processes):
                 writer.add_batch(batch.split, batch.tokens, batch.sentence_lengths, batch.document_lengths)
@@ -657,6 +678,11 @@ class Preparation:
                     f"{documents[split]} usable documents for {split} ({num_read} read in all; dropped: {dropped or 'none'}): at "
                     f"least {MIN_DOCUMENTS} are needed, because a random next sentence comes from another document; {what_to_do}"
                 )
+        held_out = metadata["splits"].get("validation", {}).get("num_tokens", FEW_HELD_OUT_TOKENS)
+        if held_out < FEW_HELD_OUT_TOKENS:
+            message = "only %d tokens in %d documents are held out, so what is measured on them is uncertain; raise %s"
+            how = "validation_fraction" if arguments.validation_fraction else "the number of validation_files"
+            logger.warning(message, held_out, documents["validation"], how)
         alone = metadata["documents_of_one_sentence"].get("train", 0)
         if alone > 0.9 * documents["train"]:
             logger.warning(

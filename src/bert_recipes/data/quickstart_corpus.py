@@ -24,10 +24,10 @@ from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from tqdm import tqdm
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write, write_json
+from bert_recipes.progress import Progress
 
 
 _HAVE_DOCSTRINGS = (inspect.isroutine, inspect.isclass, inspect.ismodule, inspect.isgetsetdescriptor)
@@ -179,7 +179,9 @@ def find_sources(pyproject: Path, counts: Counter[str]) -> tuple[list[Source], l
     # Not its own, which an extra that names others leads to: its README would be in the corpus, and change with every figure in it.
     packages = [package for package in packages if package.metadata["Name"] != project["name"]]
     counts["packages"] = len(packages)
-    sources = [source for package in packages for source in package_documentation(package)]
+    sources: list[Source] = []
+    for package in Progress(packages, desc="Listing documentation", unit="packages"):
+        sources += package_documentation(package)
     return [*python_documentation(), *sources], missing
 
 
@@ -205,7 +207,7 @@ def read_documents(sources: list[Source], min_words: int, num_workers: int, coun
     # No worker inherits the main process's threads.
     with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
         found = pool.map(read_documentation, sources, chunksize=32)
-        bar = tqdm(found, total=len(sources), desc="Reading documentation", unit=" files", mininterval=1, disable=None)
+        bar = Progress(found, total=len(sources), desc="Reading documentation", unit=" files")
         return make_documents(zip(sources, bar, strict=True), min_words, counts)
 
 

@@ -10,11 +10,13 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from bert_recipes.demo.model import CHOICES, FILL_MASK, NEXT_SENTENCE, DemoModel, compute_attention
+from bert_recipes.demo.samples import ATTENTION, MADE_UP, PIECES, read_run_examples
 from bert_recipes.errors import InputError
 from bert_recipes.finetuning.kind import NOT_FINITE
 from bert_recipes.finetuning.prediction import chunk_of_rows
@@ -266,9 +268,16 @@ def make_tabs(model: DemoModel) -> list[Tab]:
     """The tabs of the checkpoint's heads, then those that every checkpoint has."""
     import gradio as gr
 
-    def text(label: str, example: str = "", lines: int = 2) -> Any:
-        # No example where the vocabulary is of another language.
-        value = example if knows_words(model.tokenizer, example) else ""
+    of_run = read_run_examples(Path(model.name))
+
+    def example(tab: str, number: int) -> str:
+        """Return the text of a field; none that is made up where the vocabulary is of another language."""
+        if tab in of_run:
+            return of_run[tab][number] if number < len(of_run[tab]) else ""
+        made_up = MADE_UP[tab][number]
+        return made_up if knows_words(model.tokenizer, made_up) else ""
+
+    def text(label: str, value: str = "", lines: int = 2) -> Any:
         return gr.Textbox(value, label=label, lines=lines, max_lines=12, render=False)
 
     def slider(label: str, least: int, most: int, value: int) -> Any:
@@ -278,48 +287,41 @@ def make_tabs(model: DemoModel) -> list[Tab]:
     def table(*headers: str) -> Any:
         return gr.Dataframe(headers=list(headers), datatype="str", interactive=False, wrap=True, render=False)
 
-    def columns(*examples: str) -> list[Any]:
+    def columns(tab: str) -> list[Any]:
         names = list(model.predictor.task.text_columns) if model.predictor else []
         if model.second_is_optional:
-            return [text(names[0], examples[0]), text(f"{names[1]} (may be empty)")]
-        return [text(name, example) for name, example in zip(names, examples, strict=False)]
+            return [text(names[0], example(tab, 0)), text(f"{names[1]} (may be empty)")]
+        return [text(name, example(tab, number)) for number, name in enumerate(names[:2])]
 
     marked, label = (functools.partial(kind, render=False) for kind in (gr.HighlightedText, gr.Label))
     config = model.network.config
-    masks = "The function returns a [MASK] of all [MASK] in the file."
-    pair = "The function opens a file and reads it.", "It returns the first line of the file."
-    films = "The film is a quiet triumph and its actors are good.", "The actors of the film are very good."
-    visit = "Angela Merkel visited the offices of Siemens in Munich on Monday."
-    book = "The book was written by Jane Austen and first published in London in 1813. It was read by many people."
-    car = "She opens the door of the car and looks inside.", "She"
-    choices = "takes her bag from the seat.\nreads the whole book in the sea.\nis eaten by the car."
-    key = "The value of the key is returned if it is in the list."
-    words = "Unbelievable: the tokenizer's vocabulary holds pieces of words, na\u00efve ones too!"
     # fmt: off
     heads = {
         FILL_MASK: Tab("fill_mask", "Fill masks", "Which words stand behind the masks?", fill_masks,
-                       [text("Text with one or more [MASK]", masks), slider("Guesses for each [MASK]", 1, MAX_GUESSES, 5)],
+                       [text("Text with one or more [MASK]", example(FILL_MASK, 0)), slider("Guesses for each [MASK]", 1, MAX_GUESSES, 5)],
                        [marked(label="Filled"), table("mask", "token", "probability")]),
         NEXT_SENTENCE: Tab("next_sentence", "Next sentence", "Does the second text follow the first?", next_sentence,
-                           [text("First text", pair[0]), text("Second text", pair[1])], [label(label="The second text ...")]),
+                           [text("First text", example(NEXT_SENTENCE, 0)), text("Second text", example(NEXT_SENTENCE, 1))],
+                           [label(label="The second text ...")]),
         "sequence_classification": Tab("classify", "Classify", "What does the model make of the text?", classify,
-                                       columns(*films), [label(label="Class")]),
+                                       columns("sequence_classification"), [label(label="Class")]),
         "token_classification": Tab("tag", "Label words", "Which words have which label?", tag_words,
-                                    [text("Sentence", visit)],
+                                    [text("Sentence", example("token_classification", 0))],
                                     [marked(label="Found"), table("words", "label", "least probability")]),
         "question_answering": Tab("answer", "Answer questions", "Where in the paragraph is the answer?", find_answer,
-                                  [text("Question", "Who wrote the book?"), text("Paragraph", book, 4)],
+                                  [text("Question", example("question_answering", 0)),
+                                   text("Paragraph", example("question_answering", 1), 4)],
                                   [marked(label="Answer"), table("answer", "probability")]),
         "multiple_choice": Tab("choose", "Choose", "Which of the choices fits?", choose,
-                               [*columns(*car), text("Choices, one per line", choices, 4)], [label(label="Choice")]),
+                               [*columns("multiple_choice"), text("Choices, one per line", example("multiple_choice", 2), 4)], [label(label="Choice")]),
     }
     return [
         *(heads[ability] for ability in model.abilities),
         Tab("attention", "Attention", "Which token looks at which?", show_attention,
-            [text("Text", key), text("Second text (may be empty)"), slider("Layer", 1, config.num_hidden_layers, 1),
+            [text("Text", example(ATTENTION, 0)), text("Second text (may be empty)"), slider("Layer", 1, config.num_hidden_layers, 1),
              slider("Head (0: mean of all)", 0, config.num_attention_heads, 1)],
             [gr.Plot(label="One head", render=False), gr.Plot(label="All heads", render=False)]),
-        Tab("pieces", "Pieces", "How is a text cut into the tokens that the model reads?", tokenize, [text("Text", words, 3)],
+        Tab("pieces", "Pieces", "How is a text cut into the tokens that the model reads?", tokenize, [text("Text", example(PIECES, 0), 3)],
             [marked(label="Where the tokens are from"), table("token", "id", "characters")]),
     ]
     # fmt: on
@@ -367,11 +369,19 @@ def build_page(model: DemoModel) -> Any:
                     event = field.release if isinstance(field, gr.Slider) else field.submit
                     event(api_visibility="private", **events)
                 if tab.fields[0].value:
-                    values = tab.view(model, *(field.value for field in tab.fields))
-                    for result, value in zip(results, values, strict=True):
-                        result.value = result.postprocess(value)
+                    _answer_example(model, tab, results)
     page.queue(max_size=64)
     return page
+
+
+def _answer_example(model: DemoModel, tab: Tab, results: Sequence[Any]) -> None:
+    """Fill the results with the answer to the example in the fields."""
+    try:
+        values = tab.view(model, *(field.value for field in tab.fields))
+    except InputError:  # a run's example can lack a text: then it waits for one
+        return
+    for result, value in zip(results, values, strict=True):
+        result.value = result.postprocess(value)
 
 
 def launch_page(model: DemoModel, host: str, port: int, *, is_local: bool = True) -> tuple[Any, str]:

@@ -25,7 +25,6 @@ import torch
 import transformers
 from safetensors.numpy import save_file
 from torch import nn
-from tqdm import tqdm
 from transformers import AutoModel, PreTrainedModel
 
 from bert_recipes.checkpointing import check_checkpoint
@@ -36,6 +35,7 @@ from bert_recipes.finetuning.checkpoints import open_complete, open_tokenizer
 from bert_recipes.finetuning.kind import join_texts, pad_batch, truncate_pair
 from bert_recipes.models.bert_model import BertModel
 from bert_recipes.models.sizes import num_positions
+from bert_recipes.progress import Progress
 from bert_recipes.rows import TABLE_SUFFIXES, column_text, format_suffix, list_columns, read_lines, read_table
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
@@ -515,7 +515,7 @@ def _write_parts(extractor: FeatureExtractor, folder: Path, index: dict[str, Any
     inputs = itertools.islice(read_inputs(Path(args.input_file), args.text_columns), first_row, None)
     encoded = (encode_input(each, tokenizer, args.max_seq_length) for each in inputs)
     parts = extractor.parts(encoded, args.part_mb * BYTES_PER_MB, first_row)
-    bar = tqdm(total=index["num_inputs"], initial=first_row, unit="input", leave=False, disable=None)
+    bar = Progress(total=index["num_inputs"], initial=first_row, unit="input", leave=False)
     if args.format == "google_jsonl":
         num_states = extractor.encoder.config.num_hidden_layers + 1
         numbers = {column.name: column.layers[0] - num_states for column in extractor.columns}

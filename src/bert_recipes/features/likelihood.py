@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.nn import functional as F
-from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForMaskedLM
 
 from bert_recipes.checkpointing import check_checkpoint, opening
@@ -26,6 +25,7 @@ from bert_recipes.finetuning.kind import join_texts
 from bert_recipes.metrics.certainty import wilson_interval
 from bert_recipes.models.bert import IGNORE_INDEX, MASKED_LM_HEADS, MEMBERS, PreTrainingModel, open_checkpoint
 from bert_recipes.models.sizes import num_positions
+from bert_recipes.progress import Progress
 from bert_recipes.rows import column_text, read_table
 from bert_recipes.tokenization.loading import check_vocabulary
 from bert_recipes.training.arguments import choose_precision
@@ -52,11 +52,11 @@ class SentenceScorer:
 
     def score(self, sentences: Sequence[str]) -> list[SentenceScore]:
         """Score sentences, those of one length together; a sentence without a piece has 0."""
-        encoded = [self._encode(sentence) for sentence in tqdm(sentences, desc="encode", leave=False, disable=None)]
+        encoded = [self._encode(sentence) for sentence in Progress(sentences, desc="encode", leave=False)]
         pieces = np.array([len(words) for _, words in encoded])
         sums = np.zeros(len(sentences))
         order = sorted(np.flatnonzero(pieces).tolist(), key=lambda number: pieces[number])
-        with tqdm(total=len(sentences), desc="score", unit=" sentences", leave=False, disable=None) as bar:
+        with Progress(total=len(sentences), desc="score", unit=" sentences", leave=False) as bar:
             for numbers in self._batches(order, pieces):
                 batch = [self._mask(*encoded[number]) for number in numbers]
                 losses = self._losses(*(np.concatenate(arrays) for arrays in zip(*batch, strict=True)))

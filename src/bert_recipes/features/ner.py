@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 from torch import nn
-from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from bert_recipes.checkpointing import check_checkpoint
@@ -33,6 +32,7 @@ from bert_recipes.files import atomic_dir, read_json_object, write_json
 from bert_recipes.finetuning.arguments import read_trained_settings
 from bert_recipes.finetuning.token_classification import lay_out_documents
 from bert_recipes.metrics.entities import entity_scores
+from bert_recipes.progress import Progress
 from bert_recipes.tasks.catalogue import get_task
 from bert_recipes.tasks.examples import Split, TaggedExample
 from bert_recipes.tasks.sources import load_split
@@ -115,7 +115,7 @@ class FeatureRequest:
         was_training = self.encoder.training
         self.encoder.eval()
         order = np.argsort([-len(window.input_ids) for window in documents], kind="stable")
-        for first in tqdm(range(0, len(order), self.batch_size), desc="features", leave=False, disable=None):
+        for first in Progress(range(0, len(order), self.batch_size), desc="features", leave=False):
             windows = [documents[number] for number in order[first : first + self.batch_size]]
             ids = [window.input_ids for window in windows]
             features = [{"input_ids": each, "token_type_ids": [0] * len(each)} for each in ids]

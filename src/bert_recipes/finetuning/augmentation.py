@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-from tqdm import tqdm
 
 from bert_recipes.data.masking import IGNORE_INDEX
 from bert_recipes.finetuning.kind import pad_batch
 from bert_recipes.models.sizes import num_positions
+from bert_recipes.progress import Progress
 from bert_recipes.tasks.examples import TextExample
 from bert_recipes.tasks.task import Task
 from bert_recipes.tokenization.wordpiece import CONTINUATION
@@ -40,7 +40,7 @@ class Augmenter:
 
     def augment(self, examples: Sequence[Any]) -> Iterator[TextExample]:
         """Each example, then its copies: those of the first text beside the second as it is, and the other way round."""
-        for start in tqdm(range(0, len(examples), EXAMPLES_AT_ONCE), desc="augment", unit=" thousand", disable=None):
+        for start in Progress(range(0, len(examples), EXAMPLES_AT_ONCE), desc="augment", unit=" thousand"):
             part = examples[start : start + EXAMPLES_AT_ONCE]
             texts = [each.text for each in part] + [each.text_pair for each in part if each.text_pair]
             copies = dict(zip(texts, self._copy(texts), strict=True))

@@ -203,7 +203,7 @@ class FineTuningTrainer(RecipeTrainer):
 
         `intervals` and `baselines` are those of `describe_certainty`; names of a test split keep their `test_` there.
         """
-        results: dict[str, Any] = self.evaluate() if self.eval_splits else {}
+        results: dict[str, Any] = self.evaluate_at_end() if self.eval_splits else {}
         if self.eval_splits:
             results |= describe_certainty(self.kind, self.eval_splits, self.predictions)
         if self.test_splits:

@@ -84,7 +84,11 @@ def compare_runs(runs: Runs, data_dir: str | None = None) -> tuple[dict[str, byt
     """
     other, panels = _other_data(runs), _panels(runs)
     # Runs of which nobody knows what they were measured on.
-    unknown = [name for name, run in runs.items() if run.kind == "pretraining" and not run.facts.get("identity")]
+    unknown = [
+        name
+        for name, run in runs.items()
+        if run.kind == "pretraining" and not (run.facts.get("measured_on") or run.facts.get("identity"))
+    ]
     metrics, best = _metrics(runs, can_compare=not other and not unknown)
     machines = [run.results.get("machine") or {} for run in runs.values()]
     content = {
@@ -136,6 +140,16 @@ def _other_data(runs: Runs) -> list[str]:
         # Older runs did not keep the hashes.
         known = [each for each in hashes if None not in each.values()]
         return ["the validation examples"] if _differ(counts) or _differ(known) else []
+    measured_on = [run.facts.get("measured_on") for run in runs.values()]
+    all_known = None not in measured_on  # older runs did not keep the hash
+    if all_known and not _differ(measured_on):
+        return []
+    names = _sources_of_held_out(runs)
+    return names or (["the held-out inputs"] if all_known else [])
+
+
+def _sources_of_held_out(runs: Runs) -> list[str]:
+    """Name the files and settings of the held-out inputs that are not the same."""
     identities = [run.facts["identity"] for run in runs.values() if run.facts.get("identity")]
     names = [part for part in ("tokenizer", "store") if _differ(each.get(part) for each in identities)]
     files = [(run.results.get("data") or {}).get("instance_files") or {} for run in runs.values()]

@@ -1,5 +1,6 @@
 """From a finished run to one dict of facts: gathered while model and data are at hand, kept in report.json, read back."""
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,13 +22,19 @@ from bert_recipes.finetuning.run import FineTuningRun
 from bert_recipes.metrics.entities import EntityCounts, count_entities, total_counts
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.models.bert import BertForPreTraining
-from bert_recipes.tasks.examples import QuestionExample, TextExample
+from bert_recipes.tasks.examples import Example, QuestionExample, TaggedExample, TextExample
 from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file
-from bert_recipes.training.bert_trainer import EVALUATION_SEED, BertTrainer, TrainingPhase
+from bert_recipes.training.bert_trainer import (
+    EVALUATION_SEED,
+    BertTrainer,
+    EvaluationSampler,
+    TrainingPhase,
+    epoched,
+)
 from bert_recipes.training.callbacks import describe_progress
 from bert_recipes.training.pretraining import PreTrainingData
-from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE, run_name
+from bert_recipes.training.resume import CONFIG_FILE, FACTS_FILE, RESULTS_FILE, run_name
 from bert_recipes.yaml_files import read_tree
 
 
@@ -257,6 +264,7 @@ def _tags(task: Task, examples: Sequence[Any], predictions: Sequence[Any]) -> Fa
 
 # Of a larger split so many examples are looked at: a second or two, and fractions to half a percent.
 MOST_EXAMPLES = 50_000
+LONGEST_EXAMPLE = 2_000  # characters of a text that the demo shows first
 _GATHER = {
     "single_label_classification": _classes,
     "multi_label_classification": _multi_label,
@@ -277,7 +285,25 @@ def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
         for name, each in trainer.eval_splits.items()
     ]
     sizes = {"checkpoint": run.checkpoint, **_sizes(trainer, trainer.global_batch_size)}
-    return {"kind": "finetuning", "task": task.name, "form": _form_of(task), "run": sizes, "splits": splits}
+    facts: Facts = {"kind": "finetuning", "task": task.name, "form": _form_of(task), "run": sizes, "splits": splits}
+    for each in trainer.eval_splits.values():
+        if each.split.examples:
+            facts["example"] = {"kind": task.kind, "texts": _example_texts(each.split.examples[0])}
+            break
+    return facts
+
+
+def _example_texts(example: Example) -> list[str]:
+    """Return the texts of an example as the fields of the demo show them, long ones clipped."""
+    if isinstance(example, TextExample):
+        texts = [example.text, example.text_pair or ""]
+    elif isinstance(example, TaggedExample):
+        texts = [" ".join(example.tokens)]
+    elif isinstance(example, QuestionExample):
+        texts = [example.question, example.context]
+    else:
+        texts = [example.context, *example.choices]
+    return [clip(text, LONGEST_EXAMPLE) for text in texts]
 
 
 def _sizes(trainer: Any, global_batch: int) -> Facts:
@@ -397,6 +423,7 @@ def pieces_as_words(pieces: Sequence[str], tokenizer: PreTrainedTokenizerBase | 
 
 # Enough for fractions to a percent, and read in a second from a store of any size.
 SAMPLED_PAIRS = 2048
+HASHED_PAIRS = 256  # at once
 NUM_LENGTH_BARS = 16
 
 
@@ -417,6 +444,7 @@ def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description:
         held_out = look_at_pairs(trainer.model, data.tokenizer, batch)
     facts: Facts = {"kind": "pretraining", "run": description, "identity": dict(data.identity), "held_out": held_out}
     if trainer.is_world_process_zero():
+        facts["measured_on"] = None if dataset is None else fingerprint_held_out(trainer)
         steps, parts = trainer.state.max_steps, {"training": data.train, "held out": data.validation}
         facts["remark"] = describe_progress(results, steps)
         facts["corpus"] = {}
@@ -428,6 +456,18 @@ def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description:
                 facts["corpus"][name] = {**numbers, "inputs in epoch 0": part.num_pairs(0)}
         facts["phases"] = [count_phase(trainer, part) for part in trainer.phases]
     return facts
+
+
+def fingerprint_held_out(trainer: BertTrainer) -> str:
+    """Return the SHA-256 of the held-out inputs of an evaluation, as they were masked: what two runs are compared by."""
+    dataset, digest = epoched(trainer.eval_dataset), hashlib.sha256()
+    # The size of these batches decides how much is padded, so it is always the same.
+    for keys in EvaluationSampler(dataset, trainer.max_eval_pairs, HASHED_PAIRS, rank=0, world_size=1):
+        batch = trainer.eval_collator([dataset[key] for key in keys])
+        for name in ("input_ids", "labels", "next_sentence_label"):
+            if name in batch:
+                digest.update(batch[name].numpy().tobytes())
+    return digest.hexdigest()
 
 
 def count_phase(trainer: BertTrainer, part: TrainingPhase) -> Facts:
@@ -486,7 +526,6 @@ def count_pairs(batches: Iterable[dict[str, torch.Tensor]], longest: int, mask_i
 # Files of a run
 
 # What only the run itself can know: examples, counts over its data.
-FACTS_FILE = "report.json"
 FORMAT = 1
 
 

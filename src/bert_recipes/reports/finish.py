@@ -8,8 +8,9 @@ from typing import Any
 
 from bert_recipes.errors import saving
 from bert_recipes.reports.card import name_repository, write_card_of_run
-from bert_recipes.reports.facts import FACTS_FILE, read_object, write_facts
+from bert_recipes.reports.facts import read_object, write_facts
 from bert_recipes.reports.page import MARKDOWN_FILE, PAGE_FILE, write_report
+from bert_recipes.training.resume import FACTS_FILE
 
 
 logger = logging.getLogger(__name__)

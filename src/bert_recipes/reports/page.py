@@ -203,8 +203,7 @@ def finetuning_table(results: Mapping[str, Any]) -> str:
 
 def pretraining_table(results: Mapping[str, Any]) -> str:
     """Held-out metrics beside their baselines, and what training cost, as Markdown for a terminal."""
-    text = "{{ tables.held_out(ui, results) }}{{ tables.training(ui, results, after=('eval_pairs', 'eval_masked_tokens')) }}"
-    return _terminal(text, results=strict(results))
+    return _terminal("{{ tables.held_out(ui, results) }}{{ tables.training(ui, results) }}", results=strict(results))
 
 
 # Templates
@@ -312,6 +311,7 @@ def format_duration(seconds: float) -> str:
 
 
 _WORDS = {"data_wait_share": "fraction of the time waiting for data", "peak_memory_mb": "peak memory, MB"}
+_WORDS |= {"eval_pairs": "held-out inputs measured", "eval_masked_tokens": "held-out masked tokens measured"}
 
 
 def words_of(name: str) -> str:

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
+from bert_recipes.progress import Progress
 from bert_recipes.tokenization.wordpiece import CONTINUATION
 
 
@@ -132,7 +132,7 @@ def merge_pieces(
     """
     pairs = _Pairs(words, num_pieces)
     most = len(pairs.names) + num_pieces
-    with tqdm(total=num_pieces, desc="Joining pieces", unit=" pieces", disable=None if show_progress else True) as bar:
+    with Progress(total=num_pieces, desc="Joining pieces", unit=" pieces", disable=not show_progress) as bar:
         while len(pairs.names) < most and (row := pairs.best(algorithm, min_frequency)) is not None:
             known = len(pairs.names)
             yield pairs.join(row)

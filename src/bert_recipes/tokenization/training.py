@@ -20,9 +20,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
-from tqdm import tqdm
 
 from bert_recipes.errors import InputError
+from bert_recipes.progress import Progress
 from bert_recipes.scripts import describe_unknown, name_script
 from bert_recipes.settings import check, option, required
 from bert_recipes.tokenization.merges import SCORES, merge_pieces
@@ -160,8 +160,8 @@ def count_words(
     texts: Iterable[str], *, lowercase: bool, strip_accents: bool, split_cjk: bool, show_progress: bool = True
 ) -> WordCounts:
     """Count the words of texts in one pass; the settings are those of `normalize_text`."""
-    counts, disable = WordCounts(), None if show_progress else True
-    for text in tqdm(texts, desc="Counting words", unit=" texts", unit_scale=True, disable=disable):
+    counts = WordCounts()
+    for text in Progress(texts, desc="Counting words", unit=" texts", unit_scale=True, disable=not show_progress):
         counts.num_texts += 1
         counts.num_characters += len(text)
         normalized = normalize_text(text, lowercase=lowercase, strip_accents=strip_accents, split_cjk=split_cjk)

@@ -489,6 +489,14 @@ class PhaseArguments:
     phase2_learning_rate: float | None = option(None, "peak of a schedule of its own; default: one over both", least=0)
     phase2_warmup_steps: float | None = option(None, "its warm-up, steps or their fraction if below 1", least=0)
 
+    @classmethod
+    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
+        """Leave out the second phase of a file where the run ends by the clock."""
+        if values.get("max_minutes") is None or not values.get("phase2_steps") or "phase2_steps" in typed:
+            return values
+        warn_early("the file's phase2_steps: left out, as a run by the clock has one phase")
+        return {**values, "phase2_steps": 0}
+
     def __post_init__(self) -> None:
         check(self)
         if self.phase2_steps > 1 and self.phase2_steps % 1:
@@ -522,7 +530,8 @@ def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseAr
     total, given = args.max_steps, second.phase2_steps
     if given and args.max_minutes is not None:
         raise InputError(
-            f"phase2_steps is {given:g} and max_minutes {args.max_minutes:g}; a run by the clock has one phase"
+            f"phase2_steps is {given:g} and max_minutes {args.max_minutes:g}; a run by the clock has one phase: leave one of "
+            "them out"
         )
     second.phase2_steps = steps = round(given * max(total, 0)) if given < 1 else int(given)
     split = total - steps

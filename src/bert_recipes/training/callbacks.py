@@ -70,7 +70,10 @@ def describe_progress(metrics: dict[str, float], step: int) -> str | None:
 
 
 class LossWatch(TrainerCallback):
-    """Logs `describe_progress` after an evaluation that is not too early, and `describe_spike` after a line of the training log."""
+    """Logs `describe_progress` once, after an evaluation that is not too early, and `describe_spike` after a line of the training log."""
+
+    def __init__(self) -> None:
+        self.has_warned = False  # about the held-out loss
 
     def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Start the clock."""
@@ -86,7 +89,9 @@ class LossWatch(TrainerCallback):
             logger.warning(message)
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Warn when the held-out loss is no better than the unigram loss."""
+        """Warn, once in a run, when the held-out loss is no better than the unigram loss."""
+        if self.has_warned:
+            return
         if state.max_steps:  # else a finished model is measured
             done = state.global_step / state.max_steps
             if (minutes := getattr(args, "max_minutes", None)) is not None:
@@ -96,6 +101,7 @@ class LossWatch(TrainerCallback):
         message = describe_progress(kwargs.get("metrics") or {}, state.global_step)
         if message and state.is_world_process_zero:
             logger.warning(message)
+            self.has_warned = True
 
 
 class EarlyStopping(TrainerCallback):
@@ -122,6 +128,40 @@ class EarlyStopping(TrainerCallback):
             if state.is_world_process_zero:
                 message = "stopped early: %d evaluations in a row have no better %s than the one before them"
                 logger.info(message, self.patience, name.removeprefix("eval_"))
+
+
+# At least so often a run by the clock is measured and saved, and logged, in fractions of its minutes; evaluations take a
+# fifth of them at most. Our choices: a file's intervals are in steps, and a slow machine has few of them.
+MEASURED_EVERY, LOGGED_EVERY, MOST_FOR_EVALUATIONS = 0.2, 0.02, 0.2
+
+
+class ClockIntervals(TrainerCallback):
+    """Logs, measures and saves a run by the clock where the intervals of its settings, in steps, are too long for its minutes."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Begin where the clock is, in a resumed run too."""
+        self.clock_of_last_step, self.longest_step = self.trainer.clock, 0.0
+        self.clock_of = dict.fromkeys(("should_log", "should_evaluate", "should_save"), self.trainer.clock)
+
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
+        """Ask for what is due."""
+        # The clock is the same in all processes, and the evaluation after a step is part of the next one's time.
+        clock = self.trainer.clock
+        self.longest_step = max(self.longest_step, clock - self.clock_of_last_step)
+        self.clock_of_last_step = clock
+        measured_every = max(MEASURED_EVERY, self.longest_step / MOST_FOR_EVALUATIONS)
+        for event, strategy, every in (
+            ("should_log", args.logging_strategy, LOGGED_EVERY),
+            ("should_evaluate", args.eval_strategy, measured_every),
+            ("should_save", args.save_strategy, measured_every),
+        ):
+            is_due = clock - self.clock_of[event] >= every
+            if strategy == "steps" and (is_due or getattr(control, event)):
+                setattr(control, event, True)
+                self.clock_of[event] = clock
 
 
 # What Slurm, Kubernetes and `kill` send, and what Ctrl-C sends.

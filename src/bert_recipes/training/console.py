@@ -1,5 +1,6 @@
 """What a run prints while it goes: one aligned line per logging step and per evaluation, instead of the library's dictionaries."""
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,16 +37,37 @@ _LEFT_OUT = (
     "unigram",
     "majority",
 )
+# Our choices, in seconds: the time of a step is known well enough, this early or of one micro-batch; and so long nothing is printed.
+FIRST_LINE_AFTER, FIRST_LINE_OF_ONE_MICRO_BATCH = 3.0, 8.0
+LONGEST_SILENCE = 60.0
+
+
+def format_hours(hours: float) -> str:
+    """Return a duration as people say it.
+
+    Example:
+        >>> format_hours(0.02), format_hours(0.5), format_hours(7.4), format_hours(150)
+        ('1 min', '30 min', '7.4 h', '6.2 days')
+    """
+    if hours >= 48:
+        return f"{hours / 24:.1f} days"
+    return f"{hours:.1f} h" if hours >= 1 else f"{max(1, round(hours * 60))} min"
 
 
 def time_left(hours: float) -> str:
-    """A duration as people say it.
+    """Return the rest of a run as people say it."""
+    return f"{format_hours(hours)} left"
 
-    Example:
-        >>> time_left(0.02), time_left(0.5), time_left(7.4)
-        ('1 min left', '30 min left', '7.4 h left')
-    """
-    return f"{hours:.1f} h left" if hours >= 1 else f"{max(1, round(hours * 60))} min left"
+
+def pace_line(args: Any, state: Any, seconds: float) -> str:
+    """Return the line that says what a run will take; a step takes so many seconds."""
+    minutes = getattr(args, "max_minutes", None)
+    if minutes is None:
+        duration = format_hours(state.max_steps * seconds / 3600)
+        all_steps = f"{state.max_steps:,} steps take about {duration}, without evaluations"
+    else:
+        all_steps = f"about {60 * minutes / seconds:,.0f} steps in {minutes:g} minutes"
+    return f"{_at(state.global_step, state.max_steps)}a step takes {seconds:.2g} s: {all_steps}"
 
 
 def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
@@ -89,24 +111,66 @@ def _at(step: int, max_steps: int) -> str:
 
 
 class Lines(TrainerCallback):
-    """Prints these lines, in the main process."""
+    """Prints these lines, in the main process: the first soon, and none later than `LONGEST_SILENCE` after the one before."""
+
+    _pace_is_said = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start the clock."""
+        super().on_train_begin(args, state, control, **kwargs)
+        self._last_line = time.monotonic()
+        self._ends: list[float] = []  # of micro-batches, until the pace is said
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Say the pace, later at which step the run is, where nothing was printed for long."""
+        super().on_step_end(args, state, control, **kwargs)
+        if not state.is_world_process_zero:
+            return
+        now = time.monotonic()
+        silence = now - self._last_line
+        if self._pace_is_said:
+            if silence > LONGEST_SILENCE:
+                self._write_line(_at(state.global_step, state.max_steps))
+            return
+        # The first micro-batch allocates and compiles: the others are timed, if there are any.
+        is_first = not self._ends
+        start = self._last_line if is_first else self._ends[0]
+        self._ends.append(now)
+        if silence > (FIRST_LINE_OF_ONE_MICRO_BATCH if is_first else FIRST_LINE_AFTER):
+            seconds = (now - start) / max(len(self._ends) - 1, 1)
+            self._write_line(pace_line(args, state, seconds * args.gradient_accumulation_steps))
+            self._pace_is_said = True
+
+    # Of a step with several micro-batches the ends of those before the last.
+    on_substep_end = on_step_end
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """A line of the training or of an evaluation."""
+        """Print a line of the training or of an evaluation."""
         if state.is_world_process_zero and logs and "train_runtime" not in logs:
+            self._pace_is_said = self._pace_is_said or "hours_left" in logs
             line = training_line if "loss" in logs else evaluation_line
-            self.write(line(logs, state.global_step, state.max_steps))
+            self._write_line(line(logs, state.global_step, state.max_steps))
+
+    def _write_line(self, line: str) -> None:
+        self._last_line = time.monotonic()
+        self.write(line)
 
     def write(self, line: str) -> None:
-        """To stdout."""
+        """Write to stdout."""
         print(line, flush=True)  # noqa: T201
 
 
 class LinesAboveBar(Lines, ProgressCallback):
     """The same above stock's progress bar."""
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Draw a bar; that of a run by the clock has no end, as nobody knows its steps."""
+        super().on_train_begin(args, state, control, **kwargs)
+        if self.training_bar is not None and state.max_steps >= MOST_STEPS:
+            self.training_bar.total = None
+
     def write(self, line: str) -> None:
-        """To where the bar is not."""
+        """Write to where the bar is not."""
         if self.training_bar is None:
             super().write(line)
         else:

@@ -11,7 +11,7 @@ import torch
 from transformers import TrainerCallback
 
 from bert_recipes.errors import InputError
-from bert_recipes.training.console import time_left
+from bert_recipes.training.console import format_hours
 from bert_recipes.training.speed import peak_memory_mb
 from bert_recipes.training.trainer import RecipeTrainer
 
@@ -51,7 +51,7 @@ def print_estimate(trainer: RecipeTrainer) -> None:
     phases = (
         " (if those of the second phase were as long as the first)" if len(getattr(trainer, "phases", ())) > 1 else ""
     )
-    whole, length = f"{steps:,} steps", time_left(seconds * steps / 3600).removesuffix(" left")
+    whole, length = f"{steps:,} steps", format_hours(seconds * steps / 3600)
     if args.max_minutes is not None:
         whole, length = f"{args.max_minutes:g} minutes", f"about {60 * args.max_minutes / seconds:,.0f} steps"
     rows = {

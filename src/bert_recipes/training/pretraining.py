@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm import tqdm
 from transformers import set_seed
 
 from bert_recipes.checkpointing import check_checkpoint, opening, warn_once
 from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.masking import IGNORE_INDEX, default_max_predictions
-from bert_recipes.data.store import Split, open_store
+from bert_recipes.data.store import Store, open_store
 from bert_recipes.errors import InputError
 from bert_recipes.files import fingerprint_files
 from bert_recipes.models.bert import MASKED_LM_HEADS, MEMBERS, ElectraForPreTraining, PreTrainingModel, open_checkpoint
 from bert_recipes.models.sizes import num_positions, pretraining_config
+from bert_recipes.progress import Progress
 from bert_recipes.tokenization.loading import check_vocabulary, find_tokenizer, load_tokenizer
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 from bert_recipes.training.arguments import (
@@ -123,12 +123,10 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
         if old.validation is None:
             raise InputError(f"old_store {data.old_store} has no held-out part; prepare it with --validation_fraction")
 
-    def pairs(split: Split, seed: int, store: Any = store) -> PreTrainingDataset:
-        return PreTrainingDataset(
+    def pairs(store: Store, split: str, seed: int) -> PreTrainingDataset:
+        return PreTrainingDataset.from_store(
+            store,
             split,
-            cls_id=store.metadata["special_ids"]["cls"],
-            sep_id=store.metadata["special_ids"]["sep"],
-            store_fingerprint=store.fingerprint,
             max_seq_length=data.max_seq_length,
             seed=seed,
             **{name: getattr(data, name) for name in INPUT_FIELDS},
@@ -138,10 +136,10 @@ def load_data(data: DataArguments, seed: int) -> PreTrainingData:
 
     return PreTrainingData(
         tokenizer,
-        train=pairs(store.train, seed),
-        validation=None if store.validation is None else pairs(store.validation, EVALUATION_SEED),
+        train=pairs(store, "train", seed),
+        validation=None if store.validation is None else pairs(store, "validation", EVALUATION_SEED),
         collator=make_collator(data, tokenizer, seed),
-        old=None if old is None or old.validation is None else pairs(old.validation, EVALUATION_SEED, old),
+        old=None if old is None else pairs(old, "validation", EVALUATION_SEED),
         count_tokens=lambda: store.train.unigram_counts,
         identity={"store": store.fingerprint, "tokenizer": tokenizer.fingerprint},
     )
@@ -170,7 +168,7 @@ def _count_tokens(dataset: InstanceDataset, vocab_size: int) -> np.ndarray:
     chosen = np.linspace(0, len(dataset) - 1, min(len(dataset), MAX_COUNTED_INSTANCES)).round().astype(np.int64)
     logger.info("token frequencies are counted in %d of %d instances", len(chosen), len(dataset))
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for index in tqdm(chosen.tolist(), desc="count tokens", unit="instance", delay=1, disable=None):
+    for index in Progress(chosen.tolist(), desc="count tokens", unit="instance", delay=1):
         item = dataset[index]
         original = np.where(item["labels"] == IGNORE_INDEX, item["input_ids"], item["labels"])
         counts += np.bincount(original, minlength=vocab_size)

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 CONFIG_FILE = "run.yaml"
 RESULTS_FILE = "all_results.json"
+FACTS_FILE = "report.json"
 # Beside the results until all that follows them is done: predictions, report, card, push.
 UNFINISHED_FILE = "unfinished"
 # What a run may leave in its folder; nothing else is ever deleted.

@@ -46,7 +46,7 @@ from bert_recipes.errors import InputError, Interrupted, end_workers, saving
 from bert_recipes.models.bert import PreTrainingModel
 from bert_recipes.models.bert_model import PackedModel, enable_packed_layers
 from bert_recipes.training.batch_buffer import BatchBuffer, DeviceCollator
-from bert_recipes.training.callbacks import StopOnSignal, ignore_signals
+from bert_recipes.training.callbacks import ClockIntervals, StopOnSignal, ignore_signals
 from bert_recipes.training.console import Lines, LinesAboveBar
 from bert_recipes.training.emissions import CostMeter, EnergySettings
 from bert_recipes.training.late_number import LateNumber
@@ -170,10 +170,15 @@ class RecipeTrainer(Trainer):
         self._loaded: dict[str, Any] = {}
         # Whether the evaluation of this step comes after its checkpoint, or was stopped: a resumed run begins with it.
         self._evaluation_is_due = False
+        self._last_metrics: tuple[int, dict[str, float]] | None = (
+            None  # step and metrics of the last evaluation while training
+        )
         self._writes_to: Path | None = None
         self._peak: float | None = None  # FLOP/s of matrix products of a process
         # Of a run by the clock: the fraction of its minutes that are over, the same in all processes, and the longest evaluation.
         self.clock = self._longest_pause = 0.0
+        if args.max_minutes is not None:
+            self.add_callback(ClockIntervals(self))
         self._fractions: list[LateNumber] = []  # of the minutes that were over, by step, the last two
 
     # 1. A run
@@ -682,13 +687,27 @@ class RecipeTrainer(Trainer):
                 self.accelerator.wait_for_everyone()
         self._longest_pause = max(self._longest_pause, time.perf_counter() - start)
 
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as stock while training, and remember the metrics."""
+        metrics: dict[str, float] = super()._evaluate(*args, **kwargs)
+        self._last_metrics = self.state.global_step, metrics
+        return metrics
+
+    def evaluate_at_end(self) -> dict[str, float]:
+        """Return the metrics of the finished model; they are measured now unless its step was the last one measured."""
+        step = self.state.global_step
+        if self.args.load_best_model_at_end and self.state.best_global_step:
+            step = self.state.best_global_step
+        measured_step, metrics = self._last_metrics or (None, {})
+        return metrics if measured_step == step else self.evaluate()
+
     def flops_of(self, work: BatchStats) -> int | None:
         """Model FLOPs of training steps (`speed.training_flops`); None where nobody knows them."""
         return None
 
     def measure_all(self) -> dict[str, Any]:
         """Return the metrics of a model that is ready, on everything that is held out."""
-        return {} if self.eval_dataset is None else self.evaluate()
+        return {} if self.eval_dataset is None else self.evaluate_at_end()
 
     def throughput(self) -> dict[str, float]:
         """Of the meter's last reading: `mfu`, the fraction of the machine's rate of matrix products, and `hours_left`."""

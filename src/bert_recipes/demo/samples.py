@@ -1,0 +1,75 @@
+"""What the page's fields hold when it is opened: held-out inputs of the run, where its report has them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bert_recipes.demo.model import FILL_MASK, NEXT_SENTENCE
+from bert_recipes.training.resume import FACTS_FILE
+
+
+ATTENTION, PIECES = "attention", "pieces"
+# Tab -> its texts. English and made up: for checkpoints that are no run of ours.
+MADE_UP: dict[str, list[str]] = {
+    FILL_MASK: ["The function returns a [MASK] of all [MASK] in the file."],
+    NEXT_SENTENCE: ["The function opens a file and reads it.", "It returns the first line of the file."],
+    "sequence_classification": [
+        "The film is a quiet triumph and its actors are good.",
+        "The actors of the film are very good.",
+    ],
+    "token_classification": ["Angela Merkel visited the offices of Siemens in Munich on Monday."],
+    "question_answering": [
+        "Who wrote the book?",
+        "The book was written by Jane Austen and first published in London in 1813. It was read by many people.",
+    ],
+    "multiple_choice": [
+        "She opens the door of the car and looks inside.",
+        "She",
+        "takes her bag from the seat.\nreads the whole book in the sea.\nis eaten by the car.",
+    ],
+    ATTENTION: ["The value of the key is returned if it is in the list."],
+    PIECES: ["Unbelievable: the tokenizer's vocabulary holds pieces of words, na\u00efve ones too!"],
+}
+
+
+def read_run_examples(folder: Path) -> dict[str, list[str]]:
+    """Return the texts of tabs out of a run's report.json; empty where it has none that can be read."""
+    path = folder / FACTS_FILE
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        if facts["kind"] == "finetuning":
+            return _texts_of_task(facts)
+        return _texts_of_pairs(facts["held_out"])
+    except (OSError, ValueError, LookupError, TypeError):
+        # No run of ours, a run without held-out text, or a file that somebody has changed: the page works without.
+        return {}
+
+
+def _texts_of_task(facts: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the first validation example."""
+    kind, texts = facts["example"]["kind"], facts["example"]["texts"]
+    first = texts[0]
+    if kind == "multiple_choice":
+        # The example's choices hold the text of a second column already, which the page has a field for.
+        context, *choices = texts
+        texts = [context, "", "\n".join(choices)]
+    return {kind: texts, ATTENTION: [first], PIECES: [first]}
+
+
+def _texts_of_pairs(held_out: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return a text with a [MASK], and two that follow each other."""
+    texts: dict[str, list[str]] = {}
+    # A word is a better example than the middle of one.
+    masks = sorted(held_out["masks"], key=lambda mask: mask["truth"].startswith("##"))
+    if masks:
+        mask = masks[0]
+        before = mask["before"].removeprefix("... ")
+        after = mask["after"].removesuffix(" ...")
+        texts[FILL_MASK] = [f"{before} [MASK] {after}".strip()]
+        whole_text = f"{before} {mask['truth'].removeprefix('##')} {after}".strip()
+        texts[ATTENTION] = texts[PIECES] = [whole_text]
+    true_pairs = [verdict for verdict in held_out["verdicts"] if verdict["truth"]]
+    if true_pairs:
+        texts[NEXT_SENTENCE] = [true_pairs[0]["first"], true_pairs[0]["second"]]
+    return texts

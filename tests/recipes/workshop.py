@@ -1,0 +1,219 @@
+"""The folder in which the commands of the pages are typed: what they expect there, as small as it can be."""
+
+import csv
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+
+WORDS = [
+    "the",
+    "a",
+    "red",
+    "green",
+    "blue",
+    "old",
+    "new",
+    "apple",
+    "pear",
+    "tree",
+    "house",
+    "river",
+    "grows",
+    "falls",
+    "runs",
+    "sees",
+    "and",
+    "of",
+    "in",
+]
+NAMES = ["Anna", "Doyle", "Munich", "Siemens", "Bergen"]
+AUTHORS = ("Doyle", "Schreiner", "Bennet", "Chesterton", "Conrad", "Austen")
+# Names of the pages for stores and models -> all the same one.
+STORES = ("STORE", "data/store", "data/books", "data/paper", "data/quickstart/store", "domain_store", "sst2_store")
+MODELS = ("my_bert", "my_bert_larger", "runs/quickstart", "runs/base", "runs/base_2e-4", "runs/my_student")
+
+
+def sentence(rng: random.Random) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.randint(4, 9))).capitalize() + " " + rng.choice(NAMES) + "."
+
+
+def document(rng: random.Random) -> str:
+    """A paragraph."""
+    return " ".join(sentence(rng) for _ in range(8))
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_texts(folder: Path, rng: random.Random) -> None:
+    for name in ("my_texts", "my_texts_once", "domain_texts", "other_texts", "CORPUS", "books"):
+        # Words that no tokenizer here has, for those that are added.
+        new_words = " Retinopathy thrombolysis angioplasty." if name == "domain_texts" else ""
+        for number in range(8):
+            paragraphs = [document(rng) + new_words for _ in range(8)]
+            write(folder / name / f"{number}.txt", "\n\n".join(paragraphs) + "\n")
+    write_rows(folder / "wikipedia" / "0.jsonl", [{"text": document(rng)} for _ in range(20)])
+    for author in AUTHORS:
+        for number in range(3):
+            write(folder / "corpus" / "books" / f"{author}_{number}.txt", document(rng) + "\n")
+    for name in ("Mill_On_Liberty", "Smith"):
+        write(folder / "corpus" / "nonfiction" / f"{name}.txt", document(rng) + "\n")
+    articles = "\n\n".join(document(rng) for _ in range(12))
+    write(folder / "corpus" / "wiki" / "squad_train_articles.txt", articles + "\n")
+    wikitext = "\n".join(f" = Article {number} = \n {document(rng)}" for number in range(12))
+    write(folder / "corpus" / "wiki" / "wikitext-2-valid.txt", wikitext + "\n")
+    write(folder / "text.txt", "\n\n".join("\n".join(sentence(rng) for _ in range(6)) for _ in range(10)) + "\n")
+    write(folder / "texts.txt", "".join(sentence(rng) + "\n" for _ in range(5)))
+    write(folder / "sentences.txt", "".join(sentence(rng) + "\n" for _ in range(5)))
+    write_rows(folder / "texts.jsonl", [{"text": sentence(rng)} for _ in range(5)])
+    pairs = [{"question": sentence(rng), "answer": sentence(rng)} for _ in range(4)]
+    pairs = [row | {"sentence1": row["question"], "sentence2": row["answer"]} for row in pairs]
+    write_rows(folder / "pairs.jsonl", pairs)
+    write(folder / "names.txt", "".join(f"item_{number}\n" for number in range(30)))
+    ids = np.random.default_rng(0).integers(0, 30, size=(40, 12))
+    np.save(folder / "ids.npy", ids)
+
+
+def write_task_data(folder: Path, rng: random.Random) -> None:
+    """Rows of the tasks that the pages name, in the forms of their data sets."""
+    splits = {"train": 24, "validation": 8, "test": 8}
+    for split, number in splits.items():
+        labels = [-1 if split == "test" else index % 2 for index in range(number)]
+        pairs = [{"idx": i, "sentence1": sentence(rng), "sentence2": sentence(rng)} for i in range(number)]
+        singles = [{"idx": i, "sentence": sentence(rng)} for i in range(number)]
+        for task, rows in {"mrpc": pairs, "rte": pairs, "sst2": singles}.items():
+            labelled = [row | {"label": label} for row, label in zip(rows, labels, strict=True)]
+            write_rows(folder / task / f"{split}.jsonl", labelled)
+        for suffix in ("",) if split == "train" else ("_matched", "_mismatched"):
+            rows = [{"premise": sentence(rng), "hypothesis": sentence(rng), "idx": i} for i in range(number)]
+            labelled = [row | {"label": label} for row, label in zip(rows, labels, strict=True)]
+            write_rows(folder / "mnli" / f"{split}{suffix}.jsonl", labelled)
+        sentences = [
+            [f"{word} {'O' if word not in NAMES else 'B-PER'}" for word in sentence(rng)[:-1].split()]
+            for _ in range(number)
+        ]
+        text = "-DOCSTART- O\n\n" + "\n\n".join("\n".join(lines) for lines in sentences) + "\n"
+        write(folder / "conll2003" / f"{split}.txt", text)
+    for version, name in (("1.1", "squad"), ("2.0", "squad")):
+        for split in ("train", "dev"):
+            write(folder / name / f"{split}-v{version}.json", json.dumps({"version": version, "data": [article(rng)]}))
+    for split in ("train", "val", "test"):
+        write_swag(folder / "swag" / f"{split}.csv", rng)
+
+
+def article(rng: random.Random) -> dict:
+    """An article of SQuAD with four questions."""
+    context = document(rng)
+    questions = []
+    for number in range(4):
+        start = context.index(" ") + 1
+        answer = {"text": context[start:].split()[0], "answer_start": start}
+        question = {"id": f"q{number}{rng.random()}", "question": sentence(rng), "is_impossible": False}
+        questions.append(question | {"answers": [answer]})
+    return {"title": "t", "paragraphs": [{"context": context, "qas": questions}]}
+
+
+def write_swag(path: Path, rng: random.Random) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = ["sent1", "sent2", "ending0", "ending1", "ending2", "ending3", "label"]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        for number in range(12):
+            row = {name: sentence(rng) for name in names[:-1]}
+            writer.writerow(row | {"sent2": "She", "label": number % 4})
+
+
+def run(folder: Path, *words: object) -> None:
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], cwd=folder, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, f"{words}: {done.stderr[-2000:]}"
+
+
+def link_repository(repository: Path, folder: Path) -> None:
+    """Put the project's files into a folder: links, but a copy of docs/, into which some commands write."""
+    for path in repository.iterdir():
+        if path.name == "docs":
+            shutil.copytree(path, folder / "docs", symlinks=True)
+        elif path.name not in ("data", "runs", "build") and not path.name.startswith("."):
+            (folder / path.name).symlink_to(path)
+
+
+def make_workshop(repository: Path, folder: Path) -> None:
+    """Fill a folder with what the pages' commands read, made by the recipes themselves."""
+    rng = random.Random(0)
+    link_repository(repository, folder)
+    write_texts(folder, rng)
+    write_task_data(folder / "DATA", rng)
+    shutil.copytree(folder / "DATA", folder / "my_data")
+    shutil.copytree(folder / "DATA" / "sst2", folder / "augmented" / "sst2")
+    task = "kind: sequence_classification\ntext_columns: [sentence1, sentence2]\nlabels: [no, yes]\n"
+    task += "files: {train: DATA/mrpc/train.jsonl, validation: DATA/mrpc/validation.jsonl}\n"
+    write(folder / "my_task.yaml", task)
+    write(folder / "tickets.yaml", task)
+    run(folder, "tokenizer/train.py", "--files", "my_texts", "--vocab_size", 300, "--output_dir", "my_tokenizer")
+    bpe = ("--algorithm", "byte_bpe", "--vocab_size", 400)
+    run(folder, "tokenizer/train.py", *bpe, "--files", "my_texts", "--output_dir", "my_bpe")
+    for name in ("vocab.txt", "bert-base-uncased-vocab.txt"):
+        shutil.copy(folder / "my_tokenizer" / "vocab.txt", folder / name)
+    shutil.copytree(folder / "my_tokenizer", folder / "data" / "paper_tokenizer")
+    corpus = ("--files", "my_texts", "--validation_fraction", 0.2, "--num_processes", 1)
+    run(folder, "recipes/prepare_corpus.py", *corpus, "--tokenizer", "my_tokenizer", "--output_dir", "my_store")
+    for name in STORES:
+        shutil.copytree(folder / "my_store", folder / name)
+    small = (
+        "--max_steps",
+        2,
+        "--global_train_batch_size",
+        2,
+        "--per_device_train_batch_size",
+        2,
+        "--max_eval_pairs",
+        2,
+    )
+    flags = ("--store", "my_store", "--output_dir", "runs/my_bert", "--use_cpu", "true", *small)
+    run(folder, "recipes/pretrain.py", "--config", "recipes/configs/pretrain/laptop.yaml", *flags)
+    for name in MODELS:
+        shutil.copytree(folder / "runs" / "my_bert", folder / name)
+    # Deeper than my_bert, which README.md makes of two layers: a teacher has as many as its student or more.
+    flags = ("--store", "my_store", "--output_dir", "runs/bert_base", "--use_cpu", "true", "--size", "mini", *small)
+    run(folder, "recipes/pretrain.py", "--config", "recipes/configs/pretrain/laptop.yaml", *flags)
+    for task, model in {"mrpc": "my_bert", "sst2": "bert_base"}.items():
+        flags = ("--data_dir", "DATA", "--output_dir", f"runs/{task}", "--use_cpu", "true", "--num_train_epochs", 1)
+        run(folder, "recipes/finetune.py", "--task", task, "--model_name_or_path", f"runs/{model}", *flags)
+    files = ("--input_file=text.txt", "--output_file=examples.tfrecord", "--vocab_file=vocab.txt")
+    run(folder, "recipes/create_pretraining_data.py", *files)
+    google = ("--to_tensorflow", "--output_dir", "uncased_L-12_H-768_A-12")
+    run(folder, "recipes/convert_checkpoint.py", "--model_name_or_path", "runs/my_bert", *google)
+
+
+def open_workshop(workshop: Path, folder: Path, outputs: set[str]) -> None:
+    """Copy the workshop for one block of commands, without what they make themselves."""
+    for path in workshop.iterdir():
+        target = folder / path.name
+        if path.is_symlink():
+            target.symlink_to(os.readlink(path))
+        elif path.is_dir():
+            shutil.copytree(path, target, symlinks=True)
+        else:
+            shutil.copy(path, target)
+    for name in outputs:
+        path = folder / name
+        if path.is_dir() and not path.is_symlink() and not name.startswith("docs"):
+            shutil.rmtree(path)
+        elif path.is_file() and not name.startswith("docs"):
+            path.unlink()
