@@ -7,6 +7,7 @@ from scipy import stats
 from bert_recipes.metrics.certainty import (
     jackknife_intervals,
     jackknife_replicates,
+    seed_and_row_error,
     seed_and_row_intervals,
     wilson_interval,
 )
@@ -131,6 +132,9 @@ def test_variances_of_seeds_and_rows_are_those_of_a_crossed_design():
     rows_alone = t_of_rows * ((of_rows - of_both) / (seeds * groups)) ** 0.5
     assert halves["of_both"] == pytest.approx(np.hypot(halves["of_seeds"], rows_alone))
     assert halves["of_both"] > max(halves["of_seeds"], halves["of_rows"])
+    variance = figures.var(ddof=1) / seeds + (of_rows - of_both) / (seeds * groups)
+    assert seed_and_row_error(figures, replicates) == pytest.approx(variance**0.5)
+    assert seed_and_row_error(figures) == pytest.approx(halves["of_seeds"] / t_of_seeds)
     same = seed_and_row_intervals([1.0, 1.0], replicates[:2])
     assert same["of_both"] == same["of_rows"] != same["of_seeds"]
 

@@ -132,6 +132,20 @@ def test_a_row_has_to_have_learnt_the_task_itself():
     assert verdict_of(CLAIM, ACCURACY, no_rows, rows) == (BY_SEEDS_ONLY, "they say reproduced")
 
 
+@pytest.mark.parametrize(("errors", "verdict"), [(2.8, NOT_RESOLVED), (3.2, REPRODUCED)])
+def test_learnt_is_three_standard_errors_over_the_untrained_row(errors, verdict):
+    """Over seeds that differ by 0.01, 0.02 and 0.03, a standard error of 0.01 / sqrt(3); rows matter a hundred times less."""
+    ahead = errors * 0.01 / 3**0.5 - 0.02
+    untrained = [0.5, 0.5, 0.5]
+    better = [0.5 + ahead + difference for difference in (0.01, 0.02, 0.03)]
+    cells = cells_of(ACCURACY, a=better, b=[value - 0.1 for value in better], untrained=untrained)
+    for (name, _), of_seeds in cells.items():
+        for seed, cell in of_seeds.items():
+            same = np.random.default_rng(len(name)).normal(size=GROUPS) * 1e-7
+            of_seeds[seed] = cell._replace(replicates=(cell.value + same).tolist())
+    assert verdict_of(CLAIM, ACCURACY, cells, ("a", "b", "untrained"))[0] == verdict
+
+
 def test_runs_over_different_rows_are_not_compared():
     cells = cells_of(ACCURACY, a=[0.9, 0.91, 0.92], b=[0.8, 0.81, 0.8])
     for name, rows in (("a", "same"), ("b", "other")):

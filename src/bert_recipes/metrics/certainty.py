@@ -105,6 +105,18 @@ def seed_and_row_intervals(figures: Sequence[float], replicates: Any = None) -> 
     return {name: (mean - half, mean + half) for name, half in halves.items()}
 
 
+def seed_and_row_error(figures: Sequence[float], replicates: Any = None) -> float:
+    """Return the standard error of a figure's mean over seeds, for other seeds and, with replicates, for other rows too.
+
+    Arguments and method as of `seed_and_row_intervals`.
+    """
+    variance = float(np.var(figures, ddof=1)) / len(figures)
+    if replicates is not None:
+        row_variance, interaction = _row_variances(np.asarray(replicates, dtype=float))
+        variance = max(row_variance, variance + max(0.0, row_variance - interaction))
+    return math.sqrt(variance)
+
+
 def _row_variances(replicates: np.ndarray) -> tuple[float, float]:
     """Return the variance of the mean over seeds by its rows, and what of it differs between seeds."""
     num_seeds, num_groups = replicates.shape

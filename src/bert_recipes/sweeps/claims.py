@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_recipes.errors import InputError
-from bert_recipes.metrics.certainty import seed_and_row_intervals
+from bert_recipes.metrics.certainty import seed_and_row_error, seed_and_row_intervals
 from bert_recipes.sweeps.tables import Cell, Claim, Column, Runs, Table
 
 
 REPRODUCED, CONTRADICTED, NOT_RESOLVED = "reproduced", "contradicted", "not resolved"
 # The seeds agree, and how far other rows would move the figures is not known.
 BY_SEEDS_ONLY = "by seeds only"
+# Standard errors by which a row has to be better than the untrained one, to have learnt something.
+LEARNT = 3.0
 
 # (row, column) -> seed -> cell
 Cells = Mapping[tuple[str, str], Mapping[int, Cell]]
@@ -64,9 +66,10 @@ def _figures(cells: Mapping[int, Cell]) -> dict[str, float]:
 
 
 class Comparison(NamedTuple):
-    """How far one row is ahead of another one: the mean over seeds, and its intervals; or why that is not known."""
+    """How far one row is ahead of another one: the mean over seeds, its standard error and intervals; or why that is not known."""
 
     difference: float | None = None
+    error: float = math.inf
     intervals: Mapping[str, tuple[float, float]] = {}
     problem: str = ""
 
@@ -89,16 +92,17 @@ def compare_cells(
             [sign * (left - right) for left, right in zip(first.replicates, second.replicates, strict=True)]
             for first, second in pairs
         ]
-    return Comparison(statistics.fmean(differences), seed_and_row_intervals(differences, replicates))
+    error = seed_and_row_error(differences, replicates)
+    return Comparison(statistics.fmean(differences), error, seed_and_row_intervals(differences, replicates))
 
 
 def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
     """Return a claim's verdict, the mean difference on its side and its intervals.
 
-    Reproduced: the interval over seeds and rows is above 0, and the better row is better than the untrained one in the same
-    way. Contradicted: it is below 0. That two rows are alike is reproduced where the interval lies within the distance that
-    the claim allows, and contradicted where it lies outside. Where it is not known how far other rows would move the
-    figures, what would be a verdict by the seeds is `BY_SEEDS_ONLY`, which is none.
+    Reproduced: the interval over seeds and rows is above 0. Contradicted: it is below 0. Neither where the better row is not
+    `LEARNT` standard errors ahead of the untrained one. That two rows are alike is reproduced where the interval lies within
+    the distance that the claim allows, and contradicted where it lies outside. Where it is not known how far other rows would
+    move the figures, what would be a verdict by the seeds is `BY_SEEDS_ONLY`, which is none.
     """
     column = next(column for column in table.columns if column.name == claim.column)
     better, worse = cells[claim.better, claim.column], cells[claim.worse, claim.worse_column or claim.column]
@@ -110,7 +114,7 @@ def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
         verdict, because = NOT_RESOLVED, "the runs were measured on different rows"
     elif verdict == NOT_RESOLVED:
         because = because or f"the interval {'holds 0' if claim.within is None else 'reaches beyond that'}"
-    elif any(_verdict(guard) != REPRODUCED for guard in guards):
+    elif any(guard.difference is None or guard.difference <= LEARNT * guard.error for guard in guards):
         verdict, because = NOT_RESOLVED, f"{claim.better} is not known to have learnt this"
     elif not all("of_both" in each.intervals for each in (comparison, *guards)):
         verdict, because = BY_SEEDS_ONLY, f"they say {verdict}"
