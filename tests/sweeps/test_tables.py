@@ -44,6 +44,8 @@ def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
         ("rows: {a: {profiles: [cpu]}}\ncolumns: {c: {metric: x}}", "no row has the profile 'smoke'"),
         ("rows: {a: {not_profiles: [smoke]}}\ncolumns: {c: {metric: x}}", "no row has the profile 'smoke'"),
         ("seeds: 0\nrows: {a: {}}\ncolumns: {c: {metric: x}}", "seeds is '0'; give the number of pre-training seeds"),
+        ("seeds: [1, 2]\nrows: {a: {}}\ncolumns: {c: {metric: x}}", r"seeds is \['1', '2'\]; give the number"),
+        ("seeds: 1000000000000\nrows: {a: {}}\ncolumns: {c: {metric: x}}", "give the number of .* 1 to 100"),
         ("seeds: three\nrows: {a: {}}\ncolumns: {c: {metric: x}}", "seeds is 'three'; give the number"),
         ("rows: {a: {pretrian: {}}}\ncolumns: {c: {metric: x}}", "row a: unknown key 'pretrian'"),
         (

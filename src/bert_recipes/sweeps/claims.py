@@ -1,6 +1,5 @@
 """What the runs of a table say: the figures of its rows, and whether its claims are reproduced."""
 
-import json
 import math
 import statistics
 from collections import Counter
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bert_recipes.errors import InputError
+from bert_recipes.files import read_json_object
 from bert_recipes.metrics.certainty import seed_and_row_error, seed_and_row_intervals
 from bert_recipes.sweeps.tables import Cell, Claim, Column, Runs, Table
 
@@ -52,7 +52,7 @@ def check_claim_seeds(table: Table, file: Path) -> None:
     """Refuse another number of seeds for claims that the table.json of an earlier call has judged."""
     if not file.is_file():
         return
-    before = json.loads(file.read_text(encoding="utf-8"))
+    before = read_json_object(file)
     was_judged = before.get("profile") == table.profile and any(claim["intervals"] for claim in before["claims"])
     if was_judged and before["claim_seeds"] != list(table.claim_seeds):
         raise InputError(

@@ -34,6 +34,7 @@ Join = Callable[[Sequence[Path], Path], Mapping[str, Any]]
 PAIRS = "pairs_"
 # What an untrained model is: one step that changes next to nothing.
 UNTRAINED = {"max_steps": "1", "max_minutes": "null", "learning_rate": "1e-12", "muon_learning_rate": "1e-12"}
+MAX_CLAIM_SEEDS = 100
 _TABLE_KEYS = (
     "title",
     "source",
@@ -140,14 +141,14 @@ def _checked(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] 
     return given
 
 
-def _read_claim_seeds(path: Path, text: str | None) -> list[int]:
+def _read_claim_seeds(path: Path, number: Any) -> list[int]:
     """Return the seeds 1, 2, ... up to the number that a table or its profile names."""
-    if text is None or not text.isdecimal() or int(text) < 1:
+    if number not in map(str, range(1, MAX_CLAIM_SEEDS + 1)):
         raise InputError(
-            f"{path}: seeds is {text!r}; give the number of pre-training seeds by which claims are judged, here or in "
-            "the profile, like `seeds: 3`"
+            f"{path}: seeds is {number!r}; give the number of pre-training seeds by which claims are judged, 1 to "
+            f"{MAX_CLAIM_SEEDS}, here or in the profile, like `seeds: 3`"
         )
-    return list(range(1, int(text) + 1))
+    return list(range(1, int(number) + 1))
 
 
 def read_table(path: Path, profile: str) -> Table:
