@@ -47,6 +47,16 @@ def test_every_table_of_the_project_can_be_read_with_every_profile(repository):
         ("seeds: [1, 2]\nrows: {a: {}}\ncolumns: {c: {metric: x}}", r"seeds is \['1', '2'\]; give the number"),
         ("seeds: 1000000000000\nrows: {a: {}}\ncolumns: {c: {metric: x}}", "give the number of .* 1 to 100"),
         ("seeds: three\nrows: {a: {}}\ncolumns: {c: {metric: x}}", "seeds is 'three'; give the number"),
+        ("rows: [a]\ncolumns: {c: {metric: x}}", "rows: a mapping is expected"),
+        (
+            "rows: {a: {published: {c: high}}}\ncolumns: {c: {metric: x}}",
+            "row a: 'high' is not a number",
+        ),
+        (
+            "rows: {a: {}}\ncolumns: {c: {metric: x}}\n"
+            "claims: [{better: a, worse: a, column: c, expected: must, within: few}]",
+            "claims: 'few' is not a number",
+        ),
         ("rows: {a: {pretrian: {}}}\ncolumns: {c: {metric: x}}", "row a: unknown key 'pretrian'"),
         (
             "rows: {a: {}}\ncolumns: {c: {metric: x}}\nclaims: [{better: a, worse: b, column: c, expected: must}]",

@@ -151,66 +151,122 @@ def _read_claim_seeds(path: Path, number: Any) -> list[int]:
     return list(range(1, int(number) + 1))
 
 
+def _read_number(where: str, text: Any) -> float:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: {text!r} is not a number") from None
+
+
 def read_table(path: Path, profile: str) -> Table:
-    """Read a table, with the settings of a profile (profiles.yaml beside it) under its own. A row may name the only `profiles` that have it, or `not_profiles`."""
+    """Read a table, with the settings of a profile (profiles.yaml beside it) under its own."""
     profiles, _ = read_tree(path.with_name("profiles.yaml"))
     if profile not in profiles:
         raise InputError(f"profile is '{profile}'; allowed: {', '.join(profiles)}")
-    needed = ("title", "source", "columns", "rows")
-    base, tree = profiles[profile], _checked(str(path), read_tree(path)[0], _TABLE_KEYS, needed)
-    names = ("pretrain", "finetune", "evaluate", "features")
-    common = {name: {**(base.get(name) or {}), **(tree.get(name) or {})} for name in names}
+    base = profiles[profile]
+    tree = _checked(str(path), read_tree(path)[0], _TABLE_KEYS, ("title", "source", "columns", "rows"))
+    for name in ("columns", "rows"):
+        if not isinstance(tree[name], dict):
+            raise InputError(f"{path}: {name}: a mapping is expected, of names and their settings")
+    common = {}
+    for name in ("pretrain", "finetune", "evaluate", "features"):
+        common[name] = {**(base.get(name) or {}), **(tree.get(name) or {})}
     seeds = _read_claim_seeds(path, tree.get("seeds") or base.get("seeds"))
-    _, *column_keys = (each.name for each in fields(Column))
-    columns: list[Column] = []
-    for name, given in tree["columns"].items():
-        own = _checked(f"{path}, column {name}", given, column_keys)
-        if unknown := {*own.get("mean_of", ())} - {column.name for column in columns}:
-            raise InputError(f"{path}, column {name}: no column {', '.join(sorted(unknown))} before it")
-        joined = {key: common[key] | (own.get(key) or {}) for key in common if key in own or key == "finetune"}
-        parts = [column for column in columns if column.name in own.get("mean_of", ())]
-        columns.append(Column(name, **own | joined | {"mean_of": parts}))
-    _, *row_keys = (each.name for each in fields(Row))
-    rows, absent = [], set()
-    for name, given in tree["rows"].items():
-        own = _checked(f"{path}, row {name}", given or {}, [*row_keys, "profiles", "not_profiles"])
-        if profile in own.pop("not_profiles", ()) or profile not in own.pop("profiles", [profile]):
-            absent.add(name)
-            continue
-        flags: dict[str, Any] = {key: own.get(key) == "true" for key in ("untrained", "ensemble", "teacher")}
-        settings = common["pretrain"] | ((base.get("student") or {}) if flags["teacher"] else {})
-        settings |= (own.get("pretrain") or {}) | (UNTRAINED if flags["untrained"] else {})
-        published = {column: float(value) for column, value in (own.get("published") or {}).items()}
-        flags["ensemble"] = seeds if flags["ensemble"] else ()
-        flags["teacher"] = Row(f"{name}: teacher", common["pretrain"]) if flags["teacher"] else None
-        rows.append(Row(name, **own | flags | {"pretrain": settings, "published": published}))
-    if not rows:
-        raise InputError(f"{path}: no row has the profile '{profile}'; see their `profiles` and `not_profiles`")
-    given_claims = [
-        _checked(f"{path}, claims", given, Claim._fields, Claim._fields[:4]) for given in tree.get("claims") or ()
-    ]
-    claims = [Claim(**{**own, "within": own.get("within") and float(own["within"])}) for own in given_claims]
-    claims = [claim for claim in claims if not absent & {claim.better, claim.worse}]
-    texts = {name: tree.get(name) or "" for name in ("title", "source", "note")}
+    rows = _read_rows(path, profile, tree["rows"], common["pretrain"], base.get("student") or {}, seeds)
+    absent = {*tree["rows"]} - {row.name for row in rows}
     table = Table(
         name=path.stem,
         profile=profile,
-        **texts,
-        columns=columns,
+        title=tree["title"],
+        source=tree["source"],
+        note=tree.get("note") or "",
+        columns=_read_columns(path, tree["columns"], common),
         rows=rows,
-        claims=claims,
+        claims=_read_claims(path, tree.get("claims") or (), absent),
         claim_seeds=seeds,
         seeds=seeds,
     )
-    there = {"row": {row.name for row in rows}, "column": {column.name for column in columns}}
-    for claim in claims:
-        named = ("row", claim.better), ("row", claim.worse), ("column", claim.column), ("column", claim.worse_column)
-        for kind, name in named:
-            if name is not None and name not in there[kind]:
-                raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(there[kind])}")
+    _check_claims(path, table)
+    return table
+
+
+def _read_columns(path: Path, tree: Mapping[str, Any], common: Mapping[str, dict[str, str]]) -> list[Column]:
+    _, *keys = (each.name for each in fields(Column))
+    columns: list[Column] = []
+    for name, given in tree.items():
+        own = _checked(f"{path}, column {name}", given, keys)
+        mean_of = own.get("mean_of", ())
+        if unknown := {*mean_of} - {column.name for column in columns}:
+            raise InputError(f"{path}, column {name}: no column {', '.join(sorted(unknown))} before it")
+        own["mean_of"] = [column for column in columns if column.name in mean_of]
+        for key, settings in common.items():
+            if key in own or key == "finetune":
+                own[key] = settings | (own.get(key) or {})
+        columns.append(Column(name, **own))
+    return columns
+
+
+def _read_rows(
+    path: Path,
+    profile: str,
+    tree: Mapping[str, Any],
+    pretrain: Mapping[str, str],
+    student: Mapping[str, str],
+    seeds: Sequence[int],
+) -> list[Row]:
+    """Read the rows of a profile: a row may name the only `profiles` that have it, or `not_profiles`."""
+    _, *keys = (each.name for each in fields(Row))
+    rows = []
+    for name, given in tree.items():
+        where = f"{path}, row {name}"
+        own = _checked(where, given or {}, [*keys, "profiles", "not_profiles"])
+        if profile in own.pop("not_profiles", ()) or profile not in own.pop("profiles", [profile]):
+            continue
+        own["untrained"] = own.get("untrained") == "true"
+        own["ensemble"] = seeds if own.get("ensemble") == "true" else ()
+        settings = dict(pretrain)
+        if own.get("teacher") == "true":
+            own["teacher"] = Row(f"{name}: teacher", pretrain)
+            settings.update(student)
+        settings.update(own.get("pretrain") or {})
+        if own["untrained"]:
+            settings.update(UNTRAINED)
+        own["pretrain"] = settings
+        published = own.get("published") or {}
+        own["published"] = {column: _read_number(where, figure) for column, figure in published.items()}
+        rows.append(Row(name, **own))
+    if not rows:
+        raise InputError(f"{path}: no row has the profile '{profile}'; see their `profiles` and `not_profiles`")
+    return rows
+
+
+def _read_claims(path: Path, tree: Sequence[Any], absent: set[str]) -> list[Claim]:
+    """Read the claims but those of rows that a profile does not have."""
+    claims = []
+    for given in tree:
+        own = _checked(f"{path}, claims", given, Claim._fields, Claim._fields[:4])
+        if absent & {own["better"], own["worse"]}:
+            continue
+        if own.get("within"):
+            own["within"] = _read_number(f"{path}, claims", own["within"])
+        claims.append(Claim(**own))
+    return claims
+
+
+def _check_claims(path: Path, table: Table) -> None:
+    """Check that the rows and columns of the claims are in the table."""
+    row_names = [row.name for row in table.rows]
+    column_names = [column.name for column in table.columns]
+    for claim in table.claims:
+        named = [("row", claim.better, row_names), ("row", claim.worse, row_names)]
+        named.append(("column", claim.column, column_names))
+        if claim.worse_column is not None:
+            named.append(("column", claim.worse_column, column_names))
+        for kind, name, names in named:
+            if name not in names:
+                raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(names)}")
         if claim.expected not in EXPECTED:
             raise InputError(f"{path}: a claim is expected {claim.expected!r}; allowed: {', '.join(EXPECTED)}")
-    return table
 
 
 class Runs:
