@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from bert_recipes.errors import InputError
 from bert_recipes.files import read_json_object
 from bert_recipes.metrics.certainty import seed_and_row_error, seed_and_row_intervals
-from bert_recipes.sweeps.tables import Cell, Claim, Column, Runs, Table
+from bert_recipes.sweeps.tables import Cell, Claim, Runs, Table
 
 
 REPRODUCED, CONTRADICTED, NOT_RESOLVED = "reproduced", "contradicted", "not resolved"
@@ -29,16 +29,22 @@ def describe(table: Table, runs: Runs) -> dict[str, Any]:
     cells: dict[tuple[str, str], dict[int, Cell]] = {}
     for row in table.rows:
         for column in table.columns:
-            of_seeds = {seed: runs.cell(row, column, seed) for seed in seeds}
-            cells[row.name, column.name] = {seed: cell for seed, cell in of_seeds.items() if cell is not None}
+            of_seeds = cells[row.name, column.name] = {}
+            for seed in seeds:
+                cell = runs.cell(row, column, seed)
+                if cell is not None:
+                    of_seeds[seed] = cell
     rows = []
     for row in table.rows:
         figures = {column.name: _figures(cells[row.name, column.name]) for column in table.columns}
         rows.append({"name": row.name, "published": dict(row.published), "figures": figures})
     used = {cell.run["key"]: cell.run for of_seeds in cells.values() for cell in of_seeds.values() if cell.run}
     return {
-        **{"table": table.name, "profile": table.profile, "title": table.title},
-        **{"source": table.source, "note": table.note},
+        "table": table.name,
+        "profile": table.profile,
+        "title": table.title,
+        "source": table.source,
+        "note": table.note,
         "columns": [{"name": column.name, "unit": column.unit, "metric": column.metric} for column in table.columns],
         "seeds": sorted({seed for of_seeds in cells.values() for seed in of_seeds}),
         "rows": rows,
@@ -106,10 +112,12 @@ def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
     """
     column = next(column for column in table.columns if column.name == claim.column)
     better, worse = cells[claim.better, claim.column], cells[claim.worse, claim.worse_column or claim.column]
-    comparison = compare_cells(better, worse, table.claim_seeds, _sign(column))
-    verdict, because = _verdict(comparison, claim.within), comparison.problem
+    sign = -1 if column.less_is_better else 1
+    comparison = compare_cells(better, worse, table.claim_seeds, sign)
+    verdict = _verdict(comparison, claim.within)
+    because = comparison.problem
     rows = {tuple(cell.rows) for cell in (*better.values(), *worse.values()) if cell.rows}
-    guards = _compare_with_untrained(claim, table, cells)
+    guards = _compare_with_untrained(claim, table, cells, sign)
     if claim.worse_column is None and len(rows) > 1:
         verdict, because = NOT_RESOLVED, "the runs were measured on different rows"
     elif verdict == NOT_RESOLVED:
@@ -134,21 +142,16 @@ def _verdict(comparison: Comparison, within: float | None = None) -> str:
     return CONTRADICTED if high < 0 else NOT_RESOLVED
 
 
-def _sign(column: Column) -> int:
-    return -1 if column.less_is_better else 1
-
-
-def _compare_with_untrained(claim: Claim, table: Table, cells: Cells) -> list[Comparison]:
+def _compare_with_untrained(claim: Claim, table: Table, cells: Cells, sign: int) -> list[Comparison]:
     """Compare the better row of a claim with each untrained row, but for one that the claim itself names.
 
     That two rows are alike may be said of rows that have learnt nothing.
     """
     if claim.within is not None:
         return []
-    column = next(column for column in table.columns if column.name == claim.column)
     better = cells[claim.better, claim.column]
     return [
-        compare_cells(better, cells[row.name, claim.column], table.claim_seeds, _sign(column))
+        compare_cells(better, cells[row.name, claim.column], table.claim_seeds, sign)
         for row in table.rows
         if row.untrained and row.name != claim.better and (row.name, None) != (claim.worse, claim.worse_column)
     ]

@@ -247,7 +247,7 @@ def _read_claims(path: Path, tree: Sequence[Any], absent: set[str]) -> list[Clai
         own = _checked(f"{path}, claims", given, Claim._fields, Claim._fields[:4])
         if absent & {own["better"], own["worse"]}:
             continue
-        if own.get("within"):
+        if "within" in own:
             own["within"] = _read_number(f"{path}, claims", own["within"])
         claims.append(Claim(**own))
     return claims
@@ -255,16 +255,13 @@ def _read_claims(path: Path, tree: Sequence[Any], absent: set[str]) -> list[Clai
 
 def _check_claims(path: Path, table: Table) -> None:
     """Check that the rows and columns of the claims are in the table."""
-    row_names = [row.name for row in table.rows]
-    column_names = [column.name for column in table.columns]
+    names = {"row": [row.name for row in table.rows], "column": [column.name for column in table.columns]}
     for claim in table.claims:
-        named = [("row", claim.better, row_names), ("row", claim.worse, row_names)]
-        named.append(("column", claim.column, column_names))
-        if claim.worse_column is not None:
-            named.append(("column", claim.worse_column, column_names))
-        for kind, name, names in named:
-            if name not in names:
-                raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(names)}")
+        for key in ("better", "worse", "column", "worse_column"):
+            name = getattr(claim, key)
+            kind = "column" if "column" in key else "row"
+            if name is not None and name not in names[kind]:
+                raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(names[kind])}")
         if claim.expected not in EXPECTED:
             raise InputError(f"{path}: a claim is expected {claim.expected!r}; allowed: {', '.join(EXPECTED)}")
 

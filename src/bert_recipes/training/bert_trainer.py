@@ -478,6 +478,8 @@ class BertTrainer(RecipeTrainer):
             return sums.metrics("eval", self.pairs_task)
 
         replicates = jackknife_replicates(score, len(sums_of_batches))
-        names = [name for name in replicates if name.endswith("loss") and "unigram" not in name]
-        rounded = {name.removeprefix("eval_"): [round(value, 6) for value in replicates[name]] for name in names}
-        return {"jackknife": rounded}
+        losses = {}
+        for name, values in replicates.items():
+            if name.endswith("loss") and name != "eval_unigram_loss":
+                losses[name.removeprefix("eval_")] = np.round(values, 6).tolist()
+        return {"jackknife": losses}
