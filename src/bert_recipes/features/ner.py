@@ -379,7 +379,7 @@ def mean_replicates(records: Sequence[Mapping[str, Any]], ways: Sequence[str]) -
     for way in ways:
         of_seeds = [record.get("f1_jackknife") for record in records if record["way"] == way]
         if of_seeds and all(of_seeds):  # records of an older version have none
-            replicates[f"f1_{way}"] = np.mean(np.array(of_seeds), axis=0).round(6).tolist()
+            replicates[f"f1_{way}"] = np.mean(of_seeds, axis=0).round(6).tolist()
     return replicates
 
 

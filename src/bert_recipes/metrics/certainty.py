@@ -97,7 +97,7 @@ def seed_and_row_intervals(figures: Sequence[float], replicates: Any = None) -> 
     if replicates is not None:
         num_groups = np.shape(replicates)[1]
         quantile = float(student.ppf(0.975, num_groups - 1))
-        row_variance, interaction = _row_variances(np.asarray(replicates, dtype=float))
+        row_variance, interaction = _row_variances(replicates)
         halves["of_rows"] = quantile * math.sqrt(row_variance)
         of_all_seeds = quantile * math.sqrt(max(0.0, row_variance - interaction))
         halves["of_both"] = max(halves["of_rows"], math.hypot(halves["of_seeds"], of_all_seeds))
@@ -112,13 +112,14 @@ def seed_and_row_error(figures: Sequence[float], replicates: Any = None) -> floa
     """
     variance = float(np.var(figures, ddof=1)) / len(figures)
     if replicates is not None:
-        row_variance, interaction = _row_variances(np.asarray(replicates, dtype=float))
+        row_variance, interaction = _row_variances(replicates)
         variance = max(row_variance, variance + max(0.0, row_variance - interaction))
     return math.sqrt(variance)
 
 
-def _row_variances(replicates: np.ndarray) -> tuple[float, float]:
+def _row_variances(replicates: Any) -> tuple[float, float]:
     """Return the variance of the mean over seeds by its rows, and what of it differs between seeds."""
+    replicates = np.asarray(replicates)
     num_seeds, num_groups = replicates.shape
     # Pseudo-values of the jackknife, about the mean of their seed.
     pseudo_values = (num_groups - 1) * (replicates.mean(axis=1, keepdims=True) - replicates)
