@@ -34,7 +34,6 @@ Join = Callable[[Sequence[Path], Path], Mapping[str, Any]]
 PAIRS = "pairs_"
 # What an untrained model is: one step that changes next to nothing.
 UNTRAINED = {"max_steps": "1", "max_minutes": "null", "learning_rate": "1e-12", "muon_learning_rate": "1e-12"}
-MAX_CLAIM_SEEDS = 100
 _TABLE_KEYS = (
     "title",
     "source",
@@ -143,10 +142,10 @@ def _checked(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] 
 
 def _read_claim_seeds(path: Path, number: Any) -> list[int]:
     """Return the seeds 1, 2, ... up to the number that a table or its profile names."""
-    if number not in map(str, range(1, MAX_CLAIM_SEEDS + 1)):
+    if number not in map(str, range(1, 101)):
         raise InputError(
-            f"{path}: seeds is {number!r}; give the number of pre-training seeds by which claims are judged, 1 to "
-            f"{MAX_CLAIM_SEEDS}, here or in the profile, like `seeds: 3`"
+            f"{path}: seeds is {number!r}; give the number of pre-training seeds by which claims are judged, 1 to 100, "
+            "here or in the profile, like `seeds: 3`"
         )
     return list(range(1, int(number) + 1))
 
