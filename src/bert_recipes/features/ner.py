@@ -377,7 +377,7 @@ def mean_replicates(records: Sequence[Mapping[str, Any]], ways: Sequence[str]) -
     """Return the `jackknife_replicates` of each way's mean F1 over its seeds."""
     replicates = {}
     for way in ways:
-        of_seeds = [record.get("f1_jackknife") for record in records if record["way"] == way]
+        of_seeds: list[Any] = [record.get("f1_jackknife") for record in records if record["way"] == way]
         if of_seeds and all(of_seeds):  # records of an older version have none
             replicates[f"f1_{way}"] = np.mean(of_seeds, axis=0).round(6).tolist()
     return replicates
