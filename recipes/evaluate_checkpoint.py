@@ -72,11 +72,11 @@ def main() -> None:
             args.output_dir = folder
         results = measure(*settings, args)
     if args.process_index == 0:
-        text = results_text(results)
-        print(text, end="")
         if evaluate.results_file:
             with saving(evaluate.results_file):
-                Path(evaluate.results_file).write_text(text, encoding="utf-8")
+                Path(evaluate.results_file).write_text(results_text(results), encoding="utf-8")
+        results.pop("jackknife", None)  # lists of numbers, for comparisons
+        print(results_text(results), end="")
 
 
 def measure_pretraining(
@@ -92,7 +92,8 @@ def measure_pretraining(
         raise InputError(f"{data_args.store or data_args.train_file} has no held-out part to measure on")
     model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed, needs_head=True)
     logger.info("inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs)
-    results = make_trainer(model, args, data, data_args.max_eval_pairs).evaluate()
+    trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
+    results = trainer.evaluate() | trainer.certainty()
     return results | {"model": model_args.model_name_or_path, "machine": describe_machine()}
 
 

@@ -22,7 +22,14 @@ def main() -> None:
     """Compute or reopen the features, train what is not measured yet, print the table."""
     (args,) = parse_arguments(FeatureNerArguments)
     # Imported only now, for it takes seconds.
-    from bert_recipes.features.ner import RESULTS_FILE, TABLE_FILE, load_feature_data, make_table, measure_ways
+    from bert_recipes.features.ner import (
+        RESULTS_FILE,
+        TABLE_FILE,
+        load_feature_data,
+        make_table,
+        mean_replicates,
+        measure_ways,
+    )
 
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     data = load_feature_data(args)
@@ -39,6 +46,7 @@ def main() -> None:
             (data.train_features.vectors.nbytes + data.validation_features.vectors.nbytes) / 1e6, 1
         ),
         **{f"eval_f1_{way}": fmean(each["f1"] for each in records if each["way"] == way) for way in args.layers},
+        "jackknife": mean_replicates(records, args.layers),
         "runs": records,
         "machine": describe_machine(),
         "date": time.strftime("%Y-%m-%d"),

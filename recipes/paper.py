@@ -2,15 +2,13 @@ r"""Run tables of a paper: pre-train their rows, fine-tune them, and say which o
 
 python recipes/paper.py --tables 5 --profile cpu --seeds 1 2 3 --store data/paper --data_dir data --output_dir runs/paper
 
-Tables are in recipes/configs/paper. The same command resumes after an interruption, and more seeds are added to those that are done; tables
-share their runs. Every flag is listed here: what a run sets is in the table and its profile.
+Tables are in recipes/configs/paper. The same command resumes after an interruption; tables share their runs. Claims are judged by the number of
+seeds that the profile or the table names; more seeds are added to the figures. Every flag is listed here: what a run sets is in the table and its profile.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from bert_recipes.config import parse_arguments
 from bert_recipes.data.store import open_store
@@ -33,7 +31,9 @@ class PaperArguments:
         None, "names in recipes/configs/paper (6 is table6), or YAML files; default: all"
     )
     profile: str = option("cpu", "settings of all runs: a name in profiles.yaml beside the table")
-    num_seeds: int = option(3, "pre-training seeds 1, 2, ...", least=1)
+    num_seeds: int | None = option(
+        None, "pre-training seeds 1, 2, ...; default: as many as the claims are judged by", least=1
+    )
     seeds: list[int] | None = option(None, "these seeds instead", **SEEDS)
     store: str | None = option(None, "token-id store with a held-out part: of recipes/prepare_corpus.py")
     data_dir: str | None = option(None, "local folder of the tasks' data; default: the Hub")
@@ -42,19 +42,14 @@ class PaperArguments:
     report_only: bool = option(False, "run nothing; write the table again")
 
 
-def write_table(table: Table, runs: Runs, seeds: Sequence[int]) -> Path:
+def write_table(table: Table, runs: Runs) -> Path:
     """Write table.json, table.md and table.png."""
-    from bert_recipes.reports.paired import bootstrap_difference
     from bert_recipes.reports.plots import table_png
     from bert_recipes.sweeps.claims import describe, markdown
 
-    def bootstrap(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], figure: str) -> Any:
-        folders = [(runs.folder / better["key"], runs.folder / worse["key"]) for better, worse in pairs]
-        return bootstrap_difference(folders, figure)
-
     folder = runs.folder / table.name
     folder.mkdir(parents=True, exist_ok=True)
-    described = describe(table, runs, seeds, bootstrap)
+    described = describe(table, runs)
     write_json(folder / "table.json", strict(described))
     (folder / "table.md").write_text(markdown(described), encoding="utf-8")
     (folder / "table.png").write_bytes(table_png(described))
@@ -71,30 +66,36 @@ def main() -> None:
         raise InputError(f"tables: no file {wrong[0]}; there are: {', '.join(there)}")
     if args.store is None:
         raise InputError("give --store FOLDER (recipes/prepare_corpus.py); docs/paper.md makes one")
-    tables, seeds = [read_table(file, args.profile) for file in files], choose_seeds(args.num_seeds, args.seeds)
+    tables = [read_table(file, args.profile) for file in files]
+    if args.num_seeds is not None or args.seeds is not None:
+        seeds = choose_seeds(args.num_seeds or 0, args.seeds)
+        tables = [replace(table, seeds=seeds) for table in tables]
     data = [] if args.data_dir is None else ["--data_dir", args.data_dir]
     store = ["--store", args.store]
     flags = {"pretrain": store, "evaluate_checkpoint": store, "finetune": data, "feature_based_ner": data}
     fingerprint = open_store(args.store).fingerprint
     # Imported only now, for it takes seconds.
     from bert_recipes.reports.paired import join_answers
+    from bert_recipes.sweeps.claims import check_claim_seeds
 
-    runs = Runs(Path(args.output_dir), Path(__file__).parent, flags, fingerprint, seeds, join_answers)
+    for table in tables:
+        check_claim_seeds(table, Path(args.output_dir) / table.name / "table.json")
+    runs = Runs(Path(args.output_dir), Path(__file__).parent, flags, fingerprint, join_answers)
     end_with_children()
     if args.estimate:
         total = 0.0
-        for name, count, own_hours, memory in runs.estimate(tables, seeds):
+        for name, count, own_hours, memory in runs.estimate(tables):
             total += own_hours
             print(f"{name}: {own_hours:.2f} hours for {count} of them, {memory:,} MB a process", flush=True)
         print(f"all: {total:.1f} hours, without evaluations")
         return
     for table in tables:
-        while not args.report_only and (cell := next(runs.missing(table, seeds), None)) is not None:
-            left = runs.hours_left(tables, seeds)
+        while not args.report_only and (cell := next(runs.missing(table), None)) is not None:
+            left = runs.hours_left(tables)
             hours = "unknown" if left is None else f"{left:.1f} hours"
             logger.info("%s: %s, %s, seed %d; left: %s", table.name, cell[0].name, cell[1].name, cell[2], hours)
             runs.measure(*cell)
-        written = write_table(table, runs, seeds)
+        written = write_table(table, runs)
         print(written.read_text(encoding="utf-8"))
         print(f"{written.parent}: table.md, table.json, table.png")
 

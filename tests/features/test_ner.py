@@ -21,6 +21,7 @@ from bert_recipes.features.ner import (
     TaggerSettings,
     load_feature_data,
     make_table,
+    mean_replicates,
     measure_ways,
     predict_labels,
     train_tagger,
@@ -331,6 +332,13 @@ def test_kept_runs_stay_and_others_are_added(folder, tmp_path):
         (way, seed) for way in ("embeddings", "last") for seed in (1, 2)
     ]
     assert records[2] == first
+    found = mean_replicates(records, ["embeddings", "last", "concat_last_four"])
+    assert list(found) == ["f1_embeddings", "f1_last"]  # the third was not measured
+    for way, replicates in found.items():
+        own = [record for record in records if f"f1_{record['way']}" == way]
+        assert replicates == pytest.approx(np.mean([record["f1_jackknife"] for record in own], axis=0), abs=1e-6)
+        assert np.mean(replicates) == pytest.approx(np.mean([record["f1"] for record in own]), abs=0.1)
+    assert mean_replicates([{"way": "last", "f1": 0.5}], ["last"]) == {}
 
 
 def test_the_table_has_the_paper_beside_it_and_says_what_it_was_measured_on(folder, tmp_path):

@@ -17,6 +17,11 @@ from bert_recipes.tasks.examples import Answer, QuestionExample, Split, TextExam
 from bert_recipes.tokenization.loading import load_tokenizer
 
 
+TOP = {"question_answering": 100.0} | dict.fromkeys(
+    ("sequence_classification", "token_classification", "multiple_choice"), 1.0
+)
+
+
 def certainty_of(kind, examples, predictions):
     split = Split(name="validation", examples=examples, source="made", num_rows=len(examples))
     encoded = EncodedSplit(split, [], np.zeros(0, dtype=np.int64))
@@ -105,6 +110,7 @@ def test_a_run_leaves_them_in_its_results(tiny_runs, kind):
         expected = {"accuracy": max(counts.values()) / counts.total()}
     for name, value in expected.items():
         assert results["baselines"][name] == pytest.approx(value)
+        assert np.mean(results["jackknife"][name]) == pytest.approx(results[f"eval_{name}"], abs=0.02 * TOP[kind])
         if name in results["intervals"]:
             low, high = results["intervals"][name]
             assert low <= results[f"eval_{name}"] <= high

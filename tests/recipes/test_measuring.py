@@ -24,8 +24,12 @@ def test_measuring_a_checkpoint_leaves_nothing_in_the_working_folder(
     monkeypatch.chdir(folder)
     data = ["--store", small_store, "--max_seq_length", "32", "--max_eval_pairs", "10", "--data_cache_dir", tmp_path]
     data += ["--results_file", tmp_path / "results.json"]
-    call_recipe("evaluate_checkpoint", "--model_name_or_path", model, *data)
-    assert json.loads((tmp_path / "results.json").read_text())["eval_pairs"] == 10
+    data += ["--per_device_eval_batch_size", "2"]
+    said = call_recipe("evaluate_checkpoint", "--model_name_or_path", model, *data)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["eval_pairs"] == 10
+    assert len(results.pop("jackknife")["mlm_loss"]) == 5
+    assert json.loads(said[said.index("{") :]) == results
     assert "inputs of up to 32 tokens" in caplog.text
     assert not list(folder.iterdir())
 

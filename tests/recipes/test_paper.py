@@ -11,7 +11,8 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repo
     (tmp_path / "mine.yaml").write_text(
         "title: Mine\nsource: nobody\n"
         "columns: {loss: {metric: mlm_loss, unit: nats}, shown: {evaluate: {mask_rate: 0, keep_rate: 1, random_rate: 0}, metric: mlm_loss}}\n"
-        "pretrain: {save_strategy: steps, save_steps: 0.25, save_total_limit: null}\n"
+        "pretrain: {save_strategy: steps, save_steps: 0.25, save_total_limit: null, per_device_eval_batch_size: 2}\n"
+        "evaluate: {per_device_eval_batch_size: 2}\n"
         "rows: {untrained: {untrained: true}, first: {checkpoint: 1}, trained: {}, far: {profiles: [gpu]}}\n"
         "claims: [{better: trained, worse: untrained, column: loss, expected: must}]\n"
     )
@@ -28,6 +29,8 @@ def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repo
     assert figures["first"]["loss"] == {}
     assert len({row["shown"]["1"] for row in figures.values()}) == 3
     assert (output / "mine" / "table.png").stat().st_size > 1000
+    assert "**not resolved**: one seed has no interval" in said
+    assert {len(run["figures"]["jackknife"]["mlm_loss"]) for run in described["runs"]} == {8}
     known = json.loads((output / "runs.json").read_text())
     gone = next(key for key, run in known.items() if run["recipe"] == "evaluate_checkpoint")
     (output / "runs.json").write_text(json.dumps({key: run for key, run in known.items() if key != gone}))
@@ -60,18 +63,35 @@ def test_an_estimate_trains_no_table_and_says_in_a_line_what_it_cannot_take(
 
 
 @pytest.mark.slow
-def test_a_claim_of_a_probe_has_an_interval_over_the_stores_own_pairs(small_store, tmp_path, repository, call_recipe):
+def test_claims_of_losses_probes_and_means_have_intervals_over_seeds_and_rows(
+    small_store, tmp_path, repository, call_recipe
+):
+    columns = ("loss", "probe", "mean")
     shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
     (tmp_path / "mine.yaml").write_text(
-        "title: Mine\nsource: nobody\ncolumns: {probe: {task: pairs_next, metric: accuracy, finetune: {freeze_encoder: true}}}\n"
+        "title: Mine\nsource: nobody\ncolumns:\n  loss: {metric: mlm_loss}\n"
+        "  probe: {task: pairs_next, metric: accuracy, finetune: {freeze_encoder: true}}\n  mean: {mean_of: [probe]}\n"
+        "seeds: 2\npretrain: {per_device_eval_batch_size: 2}\n"
         "rows: {trained: {}, others: {pretrain: {objective: mlm}}}\n"
-        "claims: [{better: trained, worse: others, column: probe, expected: must}]\n"
+        "claims:\n"
+        + "".join(f"- {{better: trained, worse: others, column: {name}, expected: must}}\n" for name in columns)
     )
-    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--num_seeds", 2, "--store", small_store]
-    call_recipe("paper", *flags, "--data_dir", tmp_path, "--output_dir", tmp_path / "runs")
-    (claim,) = json.loads((tmp_path / "runs" / "mine" / "table.json").read_text())["claims"]
-    low, high = claim["intervals"]["of_rows"]
-    assert low <= claim["difference"] <= high
+    flags = ["--tables", tmp_path / "mine.yaml", "--profile", "smoke", "--store", small_store]
+    flags += ["--data_dir", tmp_path, "--output_dir", tmp_path / "runs"]
+    said = call_recipe("paper", *flags)
+    described = json.loads((tmp_path / "runs" / "mine" / "table.json").read_text())
+    assert described["claim_seeds"] == described["seeds"] == [1, 2]
+    for claim in described["claims"]:
+        ends = claim["intervals"]
+        assert ends["of_both"][0] <= min(ends["of_rows"][0], ends["of_seeds"][0]) <= claim["difference"]
+        assert ends["of_both"][1] >= max(ends["of_rows"][1], ends["of_seeds"][1]) >= claim["difference"]
+    # The figures in runs.json are enough: the predictions may be gone.
+    for file in (tmp_path / "runs").glob("*/predictions_*"):
+        file.unlink()
+    assert call_recipe("paper", *flags, "--report_only", "true") == said[said.index("# Mine") :]
+    changed = (tmp_path / "mine.yaml").read_text().replace("seeds: 2", "seeds: 3")
+    (tmp_path / "mine.yaml").write_text(changed)
+    assert "has verdicts by 2 seeds, and now seeds is 3" in call_recipe("paper", *flags, code=1)
 
 
 def test_a_stores_pairs_become_a_task_of_texts(small_store, tmp_path, call_recipe):

@@ -17,7 +17,13 @@ from bert_recipes.models.bert import MEMBERS, BertForPreTraining
 from bert_recipes.models.kernels.loading import load_kernels
 from bert_recipes.models.sizes import pretraining_config
 from bert_recipes.tokenization.loading import load_tokenizer
-from bert_recipes.training.bert_trainer import BertTrainer, EvaluationSampler, PreTrainingSums, unigram_log_probs
+from bert_recipes.training.bert_trainer import (
+    BertTrainer,
+    EvaluationSampler,
+    PreTrainingSums,
+    epoched,
+    unigram_log_probs,
+)
 
 
 class Pairs:
@@ -83,6 +89,32 @@ def test_metrics_are_those_of_all_pairs_together_whatever_the_batches(small_stor
     assert metrics["eval_masked_tokens"] == len(targets)
 
 
+def test_an_evaluation_leaves_its_losses_without_one_batch_after_the_other(tmp_path):
+    """Five batches of three pairs, each left out once: the losses are those of an evaluation over the other pairs."""
+    torch.manual_seed(0)
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=64))
+    held_out = rows(15)
+
+    def evaluate(pairs, size):
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path), per_device_eval_batch_size=size, use_cpu=True, report_to=[], disable_tqdm=True
+        )
+        trainer = BertTrainer(model, arguments, own_collator, train_dataset=held_out, eval_dataset=pairs)
+        assert trainer.certainty() == {}
+        return trainer.evaluate(), trainer.certainty()["jackknife"]
+
+    metrics, replicates = evaluate(held_out, 3)
+    assert {*replicates} == {"loss", "mlm_loss", "nsp_loss"}
+    batches = [[held_out[index] for _, index in keys] for keys in EvaluationSampler(epoched(held_out), None, 3, 0, 1)]
+    for name, values in replicates.items():
+        expected = []
+        for number in range(5):
+            kept = [row for other, batch in enumerate(batches) if other != number for row in batch]
+            expected.append(evaluate(kept, 12)[0][f"eval_{name}"])
+        assert sorted(values) == pytest.approx(sorted(expected), abs=1e-5)
+        assert min(values) < metrics[f"eval_{name}"] < max(values)
+
+
 @pytest.mark.parametrize(("random", "majority"), [(30.0, 0.75), (10.0, 0.75), (20.0, 0.5)])
 def test_the_majority_is_the_more_frequent_label_and_perplexity_that_of_the_masked_part(random, majority):
     sums = PreTrainingSums(torch.device("cpu"))
@@ -92,6 +124,33 @@ def test_the_majority_is_the_more_frequent_label_and_perplexity_that_of_the_mask
     assert metrics["eval_majority_accuracy"] == majority
     assert metrics["eval_perplexity"] == pytest.approx(math.exp(2.5))
     assert metrics["eval_loss"] == pytest.approx(2.5 + 0.2)
+
+
+@pytest.mark.parametrize("pairs_task", ["nsp", "sop"])
+def test_the_loss_of_the_sentence_task_is_a_mean_over_labelled_rows_whatever_the_batches(pairs_task):
+    """Batches with 5, 1, 0 and 4 labelled rows of 5 count by those, as in one computation over all rows."""
+    torch.manual_seed(0)
+    model = BertForPreTraining(pretraining_config("tiny", vocab_size=64)).eval()
+    model.cls.seq_relationship.weight.data *= 40  # so that rows have different losses
+    batch = default_data_collator(rows(20))
+    labels = batch["next_sentence_label"]
+    labels[[6, 7, 8, 9, 10, 11, 12, 13, 14, 17]] = -100
+    sums = PreTrainingSums(torch.device("cpu"))
+    with torch.no_grad():
+        for start in range(0, 20, 5):
+            part = {name: values[start : start + 5] for name, values in batch.items() if name != "source_line"}
+            sums.add(model(**part, return_full_logits=False), part)
+        logits = model(batch["input_ids"], token_type_ids=batch["token_type_ids"]).seq_relationship_logits
+    is_labelled = labels >= 0
+    losses = torch.nn.functional.cross_entropy(logits[is_labelled], labels[is_labelled], reduction="none")
+    assert losses.std() > 0.05
+    metrics = sums.metrics("eval", pairs_task)
+    assert metrics["eval_pairs"] == 10
+    assert metrics[f"eval_{pairs_task}_loss"] == pytest.approx(losses.mean().item(), rel=1e-5)
+    right = (logits.argmax(-1) == labels)[is_labelled].float().mean().item()
+    assert metrics[f"eval_{pairs_task}_accuracy"] == pytest.approx(right)
+    share = labels[is_labelled].float().mean().item()
+    assert metrics["eval_majority_accuracy"] == pytest.approx(max(share, 1 - share))
 
 
 def test_without_next_sentence_labels_only_the_masked_part_is_reported(small_store):

@@ -31,6 +31,7 @@ from bert_recipes.features.extract import choose_device, encoder_hash, hidden_st
 from bert_recipes.files import atomic_dir, read_json_object, write_json
 from bert_recipes.finetuning.arguments import read_trained_settings
 from bert_recipes.finetuning.token_classification import lay_out_documents
+from bert_recipes.metrics.certainty import jackknife_replicates
 from bert_recipes.metrics.entities import entity_scores
 from bert_recipes.progress import Progress
 from bert_recipes.tasks.catalogue import get_task
@@ -332,10 +333,15 @@ def _measure(way: str, seed: int, data: FeatureNerData) -> dict[str, Any]:
     trained = time.perf_counter()
     found = predict_labels(tagger, data.validation_features, choice, precision=data.tagger.precision)
     names = [[[data.labels[label] for label in sentence] for sentence in numbers] for numbers in (gold, found)]
+
+    def score(sentences: Sequence[int]) -> dict[str, float]:
+        return entity_scores(*([sentences_of[row] for row in sentences] for sentences_of in names))
+
     return {
         "way": way,
         "seed": seed,
         **entity_scores(*names),
+        "f1_jackknife": jackknife_replicates(score, len(gold)).get("f1", []),
         "input_size": tagger.input_size,
         "train_seconds": round(trained - start, 1),
         "eval_seconds": round(time.perf_counter() - trained, 1),
@@ -365,6 +371,16 @@ def _read_wanted(
             raise InputError(f"{path} was measured with {what}; give another --output_dir, or delete that file")
         wanted.append((path, way, seed, record))
     return wanted
+
+
+def mean_replicates(records: Sequence[Mapping[str, Any]], ways: Sequence[str]) -> dict[str, list[float]]:
+    """Return the `jackknife_replicates` of each way's mean F1 over its seeds."""
+    replicates = {}
+    for way in ways:
+        of_seeds: list[Any] = [record.get("f1_jackknife") for record in records if record["way"] == way]
+        if of_seeds and all(of_seeds):  # records of an older version have none
+            replicates[f"f1_{way}"] = np.mean(of_seeds, axis=0).round(6).tolist()
+    return replicates
 
 
 def make_table(records: Sequence[Mapping[str, Any]], data: FeatureNerData) -> str:

@@ -38,7 +38,7 @@ from bert_recipes.features.ner import FeatureRequest
 from bert_recipes.files import read_json_object
 from bert_recipes.finetuning.arguments import TaskArguments, check_access
 from bert_recipes.finetuning.run import hash_of_examples
-from bert_recipes.metrics.certainty import jackknife_intervals, wilson_interval
+from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates, wilson_interval
 from bert_recipes.metrics.classification import compute
 from bert_recipes.tags import are_entities
 from bert_recipes.tasks.examples import Split, TaggedExample, TextExample
@@ -78,7 +78,8 @@ def compare(args: StaticArguments) -> dict[str, Any]:
 
 def _with_intervals(figures: Callable[[Sequence[int]], Mapping[str, float]], number: int) -> dict[str, list[float]]:
     """Row numbers -> figures, of all rows; where no interval is known, low and high are the value."""
-    values, intervals = figures(range(number)), jackknife_intervals(figures, number)
+    values = figures(range(number))
+    intervals = jackknife_intervals(values, jackknife_replicates(figures, number))
     if "accuracy" in values:
         intervals["accuracy"] = wilson_interval(values["accuracy"], number)
     return {name: [value, *intervals.get(name, (value, value))] for name, value in values.items()}

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction, TaskKind
-from bert_recipes.metrics.certainty import jackknife_intervals, wilson_interval
+from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates, wilson_interval
 from bert_recipes.tasks.task import figure_names, with_suffix
 
 
 # Each row is right or wrong by itself, which the words of a sentence are not.
 _FRACTIONS = ("accuracy", "subset_accuracy")
+# Beside the metrics by which a checkpoint could be chosen; without those of single types of entities.
+_ALSO_COMPARED = ("split_f1",)
 _SIGNED = ("matthews_correlation", "pearson", "spearmanr")
 
 
@@ -25,9 +27,10 @@ def describe_certainty(
     """Intervals and baselines of the metrics by which a checkpoint could be chosen; splits are named by metric prefix.
 
     Returns:
-        `intervals`: metric -> [low, high], 95 %; `baselines`: metric -> what one answer to all rows gets (`_answers`).
+        `intervals`: metric -> [low, high], 95 %; `baselines`: metric -> what one answer to all rows gets (`_answers`);
+        `jackknife`: metric -> `jackknife_replicates`, six digits of them.
     """
-    found: dict[str, dict[str, Any]] = {"intervals": {}, "baselines": {}}
+    found: dict[str, dict[str, Any]] = {"intervals": {}, "baselines": {}, "jackknife": {}}
     for suffix, encoded in splits.items():
         examples, predicted = encoded.split.examples, predictions.get(encoded.split.name)
         if not predicted or not examples:
@@ -40,7 +43,8 @@ def describe_certainty(
         def score(rows: Sequence[int], examples: Any = examples, predicted: Any = predicted) -> Mapping[str, float]:
             return kind.score([examples[row] for row in rows], [predicted[row] for row in rows])
 
-        intervals, scores = jackknife_intervals(score, len(examples)), kind.score(examples, predicted)
+        scores, replicates = kind.score(examples, predicted), jackknife_replicates(score, len(examples))
+        intervals = jackknife_intervals(scores, replicates)
         if kind.task.kind != "token_classification":
             intervals |= {name: wilson_interval(scores[name], len(examples)) for name in _FRACTIONS if name in scores}
         top = 100.0 if kind.task.kind == "question_answering" else 1.0
@@ -51,6 +55,9 @@ def describe_certainty(
             if name in intervals:
                 ends = np.clip(intervals[name], -top if name in _SIGNED else 0.0, top)
                 found["intervals"][with_suffix(suffix, name)] = ends.tolist()
+        for name in (*figure_names(kind.task.metrics, [encoded.split.name]), *_ALSO_COMPARED):
+            if name in replicates:
+                found["jackknife"][with_suffix(suffix, name)] = [round(value, 6) for value in replicates[name]]
     return found
 
 

@@ -33,32 +33,100 @@ def wilson_interval(share: float, rows: float) -> tuple[float, float]:
     return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
-def jackknife_intervals(
-    score: Callable[[Sequence[int]], Mapping[str, float]], rows: int
-) -> dict[str, tuple[float, float]]:
-    """Intervals of figures of any kind, which are computed anew without one group of the rows after the other.
+def jackknife_replicates(score: Callable[[Sequence[int]], Mapping[str, float]], rows: int) -> dict[str, list[float]]:
+    """Compute figures of any kind again without one group of the rows after the other.
 
     Args:
         score: Numbers of rows -> their figures.
         rows: How many there are.
 
     Returns:
-        Figure -> interval; none of a figure that is undefined, or the same whichever rows are left out.
+        Figure -> its value without each of 20 groups, NaN where it is undefined; {} for fewer than five rows. The groups
+        depend on the number of rows alone, so those of two models over the same rows are the same.
 
-    Source: the delete-a-group jackknife (Kott 2001); Student's t to the first order of Cornish and Fisher.
+    Source: the delete-a-group jackknife (Kott 2001).
     """
     if rows < _FEWEST_ROWS:
         return {}
     groups = min(_GROUPS, rows)
     order = np.random.default_rng(0).permutation(rows)  # files may be sorted by their labels
-    parts = [score(np.delete(order, np.s_[group::groups]).tolist()) for group in range(groups)]
-    factor = _Z + (_Z**3 + _Z) / (4 * (groups - 1))
-    found = {}
-    for name, value in score(range(rows)).items():
-        half = factor * math.sqrt(groups - 1) * float(np.std([part.get(name, math.nan) for part in parts]))
-        if half > 1e-9:  # not where it is nan either
-            found[name] = (value - half, value + half)
-    return found
+    scores = [score(np.delete(order, np.s_[group::groups]).tolist()) for group in range(groups)]
+    names = dict.fromkeys(name for each in scores for name in each)
+    return {name: [each.get(name, math.nan) for each in scores] for name in names}
+
+
+def jackknife_intervals(
+    figures: Mapping[str, float], replicates: Mapping[str, Sequence[float]]
+) -> dict[str, tuple[float, float]]:
+    """Return the intervals of figures with their `jackknife_replicates`.
+
+    A figure that is undefined, or the same whichever rows are left out, has none.
+
+    Source: Kott 2001; Student's t to the first order of Cornish and Fisher.
+    """
+    intervals = {}
+    for name, values in replicates.items():
+        freedom = len(values) - 1
+        factor = _Z + (_Z**3 + _Z) / (4 * freedom)
+        half = factor * math.sqrt(freedom) * float(np.std(values))
+        if name in figures and half > 1e-9:  # not where it is nan either
+            intervals[name] = (figures[name] - half, figures[name] + half)
+    return intervals
+
+
+def seed_and_row_intervals(figures: Sequence[float], replicates: Any = None) -> dict[str, tuple[float, float]]:
+    """Return the intervals of a figure's mean over seeds: for other seeds, for other rows, and for both.
+
+    Args:
+        figures: One a seed, of two seeds or more.
+        replicates: float (S, G), the `jackknife_replicates` of each seed; None where they are not known.
+
+    Returns:
+        `of_seeds`, by Student's t. With replicates also `of_rows`, and `of_both`, which holds the other two.
+
+    Every seed is measured on the same rows: an effect of the rows is in the figures of all seeds, and no deviation between
+    seeds shows it. What one seed does on one group of rows is in both variances, so it is taken out of one (variance
+    components of a crossed design: Searle, Casella and McCulloch 1992, chapter 4). Half intervals of independent parts add
+    up by their squares (Zou and Donner 2008).
+    """
+    from scipy.stats import t as student  # takes most of a second
+
+    num_seeds = len(figures)
+    error_of_seeds = float(np.std(figures, ddof=1)) / math.sqrt(num_seeds)
+    halves = {"of_seeds": float(student.ppf(0.975, num_seeds - 1)) * error_of_seeds}
+    if replicates is not None:
+        num_groups = np.shape(replicates)[1]
+        quantile = float(student.ppf(0.975, num_groups - 1))
+        row_variance, interaction = _row_variances(replicates)
+        halves["of_rows"] = quantile * math.sqrt(row_variance)
+        of_all_seeds = quantile * math.sqrt(max(0.0, row_variance - interaction))
+        halves["of_both"] = max(halves["of_rows"], math.hypot(halves["of_seeds"], of_all_seeds))
+    mean = float(np.mean(figures))
+    return {name: (mean - half, mean + half) for name, half in halves.items()}
+
+
+def seed_and_row_error(figures: Sequence[float], replicates: Any = None) -> float:
+    """Return the standard error of a figure's mean over seeds, for other seeds and, with replicates, for other rows too.
+
+    Arguments and method as of `seed_and_row_intervals`.
+    """
+    variance = float(np.var(figures, ddof=1)) / len(figures)
+    if replicates is not None:
+        row_variance, interaction = _row_variances(replicates)
+        variance = max(row_variance, variance + max(0.0, row_variance - interaction))
+    return math.sqrt(variance)
+
+
+def _row_variances(replicates: Any) -> tuple[float, float]:
+    """Return the variance of the mean over seeds by its rows, and what of it differs between seeds."""
+    replicates = np.asarray(replicates)
+    num_seeds, num_groups = replicates.shape
+    # Pseudo-values of the jackknife, about the mean of their seed.
+    pseudo_values = (num_groups - 1) * (replicates.mean(axis=1, keepdims=True) - replicates)
+    means = pseudo_values.mean(axis=0)
+    row_variance = np.square(means).sum() / (num_groups * (num_groups - 1))
+    squares = np.square(pseudo_values - means).sum() / ((num_seeds - 1) * (num_groups - 1))
+    return float(row_variance), float(squares) / (num_seeds * num_groups)
 
 
 def half_interval(name: str, results: Mapping[str, Any]) -> float:

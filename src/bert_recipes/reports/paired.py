@@ -20,11 +20,11 @@ from bert_recipes.files import atomic_dir, write_json
 from bert_recipes.finetuning.arguments import TASK_FILE, TaskArguments
 from bert_recipes.finetuning.kind import Prediction
 from bert_recipes.finetuning.run import KIND_CLASSES, hash_of_examples
-from bert_recipes.metrics.certainty import jackknife_intervals
+from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.reports.facts import RunFiles, read_run
 from bert_recipes.tasks.sources import load_split
-from bert_recipes.tasks.task import Task, figure_names, split_suffixes, with_suffix
+from bert_recipes.tasks.task import Task, figure_names
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.tokenization.loading import load_tokenizer
 from bert_recipes.training.resume import CONFIG_FILE, RESULTS_FILE
@@ -63,34 +63,6 @@ def paired_bootstrap(runs: Mapping[str, RunFiles], data_dir: str | None) -> list
     return table
 
 
-def bootstrap_difference(pairs: Sequence[tuple[Path, Path]], figure: str) -> tuple[float, float] | None:
-    """The 95 % interval of a figure's mean difference over pairs of runs, for the same resampled rows.
-
-    Pairs whose predictions are gone do not count; None where no pair is left, or where predictions alone do not make the figure.
-    """
-    pairs = [pair for pair in pairs if all((folder / TASK_FILE).is_file() for folder in pair)]
-    if not pairs:
-        return None
-    runs = [(read_run(better), read_run(worse)) for better, worse in pairs]
-    first = runs[0][0]
-    assert first.task is not None
-    suffixes = split_suffixes(first.task.validation_splits) or [""]
-    suffix, split = next(
-        (suffix, split)
-        for suffix, split in zip(suffixes, first.task.validation_splits, strict=True)
-        if figure.startswith(with_suffix(suffix, ""))
-    )
-    name = figure.removeprefix(with_suffix(suffix, ""))
-    scorers = [tuple(_scorer(run, split, None) for run in pair) for pair in runs]
-    size, rng = first.results["splits"][split]["examples"], np.random.default_rng(0)
-    if name not in scorers[0][0](np.arange(size)):
-        return None
-    draws = (rng.integers(0, size, size) for _ in range(RESAMPLES))
-    means = [np.mean([better(rows)[name] - worse(rows)[name] for better, worse in scorers]) for rows in draws]
-    low, high = np.nanpercentile(means, [2.5, 97.5])
-    return float(low), float(high)
-
-
 def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:
     """Make the run of an ensemble from runs of one task of question answering, and return its metrics, with their intervals.
 
@@ -112,8 +84,9 @@ def join_answers(members: Sequence[Path], folder: Path) -> dict[str, Any]:
                     shares[answer["text"]] += answer["probability"]
                 file.write(json.dumps({"idx": idx, "prediction": shares.most_common(1)[0][0]}) + "\n")
     score, size = _scorer(read_run(folder), split, None), first.results["splits"][split]["examples"]
-    figures = {f"eval_{name}": value for name, value in score(np.arange(size)).items()}
-    return figures | {"intervals": jackknife_intervals(lambda rows: score(np.array(rows)), size)}
+    figures, replicates = score(np.arange(size)), jackknife_replicates(lambda rows: score(np.array(rows)), size)
+    results: dict[str, Any] = {f"eval_{name}": value for name, value in figures.items()}
+    return results | {"intervals": jackknife_intervals(figures, replicates), "jackknife": replicates}
 
 
 def _scorer(run: RunFiles, split: str, data_dir: str | None) -> Callable[[np.ndarray], Mapping[str, float]]:

@@ -2,105 +2,159 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from scipy.stats import t as student
-
-from bert_recipes.metrics.certainty import half_interval
-from bert_recipes.sweeps.tables import Cell, Claim, Column, Row, Runs, Table
+from bert_recipes.errors import InputError
+from bert_recipes.files import read_json_object
+from bert_recipes.metrics.certainty import seed_and_row_error, seed_and_row_intervals
+from bert_recipes.sweeps.tables import Cell, Claim, Runs, Table
 
 
 REPRODUCED, CONTRADICTED, NOT_RESOLVED = "reproduced", "contradicted", "not resolved"
-# Pairs of runs, the better row's first; the figure -> the 95 % interval of their mean difference over resampled rows, or None.
-Bootstrap = Callable[[Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], str], tuple[float, float] | None]
-# Standard errors by which a row has to beat the untrained one.
+# The seeds agree, and how far other rows would move the figures is not known.
+BY_SEEDS_ONLY = "by seeds only"
+# Standard errors by which a row has to be better than the untrained one, to have learnt something.
 LEARNT = 3.0
 
+# (row, column) -> seed -> cell
+Cells = Mapping[tuple[str, str], Mapping[int, Cell]]
 
-def describe(table: Table, runs: Runs, seeds: Sequence[int], bootstrap: Bootstrap) -> dict[str, Any]:
-    """The table as JSON values: figures by row, column and seed, and a verdict for each claim."""
-    cells = {
-        (row.name, column.name): {seed: cell for seed in seeds if (cell := runs.cell(row, column, seed)) is not None}
-        for row in table.rows
-        for column in table.columns
-    }
+
+def describe(table: Table, runs: Runs) -> dict[str, Any]:
+    """Return the table as JSON values: figures by row, column and seed, and a verdict for each claim."""
+    seeds = sorted({*table.seeds, *table.claim_seeds})
+    cells: dict[tuple[str, str], dict[int, Cell]] = {}
+    for row in table.rows:
+        for column in table.columns:
+            of_seeds = cells[row.name, column.name] = {}
+            for seed in seeds:
+                cell = runs.cell(row, column, seed)
+                if cell is not None:
+                    of_seeds[seed] = cell
     rows = []
     for row in table.rows:
-        own = {column.name: _figures(cells[row.name, column.name]) for column in table.columns}
-        rows.append({"name": row.name, "published": dict(row.published), "figures": own})
-    claims = [claim._asdict() | judge(claim, table, cells, bootstrap) for claim in table.claims]
+        figures = {column.name: _figures(cells[row.name, column.name]) for column in table.columns}
+        rows.append({"name": row.name, "published": dict(row.published), "figures": figures})
     used = {cell.run["key"]: cell.run for of_seeds in cells.values() for cell in of_seeds.values() if cell.run}
     return {
-        **{"table": table.name, "title": table.title, "source": table.source, "note": table.note},
+        "table": table.name,
+        "profile": table.profile,
+        "title": table.title,
+        "source": table.source,
+        "note": table.note,
         "columns": [{"name": column.name, "unit": column.unit, "metric": column.metric} for column in table.columns],
-        **{"seeds": list(seeds), "rows": rows, "claims": claims, "runs": list(used.values())},
+        "seeds": sorted({seed for of_seeds in cells.values() for seed in of_seeds}),
+        "rows": rows,
+        "claim_seeds": list(table.claim_seeds),
+        "claims": [claim._asdict() | judge(claim, table, cells) for claim in table.claims],
+        "runs": list(used.values()),
     }
+
+
+def check_claim_seeds(table: Table, file: Path) -> None:
+    """Refuse another number of seeds for claims that the table.json of an earlier call has judged."""
+    if not file.is_file():
+        return
+    before = read_json_object(file)
+    was_judged = before.get("profile") == table.profile and any(claim["intervals"] for claim in before["claims"])
+    if was_judged and before["claim_seeds"] != list(table.claim_seeds):
+        raise InputError(
+            f"{file} has verdicts by {len(before['claim_seeds'])} seeds, and now seeds is {len(table.claim_seeds)}: a number "
+            "that is chosen after a look makes false verdicts likelier; set it back, or start in another --output_dir"
+        )
 
 
 def _figures(cells: Mapping[int, Cell]) -> dict[str, float]:
     return {str(seed): cell.value for seed, cell in cells.items()}
 
 
-def judge(
-    claim: Claim, table: Table, cells: Mapping[tuple[str, str], Mapping[int, Cell]], bootstrap: Bootstrap
-) -> dict[str, Any]:
-    """Whether a claim is reproduced, with the mean difference on its side and its intervals.
+class Comparison(NamedTuple):
+    """How far one row is ahead of another one: the mean over seeds, its standard error and intervals; or why that is not known."""
 
-    Reproduced: the interval of the differences by seed (Student's t) and, of a task, that over resampled rows of its validation data are
-    above 0. Contradicted: both are below. A task that no row has learnt says nothing. That two are alike is reproduced where the intervals lie
-    within the distance that the claim allows, and contradicted where they lie outside.
+    difference: float | None = None
+    error: float = math.inf
+    intervals: Mapping[str, tuple[float, float]] = {}
+    problem: str = ""
+
+
+def compare_cells(
+    better: Mapping[int, Cell], worse: Mapping[int, Cell], seeds: Sequence[int], sign: int
+) -> Comparison:
+    """Compare the figures of two rows seed by seed; `sign` is -1 where less is better."""
+    pairs = [(better[seed], worse[seed]) for seed in seeds if seed in better and seed in worse]
+    if len(seeds) < 2:
+        return Comparison(problem="one seed has no interval")
+    if len(pairs) < len(seeds):
+        return Comparison(problem=f"{len(pairs)} of {len(seeds)} seeds")
+    differences = [sign * (first.value - second.value) for first, second in pairs]
+    if not all(map(math.isfinite, differences)):
+        return Comparison(problem="training diverged")
+    replicates = None
+    if len({len(cell.replicates) for pair in pairs for cell in pair}) == 1 and pairs[0][0].replicates:
+        replicates = [
+            [sign * (left - right) for left, right in zip(first.replicates, second.replicates, strict=True)]
+            for first, second in pairs
+        ]
+    error = seed_and_row_error(differences, replicates)
+    return Comparison(statistics.fmean(differences), error, seed_and_row_intervals(differences, replicates))
+
+
+def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
+    """Return a claim's verdict, the mean difference on its side and its intervals.
+
+    Reproduced: the interval over seeds and rows is above 0. Contradicted: it is below 0. Neither where the better row is not
+    `LEARNT` standard errors ahead of the untrained one. That two rows are alike is reproduced where the interval lies within
+    the distance that the claim allows, and contradicted where it lies outside. Where it is not known how far other rows would
+    move the figures, what would be a verdict by the seeds is `BY_SEEDS_ONLY`, which is none.
     """
     column = next(column for column in table.columns if column.name == claim.column)
     better, worse = cells[claim.better, claim.column], cells[claim.worse, claim.worse_column or claim.column]
-    seeds = [seed for seed in better if seed in worse]
-    sign = -1.0 if column.less_is_better else 1.0
-    differences = [sign * (better[seed].value - worse[seed].value) for seed in seeds]
-    found: dict[str, Any] = {"seeds": len(seeds), "verdict": NOT_RESOLVED, "because": ""}
-    if len(seeds) < 2 or not all(map(math.isfinite, differences)):
-        return found | {"because": "fewer than two seeds" if len(seeds) < 2 else "training diverged"}
-    mean, error = statistics.fmean(differences), statistics.stdev(differences) / math.sqrt(len(seeds))
-    half = float(student.ppf(0.975, len(seeds) - 1)) * error
-    intervals = {"of_seeds": (mean - half, mean + half)}
-    if column.task is not None and claim.worse_column is None:
-        rows = bootstrap([(better[seed].run, worse[seed].run) for seed in seeds], column.metric)
-        if rows is not None:
-            intervals["of_rows"] = rows if sign > 0 else (-rows[1], -rows[0])
-    found |= {"difference": mean, "intervals": intervals}
-    if (edge := claim.within) is not None:
-        if all(-edge < low and high < edge for low, high in intervals.values()):
-            return found | {"verdict": REPRODUCED}
-        if all(low > edge or high < -edge for low, high in intervals.values()):
-            return found | {"verdict": CONTRADICTED}
-        return found | {"because": "the intervals reach beyond that"}
-    if column.task is not None and (reason := _why_not_learnt(table.rows, column, cells)):
-        return found | {"because": reason}
-    if all(low > 0 for low, _ in intervals.values()):
-        return found | {"verdict": REPRODUCED}
-    if all(high < 0 for _, high in intervals.values()):
-        return found | {"verdict": CONTRADICTED}
-    names = {"of_seeds": "seeds", "of_rows": "rows"}
-    open_ones = [names[name] for name, (low, high) in intervals.items() if low <= 0 <= high]
-    return found | {
-        "because": f"the interval of the {' and of the '.join(open_ones) or 'rows differs from that of the seeds'} holds 0"
-    }
+    sign = -1 if column.less_is_better else 1
+    comparison = compare_cells(better, worse, table.claim_seeds, sign)
+    verdict = _verdict(comparison, claim.within)
+    because = comparison.problem
+    rows = {tuple(cell.rows) for cell in (*better.values(), *worse.values()) if cell.rows}
+    guards = _compare_with_untrained(claim, table, cells, sign)
+    if claim.worse_column is None and len(rows) > 1:
+        verdict, because = NOT_RESOLVED, "the runs were measured on different rows"
+    elif verdict == NOT_RESOLVED:
+        because = because or f"the interval {'holds 0' if claim.within is None else 'reaches beyond that'}"
+    elif any(guard.difference is None or guard.difference <= LEARNT * guard.error for guard in guards):
+        verdict, because = NOT_RESOLVED, f"{claim.better} is not known to have learnt this"
+    elif not all("of_both" in each.intervals for each in (comparison, *guards)):
+        verdict, because = BY_SEEDS_ONLY, f"they say {verdict}"
+    intervals = dict(comparison.intervals)
+    return {"verdict": verdict, "because": because, "difference": comparison.difference, "intervals": intervals}
 
 
-def _why_not_learnt(rows: Sequence[Row], column: Column, cells: Mapping[tuple[str, str], Mapping[int, Cell]]) -> str:
-    """Why no row is known to have learnt a column's task; "" where one has, or no row is untrained."""
-    sign = -1.0 if column.less_is_better else 1.0
-    means = {
-        row.name: statistics.fmean(sign * cell.value for cell in own.values())
-        for row in rows
-        if (own := cells[row.name, column.name]) and all(math.isfinite(cell.value) for cell in own.values())
-    }
-    untrained = [means.pop(row.name) for row in rows if row.untrained and row.name in means]
-    if not untrained or not means:
-        return ""
-    best = max(means, key=lambda name: means[name])
-    run = next(iter(cells[best, column.name].values())).run
-    error = half_interval(column.metric, run["figures"]) / 1.96
-    return "" if means[best] - max(untrained) > LEARNT * error else "no row has learnt this task"
+def _verdict(comparison: Comparison, within: float | None = None) -> str:
+    """Return what the interval over seeds and rows says, or that over seeds where rows are not known."""
+    intervals = comparison.intervals
+    low, high = intervals.get("of_both") or intervals.get("of_seeds") or (-math.inf, math.inf)
+    if within is not None:
+        # What is left of the distance at worst and at best.
+        low, high = within - max(-low, high), within - max(low, -high)
+    if low > 0:
+        return REPRODUCED
+    return CONTRADICTED if high < 0 else NOT_RESOLVED
+
+
+def _compare_with_untrained(claim: Claim, table: Table, cells: Cells, sign: int) -> list[Comparison]:
+    """Compare the better row of a claim with each untrained row, but for one that the claim itself names.
+
+    That two rows are alike may be said of rows that have learnt nothing.
+    """
+    if claim.within is not None:
+        return []
+    better = cells[claim.better, claim.column]
+    return [
+        compare_cells(better, cells[row.name, claim.column], table.claim_seeds, sign)
+        for row in table.rows
+        if row.untrained and row.name != claim.better and (row.name, None) != (claim.worse, claim.worse_column)
+    ]
 
 
 # Markdown
@@ -132,30 +186,36 @@ def markdown(described: Mapping[str, Any]) -> str:
     seeds = len(described["seeds"])
     lines += [
         "",
-        f"Mean{' ± deviation' if seeds > 1 else ''} of {seeds} pre-training seeds where all are done. In brackets the paper's figures, ",
+        f"Mean{' ± deviation' if seeds > 1 else ''} of {seeds} pre-training seeds where all are done. In brackets the paper's figures, "
+        "which are not comparable: other sizes and other data.",
     ]
-    lines[-1] += "which are not comparable: other sizes and other data."
-    if described["claims"]:
-        lines += ["", "| claim | in | expected | difference | interval by seeds | by rows | verdict |"]
-        lines += ["| --- | --- | --- | ---: | ---: | ---: | --- |"]
     units = {column["name"]: column["unit"] for column in columns}
-    for claim in described["claims"]:
-        unit, intervals = units[claim["column"]], claim.get("intervals", {})
-        ends = [
-            " to ".join(_shown(end, unit) for end in intervals[name]) if name in intervals else ""
-            for name in ("of_seeds", "of_rows")
-        ]
-        difference = _shown(claim["difference"], unit) if "difference" in claim else ""
-        verdict = f"**{claim['verdict']}**" + (f": {claim['because']}" if claim["because"] else "")
-        relation = "better than" if claim["within"] is None else f"within {_shown(claim['within'], unit)} of"
-        worse = " ".join(filter(None, (claim["worse"], claim["worse_column"] and f"in {claim['worse_column']}")))
-        cells = [
-            f"{claim['better']} {relation} {worse}",
-            claim["column"],
-            claim["expected"],
-            difference,
-            *ends,
-            verdict,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
+    if described["claims"]:
+        lines += ["", _summary(described), ""]
+        lines += ["| claim | in | expected | difference | by seeds | by rows | by both | verdict |"]
+        lines += ["| --- | --- | --- | ---: | ---: | ---: | ---: | --- |"]
+    lines += [_claim_line(claim, units[claim["column"]]) for claim in described["claims"]]
     return "\n".join(lines) + "\n"
+
+
+def _summary(described: Mapping[str, Any]) -> str:
+    """Return how many claims have which verdict, and by which seeds."""
+    counts = Counter(claim["verdict"] for claim in described["claims"])
+    verdicts = [f"{counts[verdict]} {verdict}" for verdict in (REPRODUCED, CONTRADICTED, NOT_RESOLVED)]
+    text = f"Claims, by seeds 1 to {described['claim_seeds'][-1]} as fixed before: {', '.join(verdicts)}."
+    if counts[BY_SEEDS_ONLY]:
+        text += f" {counts[BY_SEEDS_ONLY]} by seeds only, which is no verdict: how far other rows would move them is not known."
+    return text
+
+
+def _claim_line(claim: Mapping[str, Any], unit: str) -> str:
+    """Return a claim, its 95 % intervals and its verdict as a row of a table."""
+    relation = "better than" if claim["within"] is None else f"within {_shown(claim['within'], unit)} of"
+    worse = claim["worse"] if claim["worse_column"] is None else f"{claim['worse']} in {claim['worse_column']}"
+    texts = [f"{claim['better']} {relation} {worse}", claim["column"], claim["expected"]]
+    texts.append("" if claim["difference"] is None else _shown(claim["difference"], unit))
+    for name in ("of_seeds", "of_rows", "of_both"):
+        ends = claim["intervals"].get(name, ())
+        texts.append(" to ".join(_shown(end, unit) for end in ends))
+    texts.append(f"**{claim['verdict']}**" + (f": {claim['because']}" if claim["because"] else ""))
+    return f"| {' | '.join(texts)} |"

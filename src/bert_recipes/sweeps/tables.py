@@ -34,7 +34,19 @@ Join = Callable[[Sequence[Path], Path], Mapping[str, Any]]
 PAIRS = "pairs_"
 # What an untrained model is: one step that changes next to nothing.
 UNTRAINED = {"max_steps": "1", "max_minutes": "null", "learning_rate": "1e-12", "muon_learning_rate": "1e-12"}
-_TABLE_KEYS = ("title", "source", "note", "pretrain", "finetune", "evaluate", "features", "columns", "rows", "claims")
+_TABLE_KEYS = (
+    "title",
+    "source",
+    "note",
+    "pretrain",
+    "finetune",
+    "evaluate",
+    "features",
+    "columns",
+    "rows",
+    "claims",
+    "seeds",
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,7 @@ class Row:
     untrained: bool = False
     checkpoint: str | None = None  # number, from 1, of the one of its run that is meant; the last where there is none
     teacher: Row | None = None  # whose model teaches, of the same seed
-    ensemble: bool = False  # of the fine-tuned models of all seeds; the same for each seed
+    ensemble: Sequence[int] = ()  # seeds whose fine-tuned models answer together; the same for each seed
 
 
 class Claim(NamedTuple):
@@ -97,12 +109,15 @@ class Table:
     """A table of a paper, for one profile."""
 
     name: str
+    profile: str
     title: str
     source: str
     note: str
     columns: Sequence[Column]
     rows: Sequence[Row]
     claims: Sequence[Claim]
+    claim_seeds: Sequence[int]  # by which claims are judged; fixed before the first is run
+    seeds: Sequence[int]  # that are run
 
 
 class Cell(NamedTuple):
@@ -110,6 +125,8 @@ class Cell(NamedTuple):
 
     run: Mapping[str, Any]
     value: float
+    replicates: Sequence[float] = ()  # of the jackknife over its rows; none where the run left none
+    rows: Sequence[str] = ()  # hashes of the rows that it was measured on
 
 
 def _checked(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] = ()) -> dict[str, Any]:
@@ -123,54 +140,129 @@ def _checked(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] 
     return given
 
 
+def _read_claim_seeds(path: Path, number: Any) -> list[int]:
+    """Return the seeds 1, 2, ... up to the number that a table or its profile names."""
+    if number not in map(str, range(1, 101)):
+        raise InputError(
+            f"{path}: seeds is {number!r}; give the number of pre-training seeds by which claims are judged, 1 to 100, "
+            "here or in the profile, like `seeds: 3`"
+        )
+    return list(range(1, int(number) + 1))
+
+
+def _read_number(where: str, text: Any) -> float:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: {text!r} is not a number") from None
+
+
 def read_table(path: Path, profile: str) -> Table:
-    """Read a table, with the settings of a profile (profiles.yaml beside it) under its own. A row may name the only `profiles` that have it, or `not_profiles`."""
+    """Read a table, with the settings of a profile (profiles.yaml beside it) under its own."""
     profiles, _ = read_tree(path.with_name("profiles.yaml"))
     if profile not in profiles:
         raise InputError(f"profile is '{profile}'; allowed: {', '.join(profiles)}")
-    needed = ("title", "source", "columns", "rows")
-    base, tree = profiles[profile], _checked(str(path), read_tree(path)[0], _TABLE_KEYS, needed)
-    names = ("pretrain", "finetune", "evaluate", "features")
-    common = {name: {**(base.get(name) or {}), **(tree.get(name) or {})} for name in names}
-    _, *column_keys = (each.name for each in fields(Column))
+    base = profiles[profile]
+    tree = _checked(str(path), read_tree(path)[0], _TABLE_KEYS, ("title", "source", "columns", "rows"))
+    for name in ("columns", "rows"):
+        if not isinstance(tree[name], dict):
+            raise InputError(f"{path}: {name}: a mapping is expected, of names and their settings")
+    common = {}
+    for name in ("pretrain", "finetune", "evaluate", "features"):
+        common[name] = {**(base.get(name) or {}), **(tree.get(name) or {})}
+    seeds = _read_claim_seeds(path, tree.get("seeds") or base.get("seeds"))
+    rows = _read_rows(path, profile, tree["rows"], common["pretrain"], base.get("student") or {}, seeds)
+    absent = {*tree["rows"]} - {row.name for row in rows}
+    table = Table(
+        name=path.stem,
+        profile=profile,
+        title=tree["title"],
+        source=tree["source"],
+        note=tree.get("note") or "",
+        columns=_read_columns(path, tree["columns"], common),
+        rows=rows,
+        claims=_read_claims(path, tree.get("claims") or (), absent),
+        claim_seeds=seeds,
+        seeds=seeds,
+    )
+    _check_claims(path, table)
+    return table
+
+
+def _read_columns(path: Path, tree: Mapping[str, Any], common: Mapping[str, dict[str, str]]) -> list[Column]:
+    _, *keys = (each.name for each in fields(Column))
     columns: list[Column] = []
-    for name, given in tree["columns"].items():
-        own = _checked(f"{path}, column {name}", given, column_keys)
-        if unknown := {*own.get("mean_of", ())} - {column.name for column in columns}:
+    for name, given in tree.items():
+        own = _checked(f"{path}, column {name}", given, keys)
+        mean_of = own.get("mean_of", ())
+        if unknown := {*mean_of} - {column.name for column in columns}:
             raise InputError(f"{path}, column {name}: no column {', '.join(sorted(unknown))} before it")
-        joined = {key: common[key] | (own.get(key) or {}) for key in common if key in own or key == "finetune"}
-        parts = [column for column in columns if column.name in own.get("mean_of", ())]
-        columns.append(Column(name, **own | joined | {"mean_of": parts}))
-    _, *row_keys = (each.name for each in fields(Row))
-    rows, absent = [], set()
-    for name, given in tree["rows"].items():
-        own = _checked(f"{path}, row {name}", given or {}, [*row_keys, "profiles", "not_profiles"])
+        own["mean_of"] = [column for column in columns if column.name in mean_of]
+        for key, settings in common.items():
+            if key in own or key == "finetune":
+                own[key] = settings | (own.get(key) or {})
+        columns.append(Column(name, **own))
+    return columns
+
+
+def _read_rows(
+    path: Path,
+    profile: str,
+    tree: Mapping[str, Any],
+    pretrain: Mapping[str, str],
+    student: Mapping[str, str],
+    seeds: Sequence[int],
+) -> list[Row]:
+    """Read the rows of a profile: a row may name the only `profiles` that have it, or `not_profiles`."""
+    _, *keys = (each.name for each in fields(Row))
+    rows = []
+    for name, given in tree.items():
+        where = f"{path}, row {name}"
+        own = _checked(where, given or {}, [*keys, "profiles", "not_profiles"])
         if profile in own.pop("not_profiles", ()) or profile not in own.pop("profiles", [profile]):
-            absent.add(name)
             continue
-        flags = {key: own.get(key) == "true" for key in ("untrained", "ensemble", "teacher")}
-        settings = common["pretrain"] | ((base.get("student") or {}) if flags["teacher"] else {})
-        settings |= (own.get("pretrain") or {}) | (UNTRAINED if flags["untrained"] else {})
-        published = {column: float(value) for column, value in (own.get("published") or {}).items()}
-        flags["teacher"] = Row(f"{name}: teacher", common["pretrain"]) if flags["teacher"] else None
-        rows.append(Row(name, **own | flags | {"pretrain": settings, "published": published}))
+        own["untrained"] = own.get("untrained") == "true"
+        own["ensemble"] = seeds if own.get("ensemble") == "true" else ()
+        settings = dict(pretrain)
+        if own.get("teacher") == "true":
+            own["teacher"] = Row(f"{name}: teacher", pretrain)
+            settings.update(student)
+        settings.update(own.get("pretrain") or {})
+        if own["untrained"]:
+            settings.update(UNTRAINED)
+        own["pretrain"] = settings
+        published = own.get("published") or {}
+        own["published"] = {column: _read_number(where, figure) for column, figure in published.items()}
+        rows.append(Row(name, **own))
     if not rows:
         raise InputError(f"{path}: no row has the profile '{profile}'; see their `profiles` and `not_profiles`")
-    given_claims = [
-        _checked(f"{path}, claims", given, Claim._fields, Claim._fields[:4]) for given in tree.get("claims") or ()
-    ]
-    claims = [Claim(**{**own, "within": own.get("within") and float(own["within"])}) for own in given_claims]
-    claims = [claim for claim in claims if not absent & {claim.better, claim.worse}]
-    table = Table(path.stem, tree["title"], tree["source"], tree.get("note") or "", columns, rows, claims)
-    there = {"row": {row.name for row in rows}, "column": {column.name for column in columns}}
-    for claim in claims:
-        named = ("row", claim.better), ("row", claim.worse), ("column", claim.column), ("column", claim.worse_column)
-        for kind, name in named:
-            if name is not None and name not in there[kind]:
-                raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(there[kind])}")
+    return rows
+
+
+def _read_claims(path: Path, tree: Sequence[Any], absent: set[str]) -> list[Claim]:
+    """Read the claims but those of rows that a profile does not have."""
+    claims = []
+    for given in tree:
+        own = _checked(f"{path}, claims", given, Claim._fields, Claim._fields[:4])
+        if absent & {own["better"], own["worse"]}:
+            continue
+        if "within" in own:
+            own["within"] = _read_number(f"{path}, claims", own["within"])
+        claims.append(Claim(**own))
+    return claims
+
+
+def _check_claims(path: Path, table: Table) -> None:
+    """Check that the rows and columns of the claims are in the table."""
+    names = {"row": [row.name for row in table.rows], "column": [column.name for column in table.columns]}
+    for claim in table.claims:
+        for key in ("better", "worse", "column", "worse_column"):
+            name = getattr(claim, key)
+            kind = "column" if "column" in key else "row"
+            if name is not None and name not in names[kind]:
+                raise InputError(f"{path}: a claim names the {kind} {name!r}; there are: {', '.join(names[kind])}")
         if claim.expected not in EXPECTED:
             raise InputError(f"{path}: a claim is expected {claim.expected!r}; allowed: {', '.join(EXPECTED)}")
-    return table
 
 
 class Runs:
@@ -182,12 +274,11 @@ class Runs:
         recipes: Path,
         flags: Mapping[str, Sequence[str]],
         store: str,
-        seeds: Sequence[int] = (),
         join: Join | None = None,
     ) -> None:
-        """`flags` are those of each recipe's runs that say where the data is; `store` is the fingerprint of the text; `seeds` make an ensemble by `join`."""
+        """`flags` are those of each recipe's runs that say where the data is; `store` is the fingerprint of the text; `join` makes an ensemble."""
         self.folder, self.recipes, self.flags, self.store = folder, recipes, flags, store
-        self.seeds, self.join = seeds, join
+        self.join = join
         lock_run(folder, patience=0)
         file = folder / RUNS_FILE
         self.known: dict[str, dict[str, Any]] = read_json_object(file) if file.is_file() else {}
@@ -199,7 +290,7 @@ class Runs:
         if column is not None and column.mean_of:
             return None
         if row.ensemble and column is not None:
-            members = [str(self.key(replace(row, ensemble=False), column, each)) for each in self.seeds]
+            members = [str(self.key(replace(row, ensemble=()), column, each)) for each in row.ensemble]
             return _hash({"recipe": "ensemble", "members": " ".join(members)})
         pretraining = {"recipe": "pretrain", "store": self.store, **row.pretrain, "seed": str(seed)}
         if row.teacher is not None:
@@ -223,8 +314,7 @@ class Runs:
     def cell(self, row: Row, column: Column, seed: int) -> Cell | None:
         """What is known of a cell; None before its run."""
         if column.mean_of:
-            values = [each.value for part in column.mean_of if (each := self.cell(row, part, seed)) is not None]
-            return Cell({}, statistics.fmean(values)) if len(values) == len(column.mean_of) else None
+            return _mean_cell([self.cell(row, part, seed) for part in column.mean_of])
         key = self.key(row, column, seed)
         run = None if key is None else self.known.get(key)
         if run is None:
@@ -233,11 +323,14 @@ class Runs:
         if value is None:
             there = ", ".join(name.removeprefix("eval_") for name in run["figures"] if name.startswith("eval_"))
             raise InputError(f"column {column.name}: no metric {column.metric}; its runs have {there}")
-        return Cell({"key": key, **run}, value)
+        replicates = (run["figures"].get("jackknife") or {}).get(column.metric) or []
+        if None in replicates:  # undefined without one of the groups
+            replicates = []
+        return Cell({"key": key, **run}, value, replicates, list(run.get("sha256", {}).values()))
 
-    def missing(self, table: Table, seeds: Sequence[int]) -> Iterator[tuple[Row, Column, int]]:
+    def missing(self, table: Table) -> Iterator[tuple[Row, Column, int]]:
         """The cells whose run is not finished, seed by seed, so that whole tables come early."""
-        for seed in seeds:
+        for seed in table.seeds:
             for row in table.rows:
                 for column in table.columns:
                     if (key := self.key(row, column, seed)) is not None and key not in self.known:
@@ -279,8 +372,8 @@ class Runs:
     def _join(self, row: Row, column: Column, key: str) -> None:
         """Measure the ensemble of a row's models, after all of them."""
         assert self.join is not None
-        member, folders = replace(row, ensemble=False), []
-        for seed in self.seeds:
+        member, folders = replace(row, ensemble=()), []
+        for seed in row.ensemble:
             folders.append(self.folder / str(self.key(member, column, seed)))
             if not (folders[-1] / TASK_FILE).is_file():  # predictions are needed, not figures alone
                 self.measure(member, column, seed)
@@ -308,13 +401,16 @@ class Runs:
     def _keep(
         self, recipe: str, key: str, settings: Mapping[str, str], results: Mapping[str, Any], start: float
     ) -> None:
+        splits = results.get("splits") or {}
         # None is a figure that is not defined, as where training diverged.
         figures = {name: value for name, value in results.items() if isinstance(value, int | float | None)}
         self.known[key] = {
             "recipe": recipe,
             "settings": dict(settings),
             "seconds": results.get("train_seconds") or time.monotonic() - start,
-            "figures": strict(figures | {"intervals": results.get("intervals")}),
+            "figures": strict(figures | {name: results.get(name) for name in ("intervals", "jackknife")}),
+            # Of the rows that it was measured on.
+            "sha256": {name: split["sha256"] for name, split in splits.items() if name.startswith("validation")},
             "machine": results.get("machine"),
             "date": time.strftime("%Y-%m-%d"),
         }
@@ -329,11 +425,12 @@ class Runs:
                 raise InputError(f"no task of the pairs of {label}; the reason is above")
         return folder / TASK_FILE
 
-    def estimate(self, tables: Sequence[Table], seeds: Sequence[int]) -> Iterator[tuple[str, int, float, int]]:
+    def estimate(self, tables: Sequence[Table]) -> Iterator[tuple[str, int, float, int]]:
         """What is left, by a few real steps of each kind of run: its name, how many there are, hours of all, MB a process. Evaluations do not count."""
+        first_seed = tables[0].seeds[0]
         alike: dict[str, list[Any]] = {}
         seen: set[str | None] = {None, *self.known}
-        for row, column, seed in (cell for table in tables for cell in self.missing(table, seeds)):
+        for row, column, seed in (cell for table in tables for cell in self.missing(table)):
             for part in () if row.ensemble else (None, column):
                 key = self.key(row, part, seed)
                 is_wanted = not row.untrained if part is None else part.recipe == "finetune"
@@ -344,17 +441,17 @@ class Runs:
                 model = (
                     row.pretrain if part is None else {"size": str(row.pretrain.get("size")), "model": str(row.model)}
                 )
-                own = {} if part is None else self._settings(row, part, seeds[0])
+                own = {} if part is None else self._settings(row, part, first_seed)
                 alike.setdefault(_hash({**own, **model}), [row, part, 0])[2] += 1
         for row, column, count in alike.values():
             untrained = _untrained(row)
-            recipe, settings = "pretrain", {**row.pretrain, "seed": str(seeds[0])}
+            recipe, settings = "pretrain", {**row.pretrain, "seed": str(first_seed)}
             if column is not None:
-                made = row.model or self._pretrain(untrained, seeds[0], needs_weights=True)
-                recipe, settings = column.recipe, self._settings(row, column, seeds[0])
+                made = row.model or self._pretrain(untrained, first_seed, needs_weights=True)
+                recipe, settings = column.recipe, self._settings(row, column, first_seed)
                 settings |= {"model_name_or_path": str(made)}
             elif untrained.teacher is not None:
-                settings["teacher"] = str(self._pretrain(untrained.teacher, seeds[0], needs_weights=True))
+                settings["teacher"] = str(self._pretrain(untrained.teacher, first_seed, needs_weights=True))
             script, data, flags = self._command(recipe, settings)
             output = ["--estimate", "true", "--output_dir", str(self.folder / "estimate")]
             name = f"{row.name}: pre-training" if column is None else f"{row.name}: {column.name}"
@@ -367,10 +464,10 @@ class Runs:
             seconds, number, memory = (float(found[group].replace(",", "")) for group in (1, 2, 4))
             yield name, count, count * number * (seconds if found[3] == "steps" else 60) / 3600, int(memory)
 
-    def hours_left(self, tables: Sequence[Table], seeds: Sequence[int]) -> float | None:
+    def hours_left(self, tables: Sequence[Table]) -> float | None:
         """By the mean seconds of the finished runs of each recipe; None while one has no finished run."""
         left: dict[str, str] = {}
-        for row, column, seed in (cell for table in tables for cell in self.missing(table, seeds)):
+        for row, column, seed in (cell for table in tables for cell in self.missing(table)):
             left |= {str(self.key(row, column, seed)): column.recipe}
             if row.model is None:
                 left |= {str(self.key(row, None, seed)): "pretrain"}
@@ -382,6 +479,21 @@ class Runs:
                 return None
             total += count * sum(done) / max(1, len(done))
         return total / 3600
+
+
+def _mean_cell(parts: Sequence[Cell | None]) -> Cell | None:
+    """Return the mean of figures, which has no run of its own; None where one is missing.
+
+    The rows of several tasks are left out group by group at once: they are independent, and so are their deviations.
+    """
+    cells = [part for part in parts if part is not None]
+    if len(cells) < len(parts):
+        return None
+    replicates: list[float] = []
+    if len({len(cell.replicates) for cell in cells}) == 1:
+        replicates = [statistics.fmean(group) for group in zip(*(cell.replicates for cell in cells), strict=True)]
+    rows = [digest for cell in cells for digest in cell.rows]
+    return Cell({}, statistics.fmean(cell.value for cell in cells), replicates, rows)
 
 
 def _untrained(row: Row) -> Row:

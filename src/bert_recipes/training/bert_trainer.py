@@ -19,6 +19,7 @@ from bert_recipes.data.collator import DataCollatorForPreTraining
 from bert_recipes.data.dataset import PreTrainingDataset
 from bert_recipes.data.order import EpochedDataset, EpochShuffle, epoch_order
 from bert_recipes.errors import InputError
+from bert_recipes.metrics.certainty import jackknife_replicates
 from bert_recipes.models.bert import IGNORE_INDEX, BertForPreTrainingOutput, PreTrainingModel, mean_cross_entropy
 from bert_recipes.models.sizes import counts_from_pad
 from bert_recipes.training.arguments import Phase
@@ -238,6 +239,8 @@ class BertTrainer(RecipeTrainer):
         self.unigram = None if unigram_counts is None else unigram_log_probs(unigram_counts)
         self.max_eval_pairs = max_eval_pairs
         self.old_dataset = old_dataset
+        # Of the last evaluation: its sums, and float64 (1 + batches, sums), what they were before and after each batch.
+        self.held_out_sums: tuple[Any, torch.Tensor] | None = None
 
     # Phases
 
@@ -430,9 +433,11 @@ class BertTrainer(RecipeTrainer):
             others = (prediction_loss_only, ignore_keys, metric_key_prefix)
             return super().evaluation_loop(dataloader, description, *others)
         metrics = self._measure_held_out(dataloader, description, metric_key_prefix)
+        held_out_sums = self.held_out_sums
         if self.old_dataset is not None and sampler.dataset is epoched(self.eval_dataset):
             old = self.get_eval_dataloader(self.old_dataset)
             metrics |= self._measure_held_out(old, description, f"{metric_key_prefix}_old")
+            self.held_out_sums = held_out_sums
         return EvalLoopOutput(predictions=None, label_ids=None, metrics=metrics, num_samples=sampler.num_pairs)
 
     def _measure_held_out(self, dataloader: DataLoader, description: str, prefix: str) -> dict[str, float]:
@@ -441,6 +446,7 @@ class BertTrainer(RecipeTrainer):
         was_training = model.training
         model.eval()
         sums = self.new_sums()
+        running_sums = [sums.values.clone()]
         is_quiet = self.args.disable_tqdm or not self.is_world_process_zero()
         batches = tqdm(dataloader, desc=description, leave=False, disable=is_quiet or None)
         with self.stoppable():
@@ -451,7 +457,29 @@ class BertTrainer(RecipeTrainer):
                     output = self.measure(batch)
                 if not is_padding_batch:
                     sums.add(output, batch)
+                running_sums.append(sums.values.clone())
         model.train(was_training)
+        held_out_sums = torch.stack(running_sums)
         if self.args.world_size > 1:
-            sums.values = self.accelerator.reduce(sums.values, reduction="sum")
+            held_out_sums = self.accelerator.reduce(held_out_sums, reduction="sum")
+            sums.values = held_out_sums[-1].clone()
+        self.held_out_sums = sums, held_out_sums
         return sums.metrics(prefix, self.pairs_task)
+
+    def certainty(self) -> dict[str, Any]:
+        """Return `jackknife`: loss of the last evaluation -> its `jackknife_replicates` over batches, six digits of them."""
+        if self.held_out_sums is None:  # evaluation was stock's
+            return {}
+        sums, running_sums = self.held_out_sums
+        sums_of_batches = running_sums.diff(dim=0)
+
+        def score(batches: Sequence[int]) -> dict[str, float]:
+            sums.values = sums_of_batches[list(batches)].sum(dim=0)
+            return sums.metrics("eval", self.pairs_task)
+
+        replicates = jackknife_replicates(score, len(sums_of_batches))
+        losses = {}
+        for name, values in replicates.items():
+            if name.endswith("loss") and name != "eval_unigram_loss":
+                losses[name.removeprefix("eval_")] = np.round(values, 6).tolist()
+        return {"jackknife": losses}

@@ -1,0 +1,352 @@
+"""When a claim is reproduced: by the seeds and the rows together, by seeds that were fixed before, and never by chance alone."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.sweeps.claims import (
+    BY_SEEDS_ONLY,
+    CONTRADICTED,
+    NOT_RESOLVED,
+    REPRODUCED,
+    check_claim_seeds,
+    describe,
+    judge,
+    markdown,
+)
+from bert_recipes.sweeps.tables import Cell, Claim, Column, Row, Runs, Table
+
+
+ACCURACY = Column("accuracy", "accuracy", task="sst2")
+LOSS = Column("loss", "mlm_loss", unit="nats")
+CLAIM = Claim("a", "b", "accuracy", "must")
+GROUPS = 20
+
+
+def cells_of(column, rows_known=True, **effects):
+    """Row -> a figure for each seed from 1, whose rows are nearly all alike: other rows would move it by a thousandth."""
+    cells = {}
+    for name, figures in effects.items():
+        replicates = 1e-3 / GROUPS**0.5 * np.random.default_rng(len(name)).normal(size=GROUPS) / GROUPS
+        cells[name, column.name] = {
+            seed: Cell({}, value, (value + replicates).tolist() if rows_known else [])
+            for seed, value in enumerate(figures, start=1)
+        }
+    return cells
+
+
+def table_of(columns, claims, rows=("a", "b"), seeds=3):
+    made = [Row(name, {}, untrained=name == "untrained") for name in rows]
+    numbers = list(range(1, seeds + 1))
+    return Table("table", "cpu", "Title", "Source", "", columns, made, claims, numbers, numbers)
+
+
+def verdict_of(claim, column, cells, rows=("a", "b"), seeds=3):
+    judged = judge(claim, table_of([column], [claim], rows, seeds), cells)
+    return judged["verdict"], judged["because"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "verdict", "because"),
+    [
+        ([0.9, 0.91, 0.92], [0.8, 0.81, 0.8], REPRODUCED, ""),
+        ([0.8, 0.81, 0.8], [0.9, 0.91, 0.92], CONTRADICTED, ""),
+        ([0.9, 0.7, 0.92], [0.8, 0.81, 0.8], NOT_RESOLVED, "the interval holds 0"),
+        ([0.9, 0.91], [0.8, 0.81], NOT_RESOLVED, "2 of 3 seeds"),
+        ([0.9, 0.91, float("nan")], [0.8, 0.8, 0.8], NOT_RESOLVED, "training diverged"),
+    ],
+)
+def test_a_verdict_is_by_the_interval_over_seeds_and_rows(a, b, verdict, because):
+    assert verdict_of(CLAIM, ACCURACY, cells_of(ACCURACY, a=a, b=b)) == (verdict, because)
+
+
+def test_a_loss_is_better_where_it_is_less_and_one_seed_has_no_interval():
+    cells = cells_of(LOSS, a=[1.0, 1.1, 1.0], b=[2.0, 2.1, 2.1])
+    claim = CLAIM._replace(column="loss")
+    judged = judge(claim, table_of([LOSS], [claim]), cells)
+    assert judged["difference"] == pytest.approx(3.1 / 3)
+    assert judged["verdict"] == REPRODUCED
+    assert verdict_of(claim, LOSS, cells, seeds=1) == (NOT_RESOLVED, "one seed has no interval")
+
+
+def test_rows_that_disagree_leave_open_what_the_seeds_say():
+    """Three seeds with the same difference of a point, nearly all of it from one group of rows."""
+    cells = cells_of(ACCURACY, a=[0.81, 0.811, 0.81], b=[0.8, 0.8, 0.8])
+    assert judge(CLAIM, table_of([ACCURACY], [CLAIM]), cells)["verdict"] == REPRODUCED
+    for cell in cells["a", "accuracy"].values():
+        cell.replicates[0] = cell.value - 0.01
+    judged = judge(CLAIM, table_of([ACCURACY], [CLAIM]), cells)
+    assert judged["verdict"] == NOT_RESOLVED
+    low, high = judged["intervals"]["of_seeds"]
+    assert 0 < low < high
+    assert judged["intervals"]["of_both"][0] < judged["intervals"]["of_rows"][0] < 0
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "within", "verdict", "because"),
+    [
+        ([0.9, 0.91, 0.92], [0.8, 0.81, 0.8], None, BY_SEEDS_ONLY, "they say reproduced"),
+        ([0.8, 0.81, 0.8], [0.9, 0.91, 0.92], None, BY_SEEDS_ONLY, "they say contradicted"),
+        ([0.9, 0.7, 0.92], [0.8, 0.81, 0.8], None, NOT_RESOLVED, "the interval holds 0"),
+        ([0.51, 0.52, 0.51], [0.5, 0.5, 0.5], 0.05, BY_SEEDS_ONLY, "they say reproduced"),
+    ],
+)
+@pytest.mark.parametrize("missing", [(1, 2, 3), (2,)])
+def test_a_claim_without_rows_has_no_verdict_but_by_seeds(a, b, within, verdict, because, missing):
+    cells = cells_of(ACCURACY, a=a, b=b)
+    for seed in missing:
+        cells["b", "accuracy"][seed] = cells["b", "accuracy"][seed]._replace(replicates=[])
+    assert verdict_of(CLAIM._replace(within=within), ACCURACY, cells) == (verdict, because)
+
+
+@pytest.mark.parametrize(
+    ("a", "verdict", "because"),
+    [
+        ([0.51, 0.52, 0.51], REPRODUCED, ""),
+        ([0.51, 0.56, 0.51], NOT_RESOLVED, "the interval reaches beyond that"),
+        ([0.42, 0.41, 0.42], CONTRADICTED, ""),
+        ([0.58, 0.59, 0.58], CONTRADICTED, ""),
+    ],
+)
+def test_two_rows_are_alike_where_the_interval_lies_within_the_distance(a, verdict, because):
+    claim = CLAIM._replace(within=0.05)
+    assert verdict_of(claim, ACCURACY, cells_of(ACCURACY, a=a, b=[0.5, 0.5, 0.5])) == (verdict, because)
+
+
+def test_a_row_has_to_have_learnt_the_task_itself():
+    """Another row's having learnt it is not enough; the claim that it is better than the untrained row says so itself."""
+    rows = ("a", "b", "c", "untrained")
+    values = {"b": [0.7, 0.71, 0.7], "c": [0.95, 0.95, 0.95], "untrained": [0.76, 0.75, 0.76]}
+    unlearnt = cells_of(ACCURACY, a=[0.75, 0.76, 0.75], **values)
+    assert verdict_of(CLAIM, ACCURACY, unlearnt, rows) == (NOT_RESOLVED, "a is not known to have learnt this")
+    learnt = cells_of(ACCURACY, a=[0.8, 0.81, 0.8], **values)
+    assert verdict_of(CLAIM, ACCURACY, learnt, rows) == (REPRODUCED, "")
+    assert verdict_of(CLAIM._replace(worse="untrained"), ACCURACY, unlearnt, rows)[1] == "the interval holds 0"
+    assert verdict_of(CLAIM._replace(worse="untrained"), ACCURACY, learnt, rows) == (REPRODUCED, "")
+    del learnt["untrained", "accuracy"][2]
+    assert verdict_of(CLAIM, ACCURACY, learnt, rows) == (NOT_RESOLVED, "a is not known to have learnt this")
+    no_rows = learnt | cells_of(ACCURACY, rows_known=False, untrained=values["untrained"])
+    assert verdict_of(CLAIM, ACCURACY, no_rows, rows) == (BY_SEEDS_ONLY, "they say reproduced")
+
+
+@pytest.mark.parametrize(("errors", "verdict"), [(2.8, NOT_RESOLVED), (3.2, REPRODUCED)])
+def test_learnt_is_three_standard_errors_over_the_untrained_row(errors, verdict):
+    """Over seeds that differ by 0.01, 0.02 and 0.03, a standard error of 0.01 / sqrt(3); rows matter a hundred times less."""
+    ahead = errors * 0.01 / 3**0.5 - 0.02
+    untrained = [0.5, 0.5, 0.5]
+    better = [0.5 + ahead + difference for difference in (0.01, 0.02, 0.03)]
+    cells = cells_of(ACCURACY, a=better, b=[value - 0.1 for value in better], untrained=untrained)
+    for (name, _), of_seeds in cells.items():
+        for seed, cell in of_seeds.items():
+            same = np.random.default_rng(len(name)).normal(size=GROUPS) * 1e-7
+            of_seeds[seed] = cell._replace(replicates=(cell.value + same).tolist())
+    assert verdict_of(CLAIM, ACCURACY, cells, ("a", "b", "untrained"))[0] == verdict
+
+
+def test_runs_over_different_rows_are_not_compared():
+    cells = cells_of(ACCURACY, a=[0.9, 0.91, 0.92], b=[0.8, 0.81, 0.8])
+    for name, rows in (("a", "same"), ("b", "other")):
+        own = cells[name, "accuracy"]
+        cells[name, "accuracy"] = {seed: cell._replace(rows=[rows]) for seed, cell in own.items()}
+    assert verdict_of(CLAIM, ACCURACY, cells) == (NOT_RESOLVED, "the runs were measured on different rows")
+
+
+# By chance
+
+# Deviations in points: of a row by its seed; of a difference by the validation rows, for all seeds alike; of one seed's figure by them.
+DEVIATIONS = [
+    (0.4, 0.8, 0.0),
+    (0.4, 0.8, 0.4),
+    (0.4, 0.4, 0.4),
+    (0.4, 0.2, 0.0),
+    (0.4, 0.0, 0.0),
+    (0.0, 0.8, 0.0),
+    (0.1, 0.3, 1.0),
+]
+
+
+def draw_cells(rng, seeds, deviations, difference=0.0, rows_known=True):
+    """Two rows of a table; the figure of a seed is the mean over groups of validation rows."""
+    of_seed, of_rows, of_seed_on_rows = deviations
+    shared = of_rows * GROUPS**0.5 * rng.normal(size=GROUPS)
+    cells = {}
+    for name, effect in (("a", difference + shared), ("b", 0.0)):
+        groups = (
+            effect
+            + of_seed * rng.normal(size=(seeds, 1))
+            + of_seed_on_rows * GROUPS**0.5 * rng.normal(size=(seeds, GROUPS))
+        )
+        figures = groups.mean(axis=1)
+        replicates = (groups.sum(axis=1, keepdims=True) - groups) / (GROUPS - 1)
+        cells[name, "accuracy"] = {
+            seed + 1: Cell({}, float(figures[seed]), replicates[seed].tolist() if rows_known else [])
+            for seed in range(seeds)
+        }
+    return cells
+
+
+def share_of(verdicts, draws, seeds, deviations, claim=CLAIM, **settings):
+    rng, table = np.random.default_rng(seeds), table_of([ACCURACY], [claim], seeds=seeds)
+    found = [judge(claim, table, draw_cells(rng, seeds, deviations, **settings))["verdict"] for _ in range(draws)]
+    return sum(verdict in verdicts for verdict in found) / draws
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("deviations", DEVIATIONS)
+def test_two_equal_rows_get_a_verdict_in_one_of_twenty_draws(deviations, seeds):
+    assert share_of({REPRODUCED, CONTRADICTED}, 1500, seeds, deviations) <= 0.06
+
+
+@pytest.mark.parametrize(("seeds", "share"), [(3, 0.25), (5, 0.45)])
+def test_by_seeds_alone_it_would_be_a_quarter_to_a_half_and_is_no_verdict(seeds, share):
+    drawn = share_of({BY_SEEDS_ONLY}, 1500, seeds, DEVIATIONS[0], rows_known=False)
+    assert drawn == pytest.approx(share, abs=0.04)
+    assert share_of({REPRODUCED, CONTRADICTED}, 200, seeds, DEVIATIONS[0], rows_known=False) == 0
+
+
+@pytest.mark.parametrize(("seeds", "power"), [(3, 0.85), (5, 0.95)])
+def test_what_is_four_deviations_apart_is_found(seeds, power):
+    deviation = (2 * 0.4**2 / seeds + 0.8**2) ** 0.5
+    assert share_of({REPRODUCED}, 500, seeds, DEVIATIONS[0], difference=4 * deviation) >= power
+    assert share_of({CONTRADICTED}, 500, seeds, DEVIATIONS[0], difference=-4 * deviation) >= power
+
+
+def test_two_rows_that_are_as_far_apart_as_allowed_are_rarely_called_alike():
+    claim = CLAIM._replace(within=3.0)
+    assert share_of({REPRODUCED, CONTRADICTED}, 1000, 3, DEVIATIONS[1], claim, difference=3.0) <= 0.06
+
+
+X, Y = Column("x", "accuracy", task="sst2"), Column("y", "f1", task="mrpc")
+MEAN = Column("mean", mean_of=[X, Y])
+
+
+def drawn_runs(folder, rng, table, seeds):
+    """Runs of two tasks whose rows and columns are all equal."""
+    runs = Runs(folder, folder, {}, "store")
+    for column in (X, Y):
+        for row, shared in zip(
+            table.rows, (0.8 * GROUPS**0.5 * rng.normal(size=GROUPS), np.zeros(GROUPS)), strict=True
+        ):
+            for seed in range(1, seeds + 1):
+                groups = shared + 0.4 * rng.normal() + 0.2 * GROUPS**0.5 * rng.normal(size=GROUPS)
+                replicates = (groups.sum() - groups) / (GROUPS - 1)
+                figures = {f"eval_{column.metric}": groups.mean(), "jackknife": {column.metric: replicates.tolist()}}
+                runs.known[str(runs.key(row, column, seed))] = {"figures": figures}
+    return runs
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_means_of_columns_and_claims_between_columns_have_their_rows_too(tmp_path, seeds):
+    claims = [Claim("a", "b", "mean", "must"), Claim("a", "a", "x", "must", worse_column="y")]
+    table = replace(
+        table_of([X, Y, MEAN], claims, seeds=seeds), rows=[Row("a", {"size": "a"}), Row("b", {"size": "b"})]
+    )
+    rng, counts = np.random.default_rng(0), np.zeros(2)
+    for _ in range(600):
+        described = describe(table, drawn_runs(tmp_path, rng, table, seeds))
+        counts += [claim["verdict"] in (REPRODUCED, CONTRADICTED) for claim in described["claims"]]
+        assert all("of_both" in claim["intervals"] for claim in described["claims"])
+    assert max(counts / 600) <= 0.06
+
+
+def test_a_mean_needs_all_its_columns_and_a_column_is_named_where_it_is_compared_with(tmp_path):
+    claims = [Claim("a", "a", "x", "must", worse_column="y")]
+    table = replace(table_of([X, Y, MEAN], claims), rows=[Row("a", {})])
+    (row,) = table.rows
+    runs = Runs(tmp_path, tmp_path, {}, "store")
+    runs.known = {runs.key(row, X, seed): {"figures": {"eval_accuracy": 0.8 + seed / 100}} for seed in (1, 2, 3)}
+    assert runs.cell(row, MEAN, 1) is None
+    runs.known |= {runs.key(row, Y, seed): {"figures": {"eval_f1": 0.6}} for seed in (1, 2, 3)}
+    assert runs.cell(row, MEAN, 1).value == pytest.approx(0.705)
+    assert list(runs.missing(table)) == []
+    assert "| a better than a in y | x | must | 22.0 |" in markdown(describe(table, runs))
+
+
+def test_more_seeds_than_were_fixed_change_no_verdict(tmp_path):
+    """What three seeds leave open is not decided by five: a second look makes false verdicts of 5 % into 9 %."""
+    table = table_of([ACCURACY], [CLAIM], seeds=3)
+    rng = np.random.default_rng(0)
+    changed = 0
+    for _ in range(300):
+        cells = draw_cells(rng, 5, (0.4, 0.0, 0.0))
+        first = {name: {seed: cell for seed, cell in own.items() if seed <= 3} for name, own in cells.items()}
+        more = judge(CLAIM, replace(table, seeds=[1, 2, 3, 4, 5]), cells)
+        assert more == judge(CLAIM, table, first)
+        later = judge(CLAIM, replace(table, claim_seeds=[1, 2, 3, 4, 5]), cells)
+        changed += later["verdict"] != more["verdict"]
+    assert changed > 0
+
+
+# Tables
+
+
+def known_runs(folder, values, metric="accuracy"):
+    """A row a name, with a figure for each seed, whose rows are known."""
+    runs = Runs(folder, folder, {}, "store")
+    rows = [Row(name, {"size": name}, untrained=name == "untrained") for name in values]
+    rng = np.random.default_rng(0)
+    for row in rows:
+        for seed, value in enumerate(values[row.name], start=1):
+            replicates = None if value is None else [value + 1e-5 * rng.normal() for _ in range(GROUPS)]
+            figures = {f"eval_{metric}": value, "jackknife": {metric: replicates}}
+            runs._keep("finetune", str(runs.key(row, ACCURACY, seed)), {}, figures, 0.0)
+    return runs, rows
+
+
+def test_a_run_that_diverged_is_kept_as_one_and_says_nothing_of_others(tmp_path):
+    values = {"a": [0.9, 0.91], "b": [0.8, 0.8], "lost": [None, None], "untrained": [0.5, 0.51]}
+    runs, rows = known_runs(tmp_path, values)
+    claims = [CLAIM, CLAIM._replace(worse="lost")]
+    table = replace(table_of([ACCURACY], claims, seeds=2), rows=rows)
+    described = describe(table, runs)
+    assert [claim["verdict"] for claim in described["claims"]] == [REPRODUCED, NOT_RESOLVED]
+    assert described["claims"][1]["because"] == "training diverged"
+    assert "| lost | diverged |" in markdown(described)
+
+
+def test_a_figure_that_is_undefined_without_some_rows_is_one_without_rows(tmp_path):
+    runs, rows = known_runs(tmp_path, {"a": [0.9, 0.91], "b": [0.8, 0.8]})
+    next(iter(runs.known.values()))["figures"]["jackknife"]["accuracy"][3] = None
+    table = replace(table_of([ACCURACY], [CLAIM], seeds=2), rows=rows)
+    assert describe(table, runs)["claims"][0]["verdict"] == BY_SEEDS_ONLY
+
+
+def test_a_table_counts_its_verdicts_and_by_seeds_only_is_none(tmp_path):
+    runs, rows = known_runs(tmp_path, {"a": [0.9, 0.91], "b": [0.8, 0.8], "c": [0.7, 0.72]})
+    for seed in (1, 2):
+        del runs.known[runs.key(rows[2], ACCURACY, seed)]["figures"]["jackknife"]
+    claims = [CLAIM, CLAIM._replace(worse="c"), CLAIM._replace(better="b", worse="a")]
+    table = replace(table_of([ACCURACY], claims, seeds=2), rows=rows)
+    text = markdown(describe(table, runs))
+    assert (
+        "Claims, by seeds 1 to 2 as fixed before: 1 reproduced, 1 contradicted, 0 not resolved. 1 by seeds only"
+        in text
+    )
+    assert (
+        "| a better than c | accuracy | must | 19.5 | 13.1 to 25.9 |  |  | **by seeds only**: they say reproduced |"
+        in text
+    )
+
+
+def test_the_markdown_has_the_papers_figures_in_brackets(tmp_path):
+    runs, _ = known_runs(tmp_path, {"a": [0.81, 0.82]})
+    table = replace(table_of([ACCURACY], [], seeds=2), rows=[Row("a", {"size": "a"}, {}, {"accuracy": 92.7})])
+    assert "| a | 81.5 ± 0.7 (92.7) |" in markdown(describe(table, runs))
+
+
+def test_other_seeds_for_claims_that_were_judged_are_refused(tmp_path):
+    runs, rows = known_runs(tmp_path, {"a": [0.9, 0.91, 0.9], "b": [0.8, 0.8, 0.9]})
+    table = replace(table_of([ACCURACY], [CLAIM], seeds=3), rows=rows)
+    more = replace(table, claim_seeds=[1, 2, 3, 4, 5])
+    file = tmp_path / "table.json"
+    check_claim_seeds(table, file)
+    file.write_text(json.dumps(describe(more, runs)))  # 3 of 5 seeds: not judged yet
+    check_claim_seeds(table, file)
+    file.write_text(json.dumps(describe(table, runs)))
+    check_claim_seeds(table, file)
+    check_claim_seeds(replace(more, profile="gpu"), file)
+    with pytest.raises(InputError, match="has verdicts by 3 seeds, and now seeds is 5"):
+        check_claim_seeds(more, file)
