@@ -216,7 +216,7 @@ def test_a_mistake_in_the_file_is_one_line_with_file_line_key_and_remedy(parse, 
         (["--mode", "quick"], ["--mode", "'quick'", "fast, slow, no"]),
         (["run.yaml"], ["'run.yaml'", "--config run.yaml"]),
         (["5"], ["unexpected argument '5'"]),
-        (["--config", "/no/such.yaml"], ["/no/such.yaml", "no such configuration file"]),
+        (["--config", "/no/such.yaml"], ["/no/such.yaml", "no such file"]),
         (["--config", "a", "--config", "b"], ["--config", "2 times"]),
         (["--extra", '{"a": '], ["--extra", "a mapping"]),
     ],
@@ -230,7 +230,7 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_the_flag(parse, fl
 
 def test_a_missing_config_names_its_neighbours(tmp_path: Path):
     (tmp_path / "base.yaml").write_text("steps: 1\n")
-    with pytest.raises(InputError, match=r"no such configuration file; .* holds base\.yaml"):
+    with pytest.raises(InputError, match=r"no such file; .* holds base\.yaml"):
         parse_arguments(Small, argv=["--config", str(tmp_path / "bass.yaml")])
 
 

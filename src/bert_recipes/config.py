@@ -112,7 +112,7 @@ def _name_settings_without_effect(instances: Sequence[Any], values: Mapping[str,
 
 def read_flat_yaml(path: Path, hints: Mapping[str, Any]) -> dict[str, Any]:
     """Read the `field: value` lines of a file by the annotations of the fields."""
-    loader, root = compose(path, "configuration")
+    loader, root = compose(path)
     values: dict[str, Any] = {}
     for key, line, node in pairs(path, root):
         where = f"{path}, line {line}"

@@ -11,6 +11,8 @@ OUTSIDE = "O"
 _NO_TYPE = "_"
 # The letters of the schemes -> those of IOBES: BILOU has L and U, BMES has M, BMEWO has W.
 _PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S", "M": "I", "W": "S"}
+# The letters that begin, go on with and end an entity, and mark one of a single word: IOB2, IOBES, BILOU, BMES, BMEWO.
+_SCHEMES = ("BIIB", "BIES", "BILU", "BMES", "BMEW")
 
 
 @lru_cache(maxsize=4096)
@@ -65,11 +67,19 @@ def tag_entity(tags: Iterable[str], name: str, num_words: int) -> list[str]:
     known = set(tags)
     if name in known:
         return [name] * num_words
-    words = ["B"] + ["I"] * (num_words - 1)
-    for end, single in (("E", "S"), ("L", "U")):
-        if {f"{end}-{name}", f"{single}-{name}"} & known:
-            words[-1] = end if num_words > 1 else single
-    return [f"{prefix}-{name}" for prefix in words]
+    letters = {tag[0] for tag in known if tag[1:] == f"-{name}"}
+    begin, inside, end, single = tuple(_find_scheme(letters) or _SCHEMES[0])
+    prefixes = [single]
+    if num_words > 1:
+        prefixes = [begin, *[inside] * (num_words - 2), end]
+    return [f"{prefix}-{name}" for prefix in prefixes]
+
+
+def _find_scheme(letters: set[str]) -> str | None:
+    for scheme in _SCHEMES:
+        if letters and letters <= set(scheme):
+            return scheme
+    return None
 
 
 def complete_tags(tags: Iterable[str]) -> list[str]:
@@ -82,10 +92,7 @@ def complete_tags(tags: Iterable[str]) -> list[str]:
     tags = set(tags) - {OUTSIDE}
     plain = {tag for tag in tags if tag[1:2] != "-"}
     letters = {tag[0] for tag in tags - plain}
-    for scheme in ("BI", "BIES", "BILU", "BMES", "BMEW"):
-        if letters and letters <= set(scheme):
-            letters = set(scheme)
-            break
+    letters = set(_find_scheme(letters) or letters)
     completed = [OUTSIDE]
     for name in sorted({tag[2:] for tag in tags - plain} | plain):
         if name in plain:

@@ -23,15 +23,15 @@ Loader.add_implicit_resolver(
 )
 
 
-def compose(path: Path, kind: str) -> tuple[Loader, yaml.Node]:
-    """The mapping in a file as a node, which still holds texts and lines, and the loader that can construct it."""
+def compose(path: Path) -> tuple[Loader, yaml.Node]:
+    """Return the mapping in a file as a node, which still holds texts and lines, and the loader that can construct it."""
     try:
         loader = Loader(path.read_text(encoding="utf-8-sig"))
         root = loader.get_single_node()
     except FileNotFoundError:
         present = sorted(file.name for file in path.parent.glob("*.yaml") if file.name[0] != ".")
         there = f"; {path.parent} holds {', '.join(present)}" if present else ""
-        raise InputError(f"{path}: no such {kind} file{there}") from None
+        raise InputError(f"{path}: no such file{there}") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 ({error})") from error
     except (yaml.YAMLError, RecursionError) as error:
@@ -61,7 +61,7 @@ def _check_size(path: Path, root: yaml.Node) -> None:
 
 
 def pairs(path: Path, mapping: yaml.Node) -> Iterator[tuple[str, int, yaml.Node]]:
-    """Key, line and value of each entry."""
+    """Yield key, line and value of each entry."""
     seen = set()
     for key, value in mapping.value:
         line = key.start_mark.line + 1
@@ -79,7 +79,7 @@ def read_tree(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     Returns:
         Key -> text, None, list or mapping of such; and key -> line, for the keys of the first level.
     """
-    _, root = compose(path, "task")
+    _, root = compose(path)
     return _plain(path, root), {key: line for key, line, _ in pairs(path, root)}
 
 

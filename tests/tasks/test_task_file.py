@@ -193,7 +193,7 @@ def test_a_slip_in_a_task_file_is_one_line(tmp_path: Path, text: str, message: s
 
 def test_a_task_file_that_is_not_there_is_named(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text(VALID)
-    with pytest.raises(InputError, match=r"own.yaml: no such task file; .* holds mine.yaml"):
+    with pytest.raises(InputError, match=r"own.yaml: no such file; .* holds mine.yaml"):
         read_task_file(tmp_path / "own.yaml")
 
 

@@ -266,7 +266,7 @@ class CorpusArguments:
     overwrite: bool = option(False, "replace a store that is in output_dir already")
 
     @classmethod
-    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
+    def settle(cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]) -> dict[str, Any]:
         """Adapt the fraction of a file to a small corpus, and leave it out where held-out files are typed."""
         fraction = values.get("validation_fraction") or 0.0
         if fraction == 0 or "validation_fraction" in typed or not values.get("files"):

@@ -24,13 +24,12 @@ from bert_recipes.metrics.classification import compute
 from bert_recipes.metrics.entities import entity_scores, find_entities
 from bert_recipes.models.bert import IGNORE_INDEX
 from bert_recipes.tasks.examples import Split, TaggedExample
-from bert_recipes.tasks.task import Task
+from bert_recipes.tasks.task import DOCUMENT, Task
 from bert_recipes.tokenization.tokenizer import OriginalBertTokenizer
 
 
 logger = logging.getLogger(__name__)
 
-DOCUMENT_START = "-DOCSTART-"
 NUM_SPECIAL_TOKENS = 2  # [CLS] and [SEP]
 
 
@@ -49,7 +48,7 @@ def write_columns(
         gold = [] if example.labels is None else [[labels[label] for label in example.labels]]
         if has_documents and example.document != document:
             document = example.document
-            file.write(" ".join([DOCUMENT_START, "O", *("O" for _ in gold)]) + "\n\n")
+            file.write(" ".join([DOCUMENT, "O", *("O" for _ in gold)]) + "\n\n")
         for word, *tags in zip(example.tokens, *gold, predicted, strict=True):
             file.write(" ".join(["_".join(word.split()) or "_", *tags]) + "\n")
         file.write("\n")

@@ -22,7 +22,6 @@ from bert_recipes.tasks.task import DOCUMENT, LABEL_COLUMNS, Task
 
 logger = logging.getLogger(__name__)
 
-CONLL_SUFFIXES = (".txt", ".conll", ".conllu", ".iob", ".iob2", ".bio")
 # Column of a row that says on which line each word stands.
 LINES = "-LINES-"
 _COLUMNS_OF_CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")

@@ -123,7 +123,7 @@ class ClassLabels:
 def number_label(task: Task, value: Any, where: str) -> float | None:
     """Return the label of a regression, None for a hidden one: nothing at all, or -1 where the range has no -1."""
     least, greatest = task.label_range or (-math.inf, math.inf)
-    if is_missing(value) and not isinstance(value, float):
+    if value is None:
         return None
     if isinstance(value, str) and not value.strip():
         return None

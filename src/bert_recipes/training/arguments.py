@@ -490,7 +490,7 @@ class PhaseArguments:
     phase2_warmup_steps: float | None = option(None, "its warm-up, steps or their fraction if below 1", least=0)
 
     @classmethod
-    def settle(cls, values: dict[str, Any], typed: Collection[str]) -> dict[str, Any]:
+    def settle(cls, values: dict[str, Any], typed: Collection[str], in_file: Mapping[str, Any]) -> dict[str, Any]:
         """Leave out the second phase of a file where the run ends by the clock."""
         if values.get("max_minutes") is None or not values.get("phase2_steps") or "phase2_steps" in typed:
             return values
