@@ -60,7 +60,7 @@ def main() -> None:
     ):
         for name in splits:
             for example in load_split(task, name, data_dir=args.data_dir).examples:
-                texts = [text for text in list_texts(example) if text not in seen]
+                texts = [text for text in list_texts(example) if text and text not in seen]
                 seen.update(texts)
                 if texts:
                     file.write(json.dumps({"text": "\n".join(texts)}, ensure_ascii=False) + "\n")

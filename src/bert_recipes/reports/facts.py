@@ -22,7 +22,7 @@ from bert_recipes.finetuning.run import FineTuningRun
 from bert_recipes.metrics.entities import EntityCounts, count_entities, total_counts
 from bert_recipes.metrics.squad import squad_scores, squad_v2_scores
 from bert_recipes.models.bert import BertForPreTraining
-from bert_recipes.tasks.examples import Example, QuestionExample, TaggedExample, TextExample
+from bert_recipes.tasks.examples import QuestionExample, TextExample, list_texts
 from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.training.bert_trainer import (
@@ -288,22 +288,10 @@ def gather_finetuning(run: FineTuningRun, _: Facts) -> Facts:
     facts: Facts = {"kind": "finetuning", "task": task.name, "form": _form_of(task), "run": sizes, "splits": splits}
     for each in trainer.eval_splits.values():
         if each.split.examples:
-            facts["example"] = {"kind": task.kind, "texts": _example_texts(each.split.examples[0])}
+            texts = list_texts(each.split.examples[0])
+            facts["example"] = {"kind": task.kind, "texts": [clip(text, LONGEST_EXAMPLE) for text in texts]}
             break
     return facts
-
-
-def _example_texts(example: Example) -> list[str]:
-    """Return the texts of an example as the fields of the demo show them, long ones clipped."""
-    if isinstance(example, TextExample):
-        texts = [example.text, example.text_pair or ""]
-    elif isinstance(example, TaggedExample):
-        texts = [" ".join(example.tokens)]
-    elif isinstance(example, QuestionExample):
-        texts = [example.question, example.context]
-    else:
-        texts = [example.context, *example.choices]
-    return [clip(text, LONGEST_EXAMPLE) for text in texts]
 
 
 def _sizes(trainer: Any, global_batch: int) -> Facts:

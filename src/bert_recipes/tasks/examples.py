@@ -66,16 +66,14 @@ Example = TextExample | TaggedExample | QuestionExample | ChoiceExample
 
 
 def list_texts(example: Example) -> list[str]:
-    """Return the texts of an example of any kind, without empty ones; the words of a tagged sentence are one text."""
+    """Return the texts of an example of any kind, some of which may be empty; the words of a tagged sentence are one text."""
     if isinstance(example, TextExample):
-        texts = [example.text, example.text_pair]
-    elif isinstance(example, TaggedExample):
-        texts = [" ".join(example.tokens)]
-    elif isinstance(example, QuestionExample):
-        texts = [example.question, example.context]
-    else:
-        texts = [example.context, *example.choices]
-    return [text for text in texts if text]
+        return [example.text, example.text_pair or ""]
+    if isinstance(example, TaggedExample):
+        return [" ".join(example.tokens)]
+    if isinstance(example, QuestionExample):
+        return [example.question, example.context]
+    return [example.context, *example.choices]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,13 +38,6 @@ def read_id(value: Any, column: str, where: str) -> int | str:
 # One reader a kind: (task, rows, split, is for training) -> number and example of every row.
 
 
-def _label(read: Callable[[Any, str], Any], task: Task, row: Mapping[str, Any], is_test: bool, where: str) -> Any:
-    """Read the label column; a row of a test split may lack it, then its label is hidden."""
-    if is_test and task.label_column not in row:
-        return None
-    return read(column_value(row, task.label_column, where), where)
-
-
 def text_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, TextExample]]:
     """Read texts with their label, row by row."""
     table = list(rows.rows)
@@ -93,10 +86,9 @@ def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, C
         if len(endings) < 2:
             raise InputError(f"{where}: {len(endings)} choices; two or more are expected")
 
-        def read(value: Any, where: str, names: Sequence[str] = names, endings: Sequence[str] = endings) -> int | None:
-            return _choice_number(task, value, names, endings, where)
-
-        label = _label(read, task, row, split in task.test_splits, where)
+        label = None
+        if split not in task.test_splits or task.label_column in row:
+            label = _choice_number(task, column_value(row, task.label_column, where), names, endings, where)
         start = texts[1] if len(texts) > 1 else ""
         choices = tuple(f"{start} {ending}" if start else ending for ending in endings)
         idx = example_id(task, row, index, where)
