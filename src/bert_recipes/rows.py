@@ -16,6 +16,7 @@ import codecs
 import csv
 import gzip
 import io
+import itertools
 import json
 import logging
 import lzma
@@ -174,8 +175,8 @@ def _objects(source: str, unit: str, values: Iterable[tuple[int, Any]]) -> Numbe
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _QUOTED_CELL = re.compile(r'"(?:[^"]|"")*"')
-# The beginning of a quoted cell that goes on in the next line, or, where it went on, its end.
-_OPEN_CELL = re.compile(r'"(?:[^"]|"")*')
+# Excel's own first line.
+_SEPARATOR_LINE = re.compile(r"sep=(.)")
 
 
 def _choose_separator(header: str) -> str:
@@ -187,24 +188,34 @@ def _choose_separator(header: str) -> str:
 
 
 def _is_quoted(lines: Iterable[str]) -> bool:
-    """Tell whether the cells of a .tsv file are quoted as in a .csv file: some double their inner quotes, none does not.
+    """Tell whether the cells of a .tsv file are quoted as in a .csv file, as pandas writes it; those of GLUE have quotes that are text.
 
-    pandas writes such files; those of GLUE have quotes that are text.
+    Then every row has the columns of the header, and somewhere quotes are needed: for a quote, a tab or a line break in a
+    cell, or the header itself is quoted.
     """
-    has_doubled = False
-    for line in lines:
-        if '"' not in line:
-            continue
-        *cells, last = line.split("\t")
-        if not _OPEN_CELL.fullmatch(last):
-            cells.append(last)
-        for cell in cells:
-            if not cell.startswith('"'):
-                continue
-            if not _QUOTED_CELL.fullmatch(cell):
+    raw: list[str] = []
+    width = 0
+    is_needed = False
+    reader = csv.reader(_keep_lines(lines, raw), delimiter="\t", strict=True)
+    try:
+        for cells in reader:
+            written = "\n".join(raw).split("\t")
+            raw.clear()
+            if not width:
+                width = len(cells)
+                is_needed = all(_QUOTED_CELL.fullmatch(cell) for cell in written)
+            if cells and len(cells) != width:
                 return False
-            has_doubled = has_doubled or '""' in cell[1:-1]
-    return has_doubled
+            is_needed = is_needed or any(cell not in written and re.search('["\t\n]', cell) for cell in cells)
+    except csv.Error:
+        return False
+    return is_needed
+
+
+def _keep_lines(lines: Iterable[str], kept: list[str]) -> Iterator[str]:
+    for line in lines:
+        kept.append(line)
+        yield f"{line}\n"
 
 
 def _rows_of_cells(path: Path, lines: Iterator[tuple[int, list[str]]]) -> NumberedRows:
@@ -382,21 +393,28 @@ class Reader:
 
     def _csv_separator(self, path: Path) -> str:
         lines = self._uncounted().lines(path)
-        separator = _choose_separator(next((line for _, line in lines if line.strip()), ""))
+        header = next((line for _, line in lines if line.strip()), "")
+        said = _SEPARATOR_LINE.fullmatch(header)
+        separator = said[1] if said else _choose_separator(header)
         if separator != ",":
-            logger.info("%s: its columns are parted by %s", path, _SEPARATORS[separator])
+            logger.info("%s: its columns are parted by %s", path, _SEPARATORS.get(separator, separator))
         return separator
 
     def _split_csv(self, path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
         """Yield the line on which each row starts, and its cells."""
         # Python's own limit would refuse long documents; strict quoting finds quotes that are not closed.
         csv.field_size_limit(self.max_line_bytes)
-        lines = (f"{line}\n" for _, line in self.lines(path))
-        reader = csv.reader(lines, delimiter=separator, strict=True)
+        lines: Iterator[str] = (f"{line}\n" for _, line in self.lines(path))
+        first = next(lines, "")
+        # Where blanks follow the separators of the header they are no part of the cells.
+        has_blanks = f"{separator} " in first and first.count(f"{separator} ") == first.count(separator)
+        lines = itertools.chain([first], lines)
+        reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=has_blanks)
         start = 1
         try:
             for cells in reader:
-                if cells:
+                is_blank = len(cells) == 1 and not cells[0].strip() and separator in first
+                if cells and not is_blank and not (start == 1 and _SEPARATOR_LINE.fullmatch(first.strip())):
                     yield start, cells
                 start = reader.line_num + 1
         except csv.Error as error:

@@ -1,5 +1,6 @@
 """The tags of words: what stands before the type of an entity, and the type."""
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -7,6 +8,8 @@ from bert_recipes.errors import InputError
 
 
 OUTSIDE = "O"
+# "B:PER", "b-per", "B_PER", "PER-B", "PER_B".
+_ODD_PREFIX = re.compile(r"[BIbi][:_].+|[bi]-.+|.+[-:_][BIbi]")
 # What seqeval calls the type of a bare "B" or "I".
 _NO_TYPE = "_"
 # The letters of the schemes -> those of IOBES: BILOU has L and U, BMES has M, BMEWO has W.
@@ -43,6 +46,18 @@ def are_entities(tags: Iterable[str]) -> bool:
     """Tell whether tags mark entities: O is one of them, and not the only one."""
     tags = tuple(tags)
     return OUTSIDE in tags and len(tags) > 1
+
+
+def odd_tags(tags: Iterable[str]) -> list[str]:
+    """Return the tags whose prefix is written in another way than B-TYPE, where all that are not O have one.
+
+    Example:
+        >>> odd_tags(["O", "B:PER", "I:PER"]), odd_tags(["O", "E_coli", "PER"])
+        (['B:PER', 'I:PER'], [])
+    """
+    marked = [tag for tag in tags if tag != OUTSIDE]
+    odd = [tag for tag in marked if _ODD_PREFIX.fullmatch(tag)]
+    return odd if len(odd) == len(marked) else []
 
 
 def is_iob(tags: Iterable[str]) -> bool:

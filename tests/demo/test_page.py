@@ -112,7 +112,7 @@ def test_words_are_labelled_where_they_stand(fine_tuned):
         (("O", "B", "I"), ("O", "B", "I"), [("_", 1, 2)]),
         (("O", "PER", "LOC"), ("PER", "O", "LOC"), [("PER", 0, 0), ("LOC", 2, 2)]),
         # Those of this sentence alone would look like entities.
-        (("NN", "B-X", "O"), ("B-X", "B-X", "O"), [("B-X", 0, 0), ("B-X", 1, 1)]),
+        (("NN", "B-X", "VB"), ("B-X", "B-X", "VB"), [("B-X", 0, 0), ("B-X", 1, 1), ("VB", 2, 2)]),
     ],
 )
 def test_labels_of_any_form_are_shown(fine_tuned, monkeypatch, labels, tags, groups):

@@ -108,7 +108,7 @@ def test_spans_that_are_a_little_off_are_taken_and_counted(tmp_path, caplog):
         ([[0, 99, "PER"]], "line 1: the span 0 to 99 .PER. does not lie in its text of 24 characters"),
         ([[3, 3, "PER"]], "line 1: the span 3 to 3 .PER. does not lie"),
         ([[4, 5, "PER"]], "line 1: the span .* holds nothing but white space"),
-        ([[0, "9", "PER"]], "line 1: a span is .start, end, label., two whole numbers and a text"),
+        ([[0, "x", "PER"]], "line 1: a span is .start, end, label., two whole numbers and a text"),
         ([[0, 9]], "line 1: a span is"),
         ([{"begin": 0, "end": 9}], "line 1: a span is"),
         ([[0, 9, "PERS"]], "line 1, word 1: label 'B-PERS' is not one"),

@@ -66,7 +66,7 @@ def read_chunks(
     if is_text and not (task.kind == "token_classification" and has_columns(path, task)):
         rows = Rows(str(path), "line", _text_rows(path, (*task.text_columns, *task.choice_columns)))
     else:
-        rows = open_file(task, path)
+        rows = open_file(replace(task, label_column=""), path)
     if task.kind == "token_classification":
         rows = Rows(rows.source, rows.unit, join_words(task, rows, is_test=True))
     yield from _chunks(task, rows, chunk_size, id_column)

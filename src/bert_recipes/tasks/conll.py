@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 # Column of a row that says on which line each word stands.
 LINES = "-LINES-"
 _COLUMNS_OF_CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+# First column of lines that are no words: "3-4", "5.1".
+_RANGE = re.compile(r"\d+[-.]\d+")
 _TABS, _BLANKS = re.compile(" *\t+ *"), re.compile("[ \t]+")
 
 
@@ -50,7 +52,9 @@ class ConllLayout:
         cells = self.split(line)
         if len(cells) != self.width:
             return True
-        return self.tag_column is not None and cells[self.tag_column] not in self.tags
+        if not line.startswith("# "):
+            return False  # "#bergen" is a word
+        return self.tag_column is None or cells[self.tag_column] not in self.tags
 
 
 def read_conll(path: Path, task: Task) -> NumberedRows:
@@ -126,9 +130,14 @@ def find_layout(path: Path, task: Task) -> ConllLayout:
     if tag is None and task.label_column not in ("", *LABEL_COLUMNS):
         columns = ", ".join(names) or f"0 to {survey.width - 1}, without names"
         raise InputError(f"{path}: no column '{task.label_column}' (label_column); its columns: {columns}")
-    if tag is None:
+    if tag is None and not names:
         tag = survey.last_column_of_tags(behind=word)
-    return ConllLayout(separator, survey.width, word, tag, survey.tags, has_ranges=names[:1] == ("ID",))
+        if survey.num_columns_of_tags(behind=word) > 1:
+            logger.warning("%s: several columns hold tags; the last is read: label_column chooses another", path)
+    if word == 0 and not names and survey.has_no_words_first and task.text_columns[0] != "0":
+        raise InputError(f"{path}: the first column holds no words; give theirs, counted from 0: text_columns: 1")
+    has_ranges = names[:1] == ("ID",) or (survey.has_index and word == 1)
+    return ConllLayout(separator, survey.width, word, tag, survey.tags, has_ranges)
 
 
 def _lines_of_words(path: Path, *, with_ends: bool = False) -> Iterator[str]:
@@ -171,6 +180,9 @@ class _Survey:
         self.tags = tags
         self.width = 0
         self.has_index = True
+        self._previous = 0
+        self._first_cells: set[str] = set()
+        self._num_words = 0
         self._are_tags: list[bool] = []
         self._are_numbers: list[bool] = []
         self._words = 0
@@ -186,11 +198,29 @@ class _Survey:
             self._are_numbers = [True] * self.width
         if len(cells) != self.width:
             return  # refused when it is read
-        self.has_index = self.has_index and self.width > 1 and cells[0] in (str(self._words), str(self._words + 1))
+        if _RANGE.fullmatch(cells[0]):
+            return  # CoNLL-U: several words that are written as one, or a word that is not written
+        allowed = {self._words, self._words + 1, self._previous + 1}  # it begins anew in each sentence, or never
+        self.has_index = self.has_index and self.width > 1 and cells[0].isdecimal() and int(cells[0]) in allowed
+        self._previous = int(cells[0]) if self.has_index else 0
         self._words += 1
+        self._num_words += 1
+        if len(self._first_cells) < 2:
+            self._first_cells.add(cells[0])
         for number, cell in enumerate(cells):
             self._are_tags[number] = self._are_tags[number] and cell in self.tags
             self._are_numbers[number] = self._are_numbers[number] and is_number(cell)
+
+    @property
+    def has_no_words_first(self) -> bool:
+        """Whether the first of several columns holds numbers alone, or one and the same text: a file, a speaker."""
+        if self.width < 3 or self._num_words < 5:
+            return False
+        return self._are_numbers[0] or len(self._first_cells) == 1
+
+    def num_columns_of_tags(self, *, behind: int) -> int:
+        """Return how many columns hold nothing but known tags."""
+        return sum(self._are_tags[behind + 1 :])
 
     def last_column_of_tags(self, *, behind: int) -> int | None:
         """Return the last column that holds nothing but known tags, else the last one, if it can be, without numbers."""

@@ -23,6 +23,10 @@ from bert_recipes.tasks.task import Task
 MAX_FOUND_LABELS = 1000
 _WHOLE_FLOAT = re.compile(r"([+-]?\d+)\.0*")
 _TRUTH_VALUES = {"true": "1", "false": "0"}
+# NumPy's lists of texts have no commas, for which Python would join their items: ['rain' 'wind'].
+_NUMPY_TEXT = r"""(?:'[^'\\]*'|"[^"\\]*")"""
+_NUMPY_TEXTS = re.compile(rf"\[\s*{_NUMPY_TEXT}(?:\s+{_NUMPY_TEXT})+\s*\]")
+_NUMPY_ARRAY = re.compile(r"\barray\((\[.*?\])(?:,\s*dtype=[^()\s]+)?\)", re.DOTALL)
 
 
 def label_text(value: Any) -> str:
@@ -153,10 +157,21 @@ def label_sets(task: Task, values: Sequence[tuple[str, Any]]) -> list[tuple[int,
     """
     classes = ClassLabels(task)
     rows = [(where, _split_labels(task, value, where)) for where, value in values]
-    flags = [(where, labels) for where, labels in rows if labels is not None]
-    if flags and all(_is_multi_hot(labels, len(classes.names)) for _, labels in flags):
+    if _are_multi_hot([(where, labels) for where, labels in rows if labels], len(classes.names)):
         return [None if labels is None else _classes_of_flags(labels, where) for where, labels in rows]
     return [None if labels is None else _classes_of_labels(classes, labels, where) for where, labels in rows]
+
+
+def _are_multi_hot(rows: Sequence[tuple[str, list[Any]]], num_classes: int) -> bool:
+    """Tell whether the rows that have labels are vectors; of two classes, `[0, 1]` may also be the numbers of both."""
+    others = [where for where, labels in rows if not _is_multi_hot(labels, num_classes)]
+    if others and num_classes == 2:
+        vectors = [labels for _, labels in rows if _is_multi_hot(labels, num_classes)]
+        if any(label_text(first) >= label_text(second) for first, second in vectors):
+            raise InputError(
+                f"{others[0]}: other rows have a 0 or 1 for each of the 2 classes; write so in every row, or names"
+            )
+    return bool(rows) and not others
 
 
 def _split_labels(task: Task, value: Any, where: str) -> list[Any] | None:
@@ -187,6 +202,8 @@ def read_list(text: str) -> list[Any] | None:
     text = text.strip()
     if not (text.startswith("[") and text.endswith("]")):
         return None
+    if _NUMPY_TEXTS.fullmatch(text):
+        return [item[1:-1] for item in re.findall(_NUMPY_TEXT, text)]
     parsed = parse_literal(text)
     if isinstance(parsed, list):
         return parsed
@@ -195,11 +212,15 @@ def read_list(text: str) -> list[Any] | None:
 
 
 def parse_literal(text: str) -> Any:
-    """Return the value that a text is in JSON or Python, which pandas writes into cells; None where it is none."""
+    """Return the value that a text is in JSON or Python, which pandas writes into cells; None where it is none.
+
+    An array of NumPy in it is a list.
+    """
+    text = _NUMPY_ARRAY.sub(r"\1", text)
     for parse in (json.loads, ast.literal_eval):
         try:
             return parse(text.strip())
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
             continue
     return None
 
@@ -255,10 +276,10 @@ def find_labels(task: Task, values: Iterable[Any]) -> FoundLabels:
     Of tags with O, every type has all letters of their scheme, as a type may have no long entity here and one elsewhere.
     """
     names: set[str] = set()
-    for value in values:
+    for number, value in enumerate(values, start=1):
         labels = [value]
         if task.problem_type == "multi_label_classification":
-            labels = _split_labels(task, value, "") or []
+            labels = _split_labels(task, value, f"{task.labels_source}, row {number}") or []
         elif isinstance(value, list):
             labels = value
         names |= {label_text(label) for label in labels}

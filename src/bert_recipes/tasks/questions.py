@@ -86,7 +86,11 @@ def _parse_text(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     parsed = parse_literal(value)
-    return parsed if isinstance(parsed, list | dict) else [value]
+    if isinstance(parsed, list | dict):
+        return parsed
+    if value.lstrip().startswith(("{'", '{"', "[{")):
+        raise ValueError(value)  # an object that is cut off is no answer
+    return [value]
 
 
 def _split_answers(value: Any) -> list[Any]:
@@ -100,11 +104,12 @@ def _split_answers(value: Any) -> list[Any]:
 
 
 def _read_answer(item: Any) -> tuple[str, int | None]:
-    if isinstance(item, str):
-        return item, None
+    if isinstance(item, str | int | float) and not isinstance(item, bool):
+        return str(item), None
     text, start = item["text"], item.get("answer_start")
-    if not isinstance(text, str):
+    if not isinstance(text, str | int | float):
         raise TypeError(text)
+    text = str(text)
     if is_missing(start) or start == "":
         return text, None
     number = float(start)

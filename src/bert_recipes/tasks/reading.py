@@ -9,7 +9,15 @@ from bert_recipes.errors import InputError
 from bert_recipes.rows import Rows, check_characters, column_text, column_value, is_missing
 from bert_recipes.tags import OUTSIDE, is_iob
 from bert_recipes.tasks.examples import Answer, ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
-from bert_recipes.tasks.labels import ClassLabels, label_sets, label_text, labels_of_columns, number_label, read_list
+from bert_recipes.tasks.labels import (
+    ClassLabels,
+    label_sets,
+    label_text,
+    labels_of_columns,
+    number_label,
+    parse_literal,
+    read_list,
+)
 from bert_recipes.tasks.questions import AnswerOffsets, answers_by_text, read_answers
 from bert_recipes.tasks.tagging import TaggedRows, document_of, places_of_words
 from bert_recipes.tasks.task import Task
@@ -59,7 +67,8 @@ def _labels_of_table(
 ) -> list[Any]:
     """Return the label of every row: what a label means is decided by the whole column."""
     places = [rows.where(number) for number, _ in table]
-    if is_test and not any(column in row for _, row in table for column in (task.label_column, *task.label_columns)):
+    columns = [column for column in (task.label_column, *task.label_columns) if column]
+    if is_test and not any(column in row for _, row in table for column in columns):
         return [None] * len(table)
     if task.label_columns:
         return [labels_of_columns(task, row, where) for (_, row), where in zip(table, places, strict=True)]
@@ -101,14 +110,24 @@ def _choices_of(task: Task, row: Mapping[str, Any], where: str) -> tuple[list[st
     The list may stand under "text" beside the names under "label", as in ARC and CommonsenseQA.
     """
     if len(task.choice_columns) > 1:
-        return [column_text(row, column, where) for column in task.choice_columns], list(task.labels)
+        texts = []
+        for column in task.choice_columns:
+            is_left_out = is_missing(column_value(row, column, where))
+            texts.append("" if is_left_out else column_text(row, column, where))
+        while texts and not texts[-1].strip():  # a row may have fewer choices than the table has columns
+            texts.pop()
+        return texts, list(task.labels)
     column = task.choice_columns[0]
     value = column_value(row, column, where)
     names = list(task.labels)
-    if isinstance(value, dict) and {"text", "label"} <= value.keys():
-        value, names = value["text"], [label_text(name) for name in value["label"]]
     if isinstance(value, str):
-        value = read_list(value)
+        value = parse_literal(value) if value.lstrip().startswith("{") else read_list(value)
+    written = value.get("label") if isinstance(value, dict) else None
+    if isinstance(written, list):
+        names = [label_text(name) for name in written]
+        value = value.get("text")
+    if isinstance(value, list):
+        value = [str(text) if type(text) in (int, float) else text for text in value]
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise InputError(f"{where}: column '{column}' holds {row[column]!r:.60}; a list of texts is expected")
     check_characters("".join(value), column, where)
@@ -124,6 +143,10 @@ def _choice_number(task: Task, value: Any, names: Sequence[str], endings: Sequen
         return None
     elif text.isdecimal():
         number = int(text)
+        if text in endings and endings.index(text) != number:
+            raise InputError(
+                f"{where}: label {value!r} is the text of one choice and the number of another; write letters: A, B, ..."
+            )
     elif len(text) == 1 and text.upper() in _LETTERS:
         number = _LETTERS.index(text.upper())
     elif list(endings).count(str(value)) == 1:
@@ -151,7 +174,7 @@ def question_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int,
     seen: dict[str, int] = {}
     num_questions = 0
     for number, row in rows.rows:
-        idx = _question_id(task, row, num_questions, rows.where(number), is_training=offsets is not None)
+        idx = _question_id(task, row, num_questions, rows.where(number))
         num_questions += 1
         where = f"{rows.where(number)} (id {idx})"
         if idx in seen and offsets is None:
@@ -179,10 +202,9 @@ def question_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int,
         offsets.report(rows.source, num_questions)
 
 
-def _question_id(task: Task, row: Mapping[str, Any], index: int, where: str, *, is_training: bool) -> str:
-    """Return the id of a question; training, which needs none, takes the row number where there is none."""
-    column = task.id_column or "id"
-    if is_training and is_missing(row.get(column)):
+def _question_id(task: Task, row: Mapping[str, Any], index: int, where: str) -> str:
+    """Return the id of a question; the row number where there is none."""
+    if is_missing(row.get(task.id_column or "id")):
         return str(index)
     return str(example_id(task, row, index, where))
 
@@ -282,7 +304,8 @@ def read_examples(task: Task, split: str, rows: Rows, *, need_labels: bool = Fal
         raise InputError(f"{rows.source}: the split '{split}' of task {task.name} has no rows")
     if len(first) == 2:
         raise InputError(
-            f"{rows.where(first[True])}: the label is hidden (-1 or empty), but {rows.unit} {first[False]} has one: label all or none"
+            f"{rows.where(first[True])}: the label is hidden (-1 or empty), but {rows.unit} {first[False]} has one: label all or "
+            "none; where -1 is a class, write labels: [-1, 0, 1]"
         )
     if need_labels and True in first:
         raise InputError(

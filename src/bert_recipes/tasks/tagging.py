@@ -15,7 +15,7 @@ from bert_recipes.rows import Rows, check_characters, column_value, is_missing, 
 from bert_recipes.scripts import split_unspaced
 from bert_recipes.tags import OUTSIDE, tag_entity
 from bert_recipes.tasks.conll import LINES
-from bert_recipes.tasks.labels import read_list
+from bert_recipes.tasks.labels import label_text, read_list
 from bert_recipes.tasks.task import DOCUMENT, LABEL_COLUMNS, Task
 
 
@@ -71,14 +71,16 @@ class Span(NamedTuple):
     name: str
 
 
-_START_KEYS = ("start", "start_offset", "begin")
-_END_KEYS = ("end", "end_offset", "stop")
+# What Label Studio's results hold beside spans.
+_OTHER_RESULTS = ("relation", "choices", "textarea", "rating", "taxonomy", "number", "pairwise")
+_START_KEYS = ("start", "start_offset", "begin", "start_char", "from", "offset")
+_END_KEYS = ("end", "end_offset", "stop", "end_char", "to")
 _NAME_KEYS = ("label", "labels", "type", "tag", "entity", "entity_group", "entity_type")
 
 
 def are_spans(value: Any) -> bool:
     """Tell whether the value of a label column is a list of spans."""
-    return isinstance(value, list) and all(isinstance(item, list | dict) for item in value)
+    return isinstance(value, list) and all(isinstance(item, list | tuple | dict) for item in value)
 
 
 def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
@@ -89,8 +91,8 @@ def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
     spans = []
     for item in value:
         content = item.get("value", item) if isinstance(item, dict) else item
-        if isinstance(content, dict) and not any(key in content for key in _START_KEYS):
-            continue  # Label Studio: a relation or a choice
+        if isinstance(item, dict) and isinstance(item.get("type"), str) and item["type"] in _OTHER_RESULTS:
+            continue
         spans.append(_read_span(content, text, where))
     return spans
 
@@ -98,15 +100,26 @@ def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
 def _read_span(content: Any, text: str, where: str) -> Span:
     if isinstance(content, dict):
         start, end, name = (_first_value(content, keys) for keys in (_START_KEYS, _END_KEYS, _NAME_KEYS))
+        if end is None and "length" in content:
+            end = str(int(label_text(start)) + int(label_text(content["length"])))
     else:
         start, end, name = content if len(content) == 3 else (None, None, None)
     if isinstance(name, list) and len(name) == 1:
         name = name[0]
-    if type(start) is not int or type(end) is not int or not isinstance(name, str):
+    if not label_text(start).isdecimal() or not label_text(end).isdecimal() or not isinstance(name, str):
         raise InputError(f"{where}: a span is [start, end, label], two whole numbers and a text, not {content!r:.80}")
+    if name.startswith(("B-", "I-")):
+        raise InputError(f"{where}: the label {name!r} of a span has the prefix of a word's tag; write {name[2:]!r}")
+    start, end = int(label_text(start)), int(label_text(end))
     if not 0 <= start < end <= len(text):
         raise InputError(
             f"{where}: the span {start} to {end} ({name}) does not lie in its text of {len(text)} characters"
+        )
+    written = content.get("text") if isinstance(content, dict) else None
+    if isinstance(written, str) and written.split() != text[start:end].split():
+        raise InputError(
+            f"{where}: the span {start} to {end} is {written!r:.40}, but these characters of the text are {text[start:end]!r:.40}; "
+            "an emoji is one character, though browsers count two"
         )
     while start < end and text[start].isspace():
         start += 1
@@ -185,7 +198,10 @@ class TaggedRows:
 
     def __iter__(self) -> Iterator[TaggedRow]:
         for number, row in join_words(self.task, self.rows, self.is_test):
-            yield self._read(number, _flatten(row), self.rows.where(number))
+            if row.get("answer") in ("reject", "ignore") and "spans" in row:  # Prodigy
+                self.counts["rejected"] += 1
+            else:
+                yield self._read(number, _flatten(row), self.rows.where(number))
 
     def _read(self, number: int, row: Mapping[str, Any], where: str) -> TaggedRow:
         column = self.task.text_columns[0]
@@ -193,6 +209,8 @@ class TaggedRows:
         tags = self._tags_of(row, where)
         if isinstance(words, str):
             return self._read_text(number, row, words, tags, where)
+        if isinstance(words, list):
+            words = [str(word) if type(word) in (int, float) else word for word in words]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise InputError(
                 f"{where}: column '{column}' holds {words!r:.60}; a list of words, or a text, is expected"
@@ -230,6 +248,9 @@ class TaggedRows:
         if self.counts["overlap"]:
             message = "%s: %d spans overlap a longer one and are left out: a word has one tag"
             logger.warning(message, self.rows.source, self.counts["overlap"])
+        if self.counts["rejected"]:
+            message = "%s: %d rows were rejected or ignored by their annotators and are left out"
+            logger.warning(message, self.rows.source, self.counts["rejected"])
         if self.counts["inside"]:
             message = "%s: %d times a span begins or ends inside a word, which is cut there"
             logger.warning(message, self.rows.source, self.counts["inside"])
@@ -265,12 +286,14 @@ def _as_list(value: Any) -> Any:
 
 
 def _flatten(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a task of Label Studio's JSON export as a row: its data, and the results of its first annotation."""
+    """Return a task of Label Studio's JSON export as a row: its data, and the results of its first annotation, if any."""
     data, annotations = row.get("data"), row.get("annotations")
     if not isinstance(data, dict) or not isinstance(annotations, list):
         return row
-    results = annotations[0].get("result", []) if annotations else []
-    return {**data, "labels": results}
+    for annotation in annotations:
+        if isinstance(annotation, dict) and not annotation.get("was_cancelled"):
+            return {**data, "labels": annotation.get("result", [])}
+    return {**data, "labels": None}
 
 
 # Tables with a word a row
@@ -294,19 +317,29 @@ def join_words(task: Task, rows: Rows, is_test: bool) -> Iterator[tuple[int, Map
         return
     label_column = label_column_of(task, start[0][1])
     columns = [task.text_columns[0], *([label_column] if label_column else [])]
-    sentences: dict[Any, dict[str, Any]] = {}
+    sentences: list[dict[str, Any]] = []
+    keys: set[Any] = set()
     key: Any = None
+    num_again = 0
     for number, row in itertools.chain(start, iterator):
         where = rows.where(number)
         cell = column_value(row, sentence_column, where)
-        if not is_missing(cell) and cell != "":
+        is_next = not is_missing(cell) and cell not in ("", key)
+        if is_next:
             key = cell
-        sentence = sentences.setdefault(key, {LINES: [], **{column: [] for column in columns}})
+            num_again += key in keys
+            keys.add(key)
+        if is_next or not sentences:
+            sentences.append({LINES: [], **{column: [] for column in columns}})
+        sentence = sentences[-1]
         sentence[LINES].append(number)
         for column in columns:
             value = column_value(row, column, where)
             sentence[column].append("" if is_missing(value) else value)
-    for sentence in sentences.values():
+    if num_again:
+        message = "%s: %d times '%s' is that of an earlier sentence, as where each document counts anew; it is taken for a new one"
+        logger.warning(message, rows.source, num_again, sentence_column)
+    for sentence in sentences:
         yield sentence[LINES][0], sentence
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -15,7 +15,7 @@ import yaml
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import atomic_write
-from bert_recipes.tags import are_entities
+from bert_recipes.tags import OUTSIDE, are_entities, odd_tags
 from bert_recipes.tasks.labels import MAX_FOUND_LABELS
 from bert_recipes.tasks.sources import find_labels_in_data
 from bert_recipes.tasks.task import KINDS, PROBLEM_TYPES, Task, TsvLayout, figure_names, split_suffixes
@@ -254,6 +254,8 @@ def _slips_of_labels(task: Task) -> Iterator[tuple[str, str]]:
         yield "labels", f"{task.kind if task.kind == 'question_answering' else task.problem_type} has none"
     if labels and len(task.choice_columns) > 1 and len(labels) != len(task.choice_columns):
         yield "labels", f"{len(labels)} names for {len(task.choice_columns)} choice_columns"
+    if task.kind == "token_classification":
+        yield from _slips_of_tags(labels)
     least = 1 if task.problem_type == "multi_label_classification" else 2
     if _needs_labels(task) and len(labels) < least:
         yield "labels", f"{len(labels)} given, [{', '.join(labels)}]; name the classes, like [negative, positive]"
@@ -266,6 +268,19 @@ def _slips_of_labels(task: Task) -> Iterator[tuple[str, str]]:
         yield "label_separator", "only for problem_type: multi_label_classification"
     if task.label_separator == "":
         yield "label_separator", "empty; give what stands between two labels, like ';', or leave it out"
+
+
+def _slips_of_tags(labels: Sequence[str]) -> Iterator[tuple[str, str]]:
+    odd = odd_tags(labels)
+    if odd:
+        yield "labels", f"tags like {odd[0]!r} mark no entities; map them: labels: {{O: O, {odd[0]!r}: B-TYPE, ...}}"
+    marked = [tag for tag in labels if tag.startswith(("B-", "I-"))]
+    others = [tag for tag in labels if tag not in marked]
+    if marked and others and OUTSIDE not in labels:
+        yield (
+            "labels",
+            f"{marked[0]} marks entities, but no tag is O; which is outside of them? map it: labels: {{{others[0]}: O, ...}}",
+        )
 
 
 def _slips_of_metrics(task: Task) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from bert_recipes.tokenization.tokenizer import DEFAULT_MODEL_MAX_LENGTH, SPECIA
 
 
 _FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "added_tokens.json")
+
+# What keeps the id of a piece that stands in a vocab.txt again.
+_REPEATED = re.compile(r".*\[line \d+, again on line \d+\]", re.DOTALL)
 
 logger = logging.getLogger(__name__)
 
@@ -136,9 +140,16 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> Any:
         raise InputError(
             f"{tokenizer_file}: holds no BPE, Unigram, or WordPiece model with the prefix ##, but {model.get('type', 'no model')}"
         )
-    own_vocabulary = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
+    pieces = model.get("vocab")
+    if not isinstance(pieces, dict) or not all(isinstance(number, int) for number in pieces.values()):
+        raise InputError(
+            f"{tokenizer_file}: its model has no vocabulary of pieces and numbers; fetch or write the file again"
+        )
+    own_vocabulary = dict(sorted(pieces.items(), key=lambda item: item[1]))
     _check_special_tokens(own_vocabulary, tokenizer_file)
-    if vocabulary not in (None, own_vocabulary):
+    if vocabulary is not None and _without_repeated(vocabulary) == _without_repeated(own_vocabulary):
+        own_vocabulary = vocabulary
+    elif vocabulary is not None:
         raise InputError(f"{folder}: vocab.txt and tokenizer.json hold different vocabularies; delete the wrong one")
     normalizer = serialized.get("normalizer") or {}
     if normalizer.get("type") == "BertNormalizer":
@@ -146,6 +157,11 @@ def _load_folder(folder: Path, do_lower_case: bool | None) -> Any:
         settings = {names.get(name, name): value for name, value in normalizer.items() if name != "type"} | settings
     tokenizer = _build(own_vocabulary, settings, do_lower_case, tokenizer_file)
     return _add_tokens(tokenizer, serialized.get("added_tokens", []), tokenizer_file)
+
+
+def _without_repeated(vocabulary: Mapping[str, int]) -> dict[str, int]:
+    """Return a vocabulary without what stands for repeated pieces, and without white space, which vocab.txt cannot hold."""
+    return {piece.strip(): number for piece, number in vocabulary.items() if not _REPEATED.fullmatch(piece)}
 
 
 def _old_added_tokens(folder: Path, settings: dict[str, Any]) -> list[Any]:
@@ -176,6 +192,8 @@ def _add_tokens(tokenizer: OriginalBertTokenizer, tokens: list[Any], path: Path)
             if not (is_special and content in known):
                 flags = {name: token[name] for name in _FLAGS if name in token}
                 tokenizer.add_tokens(AddedToken(content, **flags), special_tokens=is_special)
+                if tokenizer.convert_tokens_to_ids(content) != int(token["id"]):
+                    raise ValueError(f"{content!r} has the id {token['id']}, which does not follow on the vocabulary")
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: its added tokens are damaged ({error!r}); fetch or write the file again") from None
     if special:
@@ -192,6 +210,10 @@ def _build(
     vocabulary: dict[str, int], settings: dict[str, Any], do_lower_case: bool | None, path: Path
 ) -> OriginalBertTokenizer:
     stated = settings.get("do_lower_case")
+    if isinstance(stated, str):
+        if stated.lower() not in ("true", "false"):
+            raise InputError(f"{path.parent}: do_lower_case is {stated!r}; allowed: true, false")
+        stated = stated.lower() == "true"
     if do_lower_case is None and stated is None:
         capital = next((piece for piece in vocabulary if piece != piece.lower() and not piece.startswith("[")), None)
         do_lower_case = capital is None

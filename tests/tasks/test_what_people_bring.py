@@ -1,0 +1,244 @@
+"""Rows as other tools write them, each with the reading that its author meant; what can be meant in two ways is refused."""
+
+import json
+import logging
+
+import pytest
+
+from bert_recipes.errors import InputError
+from bert_recipes.finetuning.prediction import read_chunks
+from bert_recipes.tasks.sources import load_split
+from bert_recipes.tasks.task_file import read_task_file
+
+
+CLASSES = "kind: sequence_classification\ntext_columns: text\n"
+MULTI = CLASSES + "problem_type: multi_label_classification\n"
+TAGGING = "kind: token_classification\n"
+QUESTIONS = "kind: question_answering\n"
+CHOICES = "kind: multiple_choice\ntext_columns: q\nchoice_columns: options\n"
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Keys of a task, the content of its file and its name -> the task and the examples of its training split."""
+
+    def read_one(keys, content, name="train.jsonl"):
+        text = content if isinstance(content, str) else "".join(json.dumps(row) + "\n" for row in content)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / "own.yaml").write_text(f"{keys}files: {{train: {name}}}\n", encoding="utf-8")
+        task = read_task_file(tmp_path / "own.yaml")
+        return task, load_split(task, "train", data_dir=None).examples
+
+    return read_one
+
+
+def test_lists_of_numpy_as_pandas_writes_them(read):
+    content = "tokens,ner_tags\n\"['John' 'in' 'Bergen']\",\"['B-PER' 'O' 'B-LOC']\"\n"
+    task, (example,) = read(TAGGING, content, "train.csv")
+    assert example.tokens == ("John", "in", "Bergen")
+    assert [task.labels[label] for label in example.labels] == ["B-PER", "O", "B-LOC"]
+    task, examples = read(MULTI, "text,label\na,['rain' 'wind']\nb,['sun' 'rain']\n", "train.csv")
+    assert task.labels == ("rain", "sun", "wind")
+    assert [example.label for example in examples] == [(0, 2), (0, 1)]
+
+
+def test_answers_of_squad_as_pandas_writes_them(read):
+    answers = "{'text': array(['Oslo'], dtype=object), 'answer_start': array([8], dtype=int32)}"
+    content = f'id,question,context,answers\n1,Where?,She is in Oslo now.,"{answers}"\n'.replace("is in", "was", 1)
+    _, (example,) = read(QUESTIONS, content, "train.csv")
+    assert [(answer.text, answer.answer_start) for answer in example.answers] == [("Oslo", 8)]
+    broken = 'id,question,context,answers\n1,Where?,She was Oslo,"{""text"": [""Oslo"", "\n'
+    with pytest.raises(InputError, match=r"line 2 .*answers .* expected"):
+        read(QUESTIONS, broken, "train.csv")
+
+
+def test_a_vector_of_another_length_is_refused_and_an_empty_row_does_not_vote(read):
+    rows = [{"text": "a", "label": label} for label in ([1, 0], [0, 1], [1])]
+    with pytest.raises(InputError, match=r"line 3: other rows have a 0 or 1 for each of the 2 classes"):
+        read(MULTI + "labels: [anger, joy]\n", rows)
+    _, examples = read(MULTI + "labels: [anger, joy]\n", "text,label\na,1 0\nb,0 1\nc,\n", "train.csv")
+    assert [example.label for example in examples] == [(0,), (1,), ()]
+
+
+@pytest.mark.parametrize("label", ["[{{1}}]", "[{[]: 1}]"])
+def test_a_text_that_is_no_python_value_is_a_label_like_any_other(read, label):
+    with pytest.raises(InputError, match=r"line 2: .*label"):
+        read(MULTI + "labels: [a, b]\n", f'text,label\na,"{label}"\n', "train.csv")
+
+
+NAMES = "labels: [O, B-PER, I-PER, B-LOC, I-LOC]\n"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["1 John B-PER", "2 sails O", "", "3 Mary B-PER", "4 sits O"],
+        ["1 John B-PER", "2-3 sailsaway O", "2 sails O", "", "1 Mary B-PER", "2 sits O"],
+    ],
+)
+def test_an_index_that_goes_on_and_ranges_are_no_words(read, lines):
+    _, examples = read(TAGGING + NAMES, "\n".join([*lines, ""]), "train.conll")
+    assert [example.tokens for example in examples] == [("John", "sails"), ("Mary", "sits")]
+
+
+@pytest.mark.parametrize("first", ["bc/x", "7"])
+def test_a_first_column_that_holds_no_words_is_refused(read, first):
+    words = ["John B-PER", "sails O", "to O", "Oslo B-LOC", "now O"]
+    content = "".join(f"{first} {word}\n" for word in words)
+    with pytest.raises(InputError, match=r"the first column holds no words; .*text_columns: 1"):
+        read(TAGGING + NAMES, content, "train.conll")
+    _, (example,) = read(TAGGING + NAMES + "text_columns: 1\n", content, "train.conll")
+    assert example.tokens == ("John", "sails", "to", "Oslo", "now")
+
+
+def test_a_word_with_a_hash_is_no_comment(read, tmp_path):
+    content = "# a comment here\n#bergen B-LOC\nis O\n\n#oslo B-LOCC\n"
+    with pytest.raises(InputError, match=r"line 5: label 'B-LOCC'"):
+        read(TAGGING + NAMES, content, "train.conll")
+    task, examples = read(TAGGING + NAMES, content.replace("LOCC", "LOC"), "train.conll")
+    assert [example.tokens for example in examples] == [("#bergen", "is"), ("#oslo",)]
+    (tmp_path / "in.conll").write_text("#bergen NN\nis VB\n")
+    (chunk,) = read_chunks(tmp_path / "in.conll", task)
+    assert chunk.split.examples[0].tokens == ("#bergen", "is")
+
+
+def test_predictions_need_no_column_of_labels(read, tmp_path):
+    task, _ = read(TAGGING + NAMES + "label_column: 3\n", "John x y B-PER\nsails x y O\n", "train.conll")
+    (tmp_path / "in.conll").write_text("John\nsails\n\nMary\n")
+    (chunk,) = read_chunks(tmp_path / "in.conll", task)
+    assert [example.tokens for example in chunk.split.examples] == [("John", "sails"), ("Mary",)]
+
+
+def test_several_columns_of_tags_are_warned_of(read, caplog):
+    read(TAGGING + NAMES, "Nord B-LOC O\nsee O O\n", "train.conll")
+    assert "several columns hold tags; the last is read: label_column chooses another" in caplog.text
+
+
+def test_numbers_of_sentences_that_begin_anew_are_new_sentences(read, caplog):
+    rows = ["0,John,B-PER", "0,sails,O", "1,Hi,O", "0,Mary,B-PER", "0,sits,O"]
+    content = "\n".join(["sentence_id,word,label", *rows, ""])
+    _, examples = read(TAGGING + NAMES + "text_columns: word\nlabel_column: label\n", content, "train.csv")
+    assert [example.tokens for example in examples] == [("John", "sails"), ("Hi",), ("Mary", "sits")]
+    assert "1 times 'sentence_id' is that of an earlier sentence" in caplog.text
+
+
+@pytest.mark.parametrize("tags", ["B:PER I:PER", "PER_B PER_I", "b-PER i-PER", "B_PER I_PER"])
+def test_tags_with_another_prefix_are_to_be_mapped(read, tags):
+    begin, inside = tags.split()
+    with pytest.raises(InputError, match=r"mark no entities; map them|write B-TYPE and I-TYPE"):
+        read(TAGGING, f"John {begin}\nLind {inside}\nsails O\n", "train.conll")
+
+
+@pytest.mark.parametrize("outside", ["o", "_", "OTHER"])
+def test_an_outside_tag_of_another_name_is_to_be_mapped(read, outside):
+    content = f"John B-PER\nLind I-PER\nsails {outside}\n"
+    with pytest.raises(InputError, match=f"no tag is O; .*{{{outside}: O"):
+        read(TAGGING, content, "train.conll")
+
+
+SPANS = TAGGING + "text_columns: text\nlabel_column: spans\nlabels: [O, B-PER, I-PER]\n"
+TEXT = "Mara Lind sails"
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        [0, 9, "PER"],
+        [0.0, "9", "PER"],
+        {"label": "PER", "start_char": 0, "end_char": 9},
+        {"label": "PER", "offset": 0, "length": 9},
+        {"label": "PER", "from": 0, "to": 9, "text": "Mara Lind"},
+    ],
+)
+def test_spans_in_the_spellings_of_tools(read, span):
+    _, (example,) = read(SPANS, [{"text": TEXT, "spans": [span]}])
+    assert example.labels == (1, 2, 0)
+
+
+def test_spans_as_tuples_in_a_table(read):
+    _, (example,) = read(SPANS, f"text,spans\n{TEXT},\"[(0, 9, 'PER')]\"\n", "train.csv")
+    assert example.labels == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("span", "message"),
+    [
+        ({"strat": 0, "end": 9, "label": "PER"}, "a span is .start, end, label."),
+        ({"start": 10, "end": 15, "label": "PER", "text": "Mara Lind"}, "'Mara Lind', but these .* are 'sails'"),
+        ([0, 4, "B-PER"], "'B-PER' of a span has the prefix of a word's tag; write 'PER'"),
+    ],
+)
+def test_a_span_that_is_not_what_it_says_is_refused(read, span, message):
+    with pytest.raises(InputError, match=message):
+        read(SPANS, [{"text": TEXT, "spans": [span]}])
+
+
+def test_rows_that_nobody_annotated_or_somebody_rejected_are_no_sentences_without_entities(read, caplog):
+    done = {"data": {"text": TEXT}, "annotations": [{"result": []}]}
+    for annotations in ([], [{"was_cancelled": True, "result": []}], [None]):
+        rows = [done, {"data": {"text": TEXT}, "annotations": annotations}]
+        with pytest.raises(InputError, match=r"line 2: the label is hidden"):
+            read(TAGGING + "text_columns: text\nlabels: [O, B-PER, I-PER]\n", rows)
+    rejected = {"text": TEXT, "spans": [], "answer": "reject"}
+    _, examples = read(SPANS, [{"text": TEXT, "spans": [[0, 9, "PER"]], "answer": "accept"}, rejected])
+    assert len(examples) == 1
+    assert "1 rows were rejected or ignored by their annotators" in caplog.text
+
+
+def test_choices_that_are_left_out_numbers_and_labels_of_two_meanings(read):
+    columns = "kind: multiple_choice\ntext_columns: q\nchoice_columns: [A, B, C]\n"
+    _, (example,) = read(columns, "q,A,B,C,label\n?,ant,bee,,1\n", "train.csv")
+    assert (example.choices, example.label) == (("ant", "bee"), 1)
+    with pytest.raises(InputError, match=r"line 2: label '2' is none of the 2 choices"):
+        read(columns, "q,A,B,C,label\n?,ant,bee,,2\n", "train.csv")
+    _, (example,) = read(CHOICES, [{"q": "?", "options": [3, 4.5], "label": 1}])
+    assert example.choices == ("3", "4.5")
+    with pytest.raises(InputError, match=r"label '1' is the text of one choice and the number of another"):
+        read(CHOICES, [{"q": "?", "options": ["1", "2", "3"], "label": "1"}])
+    for labels in (None, 3):
+        with pytest.raises(InputError, match=r"a list of texts is expected"):
+            read(CHOICES, [{"q": "?", "options": {"text": ["u", "v"], "label": labels}, "label": 0}])
+
+
+def test_words_may_be_numbers(read):
+    _, (example,) = read(TAGGING + "labels: [O, X]\n", [{"tokens": ["In", 1998], "labels": ["O", "X"]}])
+    assert example.tokens == ("In", "1998")
+
+
+def test_a_class_of_minus_one_is_told_how_to_be_written(read):
+    rows = [{"text": "a", "label": label} for label in (-1, 0, 1)]
+    with pytest.raises(InputError, match=r"write labels: \[-1, 0, 1\]"):
+        read(CLASSES, rows)
+    _, examples = read(CLASSES + "labels: [-1, 0, 1]\n", rows)
+    assert [example.label for example in examples] == [0, 1, 2]
+
+
+def test_questions_without_ids_are_numbered(tmp_path):
+    (tmp_path / "dev.jsonl").write_text(json.dumps({"question": "?", "context": "a b", "answers": ["a"]}) + "\n")
+    (tmp_path / "own.yaml").write_text(QUESTIONS + "files: {validation: dev.jsonl}\n")
+    (example,) = load_split(read_task_file(tmp_path / "own.yaml"), "validation", data_dir=None).examples
+    assert example.idx == "0"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train.tsv", '"label"\t"text"\n"1"\t"one"\n"0"\t"two"\n'),
+        ("train.csv", "sep=;\nlabel;text\n1;one\n0;two\n"),
+        ("train.csv", "label,text\n1,one\n0,two\n   \n"),
+        ("train.csv", 'label, text\n1, "one"\n0, "two"\n'),
+    ],
+)
+def test_tables_as_excel_and_pandas_write_them(read, name, content):
+    task, examples = read(CLASSES, content, name)
+    assert [(example.text, task.labels[example.label]) for example in examples] == [("one", "1"), ("two", "0")]
+
+
+def test_a_quoted_line_break_in_a_tsv_goes_on(read, caplog):
+    caplog.set_level(logging.INFO, logger="bert_recipes")
+    task, examples = read(CLASSES, 'label\ttext\n1\t"one line\nanother\tline"\n0\tbye\n', "train.tsv")
+    assert task.labels == ("0", "1")
+    assert [example.text for example in examples] == ["one line\nanother\tline", "bye"]
+    # Quotes of a text are text.
+    _, examples = read(CLASSES, 'label\ttext\n1\t"No", she said.\n0\t"Yes."\n', "train.tsv")
+    assert [example.text for example in examples] == ['"No", she said.', '"Yes."']
