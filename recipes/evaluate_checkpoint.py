@@ -93,7 +93,7 @@ def measure_pretraining(
     model = load_model(model_args, data.tokenizer, data.max_seq_length, args.seed, needs_head=True)
     logger.info("inputs of up to %d tokens, at most %d pairs", data.max_seq_length, data_args.max_eval_pairs)
     trainer = make_trainer(model, args, data, data_args.max_eval_pairs)
-    results = trainer.evaluate() | trainer.certainty()
+    results = trainer.measure_all()
     return results | {"model": model_args.model_name_or_path, "machine": describe_machine()}
 
 

@@ -137,7 +137,7 @@ BROKEN = {
         "neither tokenizer.json nor vocab.txt",
     ),
     "another tokenizer": (lambda folder: change_config(folder, vocab_size=50), "do not belong together"),
-    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot be opened"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config.json: broken JSON"),
 }
 
 

@@ -326,7 +326,7 @@ def test_an_interrupted_export_leaves_nothing(export, runs, tmp_path, monkeypatc
         (["--format", "tflite"], "format is 'tflite'; allowed: onnx, int8"),
         (["--batch_size", "0"], "batch_size is 0; allowed: 1 or more"),
         (["--tolerance", "-1"], "tolerance is -1.0; allowed: 0 or more"),
-        (["--tolerance", ".nan"], "tolerance is nan"),
+        (["--tolerance", ".nan"], "--tolerance: expected a number, got '.nan'"),
         (["--opset", "17"], "opset is 17; allowed: 18 to 23"),
         (["--store", "s", "--input_file", "t.txt"], "--store and --input_file both name inputs"),
         (["--reduce_range", "true"], "reduce_range is for --format int8"),

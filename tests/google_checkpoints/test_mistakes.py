@@ -56,7 +56,7 @@ def config_with(**changes):
         (config_with(hidden_dropout_prob=float("nan")), "below 1"),
         ({"config": without(CONFIG, "vocab_size")}, "vocab_size is None"),
         ({"config": [1]}, "a JSON object is wanted, not a list"),
-        ({"pieces": PIECES[:-3]}, r"vocabulary of 58, the tokenizer 55 pieces"),
+        ({"pieces": [*PIECES, "one", "more"]}, r"vocabulary of 58, the tokenizer 60 pieces"),
         ({"pieces": PIECES[1:]}, r"no \[PAD\]"),
         ({"variables": {name: array.astype(np.int32) for name, array in PLAIN.items()}}, "is int32; converted are"),
         ({"variables": {"global_step": np.asarray(1)}}, "none of the original's weights"),

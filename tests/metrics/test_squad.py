@@ -21,7 +21,6 @@ WORDS = (
     *(
         "\u0130stanbul",
         "stra\u00dfe",
-        "\u6771\u4eac",
         "\uff0c",
         "\u201cfox\u201d",
         "caf\u00e9",
@@ -36,6 +35,18 @@ SPACES = (" ", " ", "  ", "\t", "\n", "\u00a0", "\u202f", "\u3000", "-", "")
 def random_text(rng, longest=6):
     words = rng.choice(WORDS, rng.integers(0, longest))
     return "".join(str(word) + str(rng.choice(SPACES)) for word in words)
+
+
+def test_answers_without_spaces_are_compared_by_characters():
+    """facebookresearch/MLQA mlqa_evaluation_v1.py, mixed_segmentation; the official script of SQuAD takes them for one word."""
+    gold = {"q": ["\u5317\u5c9b\u7684\u6e2f\u53e3"]}
+    assert squad_scores(gold, {"q": "\u5317\u5c9b\uff0c\u7684\u6e2f\u53e3\u3002"}) == {
+        "exact_match": 100.0,
+        "f1": 100.0,
+    }
+    scores = squad_scores(gold, {"q": "\u5317\u5c9b\u7684"})
+    assert scores["exact_match"] == 0.0
+    assert scores["f1"] == pytest.approx(75.0)
 
 
 def changed(rng, text):

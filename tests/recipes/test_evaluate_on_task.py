@@ -58,7 +58,8 @@ def test_the_recipe_prints_the_figures_and_leaves_no_folder(start_recipe, tiny_r
     done = start_recipe("evaluate_checkpoint", "--model_name_or_path", run, *flags)
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads((tmp_path / "out.json").read_text())
-    assert json.loads(done.stdout[done.stdout.index("{") :]) == results
+    printed = json.loads(done.stdout[done.stdout.index("{") :])
+    assert printed == {name: value for name, value in results.items() if name != "jackknife"}
     assert figures(results) == pytest.approx(figures(json.loads((run / "all_results.json").read_text())), abs=1e-5)
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
 

@@ -96,7 +96,7 @@ def test_mistakes_are_one_line_before_any_work(run, corpus: Path, tmp_path: Path
     assert "nothing.txt" in missing
     broken = corpus / "broken.txt"
     broken.write_bytes(b"fine\n\xe9\n")
-    assert f"{broken}:2: not valid UTF-8" in only_error(run("--files", corpus, "--output_dir", output, *SMALL))
+    assert f"{broken}, line 2: not valid UTF-8" in only_error(run("--files", corpus, "--output_dir", output, *SMALL))
     assert not output.exists()
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
 

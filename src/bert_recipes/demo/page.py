@@ -24,6 +24,7 @@ from bert_recipes.metrics.entities import find_entities
 from bert_recipes.models.inspection import fill_every_mask, judge_next_sentence, knows_words
 from bert_recipes.models.sizes import num_positions
 from bert_recipes.rows import check_characters
+from bert_recipes.tags import are_entities
 from bert_recipes.tokenization.normalization import is_punctuation
 
 
@@ -150,12 +151,10 @@ def split_words(text: str) -> list[tuple[int, int]]:
 
 
 def group_words(tags: Sequence[str], labels: Sequence[str]) -> list[tuple[str, int, int]]:
-    """(Type, first word, last word) of entities where all labels are O, B-X, I-X; else of every word but those of "O"."""
-    try:
-        find_entities(labels)
-    except InputError:  # parts of speech, types without B and I, and the like
-        return [(tag, number, number) for number, tag in enumerate(tags) if tag != "O"]
-    return find_entities(tags)
+    """Return (type, first word, last word) of entities where the labels mark such; else every word and its label."""
+    if are_entities(labels):
+        return find_entities(tags)
+    return [(tag, number, number) for number, tag in enumerate(tags)]
 
 
 def find_answer(model: DemoModel, question: str, paragraph: str) -> tuple[Marked, list[list[str]], str]:

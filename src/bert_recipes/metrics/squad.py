@@ -38,7 +38,8 @@ def normalize_answer(text: str) -> str:
     """
     if is_unspaced(text):
         words = [word[start:end] for word in text.lower().split() for start, end in split_unspaced(word)]
-        return " ".join("".join(filter(_is_no_punctuation, word)) for word in words).strip()
+        without_punctuation = " ".join("".join(filter(_is_no_punctuation, word)) for word in words)
+        return " ".join(without_punctuation.split())
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 

@@ -466,10 +466,11 @@ class BertTrainer(RecipeTrainer):
         self.held_out_sums = sums, held_out_sums
         return sums.metrics(prefix, self.pairs_task)
 
-    def certainty(self) -> dict[str, Any]:
-        """Return `jackknife`: loss of the last evaluation -> its `jackknife_replicates` over batches, six digits of them."""
-        if self.held_out_sums is None:  # evaluation was stock's
-            return {}
+    def measure_all(self) -> dict[str, Any]:
+        """Return the held-out metrics, and as `jackknife` the `jackknife_replicates` over batches of each loss, to six digits."""
+        results = super().measure_all()
+        if self.held_out_sums is None:  # none, or evaluation was stock's
+            return results
         sums, running_sums = self.held_out_sums
         sums_of_batches = running_sums.diff(dim=0)
 
@@ -482,4 +483,4 @@ class BertTrainer(RecipeTrainer):
         for name, values in replicates.items():
             if name.endswith("loss") and name != "eval_unigram_loss":
                 losses[name.removeprefix("eval_")] = np.round(values, 6).tolist()
-        return {"jackknife": losses}
+        return {**results, "jackknife": losses}
