@@ -84,7 +84,7 @@ SETTINGS = (
     "--save_strategy no --eval_strategy no --dataloader_num_workers 0 --logging_steps 1 --use_cpu true --disable_tqdm true"
 )
 # Figures of the clock, which no two runs share.
-_TIMES = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime", "per_second", "eval_seconds")
+_TIMES = ("tokens_per_second", "data_wait_share", "mfu", "hours_left", "runtime", "per_second", "_seconds")
 
 
 @dataclass

@@ -78,11 +78,17 @@ def test_another_tokenizer_of_the_same_size_is_refused(tmp_path, tokenizer, is_b
     assert open_model(folder, tokenizer).config.vocab_size == NUM_PIECES
 
 
-@pytest.mark.parametrize("vocab_size", [NUM_PIECES - 1, NUM_PIECES + 1, 192])
-def test_without_tokenizer_files_another_vocabulary_size_is_refused(tmp_path, tokenizer, vocab_size):
-    folder = make_checkpoint(tmp_path / "model", vocab_size=vocab_size)
-    with pytest.raises(InputError, match=f"vocabulary of {vocab_size}, the tokenizer 117 pieces"):
+def test_without_tokenizer_files_a_smaller_vocabulary_is_refused(tmp_path, tokenizer):
+    folder = make_checkpoint(tmp_path / "model", vocab_size=NUM_PIECES - 1)
+    with pytest.raises(InputError, match=f"vocabulary of {NUM_PIECES - 1}, the tokenizer 117 pieces"):
         open_model(folder, tokenizer)
+
+
+@pytest.mark.parametrize("vocab_size", [NUM_PIECES + 1, 192])
+def test_without_tokenizer_files_a_larger_vocabulary_is_kept_and_said(tmp_path, tokenizer, caplog, vocab_size):
+    network = open_model(make_checkpoint(tmp_path / "model", vocab_size=vocab_size), tokenizer)
+    assert network.config.vocab_size == vocab_size
+    assert "the other rows are kept" in caplog.text
 
 
 @pytest.mark.parametrize("vocab_size", [120, 128])
@@ -134,9 +140,9 @@ def narrow_embeddings(folder):
     ("damage", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), "no config.json"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "no model.safetensors"),
-        (lambda folder: (folder / "config.json").write_text("{"), "not a valid JSON"),
-        (lambda folder: (folder / "config.json").write_text("[]"), "holds no mapping"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "neither model.safetensors nor pytorch_model.bin"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json: broken JSON"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "config.json: a JSON object is wanted, not a list"),
         (lambda folder: edit_config(folder, hidden_act="foo"), "cannot be opened: KeyError: 'foo'"),
         (lambda folder: edit_config(folder, hidden_size=129), "not a multiple of the number of attention heads"),
         (lambda folder: edit_config(folder, hidden_size="wide"), "expected int, got str"),

@@ -576,6 +576,9 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         }
         if self.config.tie_word_embeddings:
             of_generator.pop("generator_lm_head.weight", None)
+        for name, weight in weights.items():
+            if name.startswith("electra.embeddings."):  # shared: engines leave out the second name of a weight
+                of_generator.setdefault(name, weight)
         self.generator.config.vocab_size = self.config.vocab_size  # it may have been resized
         self.generator.save_pretrained(Path(save_directory) / GENERATOR_FOLDER, state_dict=of_generator, **kwargs)
         own = {name: each for name, each in weights.items() if not name.startswith(_GENERATOR)}
