@@ -213,6 +213,16 @@ def test_a_class_of_minus_one_is_told_how_to_be_written(read):
     assert [example.label for example in examples] == [0, 1, 2]
 
 
+def test_true_is_the_second_class_unless_the_names_say_otherwise(read):
+    rows = [{"text": "a", "label": label} for label in (True, False)]
+    _, examples = read(CLASSES + "labels: [ok, fault]\n", rows)
+    assert [example.label for example in examples] == [1, 0]
+    with pytest.raises(InputError, match=r"line 1: label True is not one of the task's; allowed: yes, no"):
+        read(CLASSES + "labels: [yes, no]\n", rows)
+    _, examples = read(CLASSES + "labels: {true: yes, false: no}\n", rows)
+    assert [example.label for example in examples] == [0, 1]
+
+
 def test_questions_without_ids_are_numbered(tmp_path):
     (tmp_path / "dev.jsonl").write_text(json.dumps({"question": "?", "context": "a b", "answers": ["a"]}) + "\n")
     (tmp_path / "own.yaml").write_text(QUESTIONS + "files: {validation: dev.jsonl}\n")

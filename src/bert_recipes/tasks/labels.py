@@ -52,6 +52,14 @@ def is_number(text: str) -> bool:
     return True
 
 
+def _follow_truth(names: Sequence[str]) -> bool:
+    """Tell whether false and true are the first and the second of these classes, as 0 and 1 are: not of [yes, no]."""
+    plain = [name.lower() for name in names]
+    if len(plain) != 2 or _TRUTH_VALUES.keys() & set(plain):
+        return False
+    return plain[0] != "yes" and plain[1] != "no"
+
+
 class ClassLabels:
     """The classes of a task, as files write them: by name, as `column_labels` says, or by number from 0.
 
@@ -72,7 +80,7 @@ class ClassLabels:
         self._by_number: dict[str, int] = {}
         if not task.column_labels and not any(is_number(name) for name in map(label_text, self.names)):
             self._by_number = {str(number): number for number in range(len(self.names))}
-        if len(self.names) == 2 and self._by_number and not _TRUTH_VALUES.keys() & self._by_name.keys():
+        if self._by_number and _follow_truth(self.names):
             self._by_number |= {word: int(number) for word, number in _TRUTH_VALUES.items()}
         self._labels_source = task.labels_source
         # The first label by name and the first by number: what it is, and where.
