@@ -100,8 +100,8 @@ def test_an_evaluation_leaves_its_losses_without_one_batch_after_the_other(tmp_p
             output_dir=str(tmp_path), per_device_eval_batch_size=size, use_cpu=True, report_to=[], disable_tqdm=True
         )
         trainer = BertTrainer(model, arguments, own_collator, train_dataset=held_out, eval_dataset=pairs)
-        assert trainer.certainty() == {}
-        return trainer.evaluate(), trainer.certainty()["jackknife"]
+        results = trainer.measure_all()
+        return results, results["jackknife"]
 
     metrics, replicates = evaluate(held_out, 3)
     assert {*replicates} == {"loss", "mlm_loss", "nsp_loss"}
