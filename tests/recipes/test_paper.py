@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 
+@pytest.mark.slow
 def test_a_table_is_run_and_goes_on_where_it_stopped(small_store, tmp_path, repository, call_recipe):
     shutil.copy(repository / "recipes" / "configs" / "paper" / "profiles.yaml", tmp_path)
     (tmp_path / "mine.yaml").write_text(
