@@ -5,7 +5,7 @@ Legend: M predicted tokens, H hidden size, V vocabulary, W its next multiple of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -110,50 +110,79 @@ class _VocabularyLoss(torch.autograd.Function):
         shared: SharedGradient | None,
     ) -> torch.Tensor:
         needs_gradient = any(ctx.needs_input_grad[:3])
-        wide, own = bias.float(), _rounded_up(weight, hidden.dtype)
+        float_bias, padded_weight = bias.float(), _rounded_up(weight, hidden.dtype)
+        gradients = _Gradients(hidden, weight, bias)
         total = torch.zeros((), device=hidden.device)
-        of_hidden = torch.empty_like(hidden)
-        of_weight = of_bias = None
-        rows_at_once = ROWS_AT_ONCE_ON_GPU if _is_on_gpu(hidden) else ROWS_AT_ONCE
-        for start in range(0, len(targets), rows_at_once):
-            rows = slice(start, start + rows_at_once)
-            logits = hidden[rows] @ own.t()
-            losses, part_bias = kernels.cross_entropy_(logits, wide, targets[rows], 1.0 / count, needs_gradient)
+        for rows in _parts(hidden):
+            logits = hidden[rows] @ padded_weight.t()
+            losses, bias_part = kernels.cross_entropy_(logits, float_bias, targets[rows], 1.0 / count, needs_gradient)
             total += losses.sum()
             if needs_gradient:
-                torch.mm(logits, own, out=of_hidden[rows])
-                part = (logits.t() @ hidden[rows])[: len(weight)].float()
-                of_weight = part if of_weight is None else of_weight.add_(part)
-                of_bias = part_bias if of_bias is None else of_bias.add_(part_bias)
-        # No saved tensors: what is handed over once can become a parameter's gradient without a copy.
-        ctx.gradients = of_hidden, of_weight, of_bias
-        ctx.like, ctx.shared = (weight, bias), shared
+                # The kernel has left the gradient of the logits in their place.
+                gradients.add(rows, logits, padded_weight, bias_part)
+        ctx.gradients, ctx.shared = gradients, shared
         return total / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        of_hidden, of_weight, of_bias = _hand_over(ctx, grad)
+        hidden_gradient, weight_gradient, bias_gradient = _hand_over(ctx, grad)
         nothing = (None,) * 4
         if ctx.shared is None:
-            return of_hidden, of_weight, of_bias, *nothing
-        ctx.shared.leave(of_weight)
-        return of_hidden, None, of_bias, *nothing
+            return hidden_gradient, weight_gradient, bias_gradient, *nothing
+        ctx.shared.leave(weight_gradient)
+        return hidden_gradient, None, bias_gradient, *nothing
+
+
+def _parts(hidden: torch.Tensor) -> Iterator[slice]:
+    """Yield the rows whose logits are held at the same time."""
+    step = ROWS_AT_ONCE_ON_GPU if _is_on_gpu(hidden) else ROWS_AT_ONCE
+    for start in range(0, len(hidden), step):
+        yield slice(start, start + step)
+
+
+class _Gradients:
+    """The gradients of hidden states (M, H), weight (V, H) and bias (V,), summed over parts of the rows; the last two in float32."""
+
+    def __init__(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+        self._inputs = hidden, weight, bias
+        self._of_hidden = torch.empty_like(hidden)
+        self._of_weight: torch.Tensor | None = None
+        self._of_bias: torch.Tensor | None = None
+
+    def add(self, rows: slice, of_logits: torch.Tensor, weight: torch.Tensor, of_bias: torch.Tensor) -> None:
+        """Add a part: the gradient of its logits (m, W), with the weight (W, H) that gave them and rows beyond V that count for nothing."""
+        hidden, own_weight, _ = self._inputs
+        torch.mm(of_logits, weight, out=self._of_hidden[rows])
+        of_weight = (of_logits.t() @ hidden[rows])[: len(own_weight)].float()
+        if self._of_weight is None or self._of_bias is None:
+            self._of_weight, self._of_bias = of_weight, of_bias
+        else:
+            self._of_weight.add_(of_weight)
+            self._of_bias.add_(of_bias)
+
+    def scaled(self, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the three in the types of their tensors, times `grad` ()."""
+        _, weight, bias = self._inputs
+        of_hidden, of_weight, of_bias = self._of_hidden, self._of_weight, self._of_bias
+        if of_weight is None or of_bias is None:  # there was no row
+            return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias)
+        # On a CPU nearly always 1: then nothing of the size of the vocabulary is touched again. A GPU would wait for the number.
+        if _is_on_gpu(grad) or grad.item() != 1.0:
+            of_hidden = (of_hidden.float() * grad).to(of_hidden.dtype)
+            of_weight, of_bias = of_weight * grad, of_bias * grad
+        return of_hidden, of_weight.to(weight.dtype), of_bias.to(bias.dtype)
 
 
 def _hand_over(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients that the forward pass left in `ctx.gradients`, times `grad`, and forget them."""
+    """Return the gradients that the forward pass left in `ctx.gradients`, times `grad`, and forget them.
+
+    They are no saved tensors: what is handed over once can become a parameter's gradient without a copy.
+    """
     if ctx.gradients is None:
         raise RuntimeError("this loss gives its gradients away: it can be differentiated once; compute it again")
-    (of_hidden, of_weight, of_bias), (weight, bias) = ctx.gradients, ctx.like
-    ctx.gradients = ctx.like = None
-    if of_weight is None:  # there was no row
-        return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias)
-    # On a CPU nearly always 1: then nothing of the size of the vocabulary is touched again. A GPU would wait for the number.
-    if _is_on_gpu(grad) or grad.item() != 1.0:
-        of_hidden = (of_hidden.float() * grad).to(of_hidden.dtype)
-        of_weight, of_bias = of_weight * grad, of_bias * grad
-    return of_hidden, of_weight.to(weight.dtype), of_bias.to(bias.dtype)
+    gradients, ctx.gradients = ctx.gradients, None
+    return gradients.scaled(grad)
 
 
 def vocabulary_divergence(
@@ -186,29 +215,20 @@ class _VocabularyDivergence(torch.autograd.Function):
         temperature: float,
     ) -> torch.Tensor:
         needs_gradient = any(ctx.needs_input_grad[:3])
-        narrow_weight = weight.to(hidden.dtype)
+        cast_weight = weight.to(hidden.dtype)
+        gradients = _Gradients(hidden, weight, bias)
         total = torch.zeros((), device=hidden.device)
-        of_hidden = torch.empty_like(hidden)
-        of_weight = of_bias = None
-        rows_at_once = ROWS_AT_ONCE_ON_GPU if _is_on_gpu(hidden) else ROWS_AT_ONCE
-        for start in range(0, len(hidden), rows_at_once):
-            rows = slice(start, start + rows_at_once)
+        for rows in _parts(hidden):
             # In float32: bfloat16 would lose the unlikely pieces.
-            goal = (teacher_logits(rows).float() / temperature).log_softmax(-1)
-            logits = (hidden[rows] @ narrow_weight.t()).float().add_(bias.float())
-            said = logits.div_(temperature).log_softmax(-1)
-            goal_probabilities = goal.exp()
-            total += goal.sub_(said).mul_(goal_probabilities).sum()
+            teacher = (teacher_logits(rows).float() / temperature).log_softmax(-1)
+            logits = (hidden[rows] @ cast_weight.t()).float().add_(bias.float())
+            student = logits.div_(temperature).log_softmax(-1)
+            teacher_probabilities = teacher.exp()
+            total += teacher.sub_(student).mul_(teacher_probabilities).sum()
             if needs_gradient:
-                of_logits = said.exp_().sub_(goal_probabilities).div_(temperature)
-                part_bias = of_logits.sum(0)
-                of_logits = of_logits.to(hidden.dtype)
-                torch.mm(of_logits, narrow_weight, out=of_hidden[rows])
-                part_weight = (of_logits.t() @ hidden[rows]).float()
-                of_weight = part_weight if of_weight is None else of_weight.add_(part_weight)
-                of_bias = part_bias if of_bias is None else of_bias.add_(part_bias)
-        ctx.gradients = of_hidden, of_weight, of_bias
-        ctx.like = weight, bias
+                of_logits = student.exp_().sub_(teacher_probabilities).div_(temperature)
+                gradients.add(rows, of_logits.to(hidden.dtype), cast_weight, of_logits.sum(0))
+        ctx.gradients = gradients
         return total
 
     @staticmethod
