@@ -35,10 +35,6 @@ def split_tag(tag: str) -> tuple[str, str]:
     prefix, dash, name = tag.partition("-")
     if prefix in _PREFIXES and (dash or prefix in "BIES"):
         return _PREFIXES[prefix], name or _NO_TYPE
-    if tag.endswith(("-B", "-I")) or tag.startswith(("B_", "I_")):
-        raise InputError(
-            f"tag {tag!r}: write B-TYPE and I-TYPE; in a task file `labels: {{{tag}: B-TYPE}}` gives each tag its name"
-        )
     return "I", tag
 
 

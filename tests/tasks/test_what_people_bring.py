@@ -44,7 +44,7 @@ def test_lists_of_numpy_as_pandas_writes_them(read):
 
 def test_answers_of_squad_as_pandas_writes_them(read):
     answers = "{'text': array(['Oslo'], dtype=object), 'answer_start': array([8], dtype=int32)}"
-    content = f'id,question,context,answers\n1,Where?,She is in Oslo now.,"{answers}"\n'.replace("is in", "was", 1)
+    content = f'id,question,context,answers\n1,Where?,She was Oslo now.,"{answers}"\n'
     _, (example,) = read(QUESTIONS, content, "train.csv")
     assert [(answer.text, answer.answer_start) for answer in example.answers] == [("Oslo", 8)]
     broken = 'id,question,context,answers\n1,Where?,She was Oslo,"{""text"": [""Oslo"", "\n'
@@ -125,7 +125,7 @@ def test_numbers_of_sentences_that_begin_anew_are_new_sentences(read, caplog):
 @pytest.mark.parametrize("tags", ["B:PER I:PER", "PER_B PER_I", "b-PER i-PER", "B_PER I_PER"])
 def test_tags_with_another_prefix_are_to_be_mapped(read, tags):
     begin, inside = tags.split()
-    with pytest.raises(InputError, match=r"mark no entities; map them|write B-TYPE and I-TYPE"):
+    with pytest.raises(InputError, match=r"mark no entities; map them"):
         read(TAGGING, f"John {begin}\nLind {inside}\nsails O\n", "train.conll")
 
 
@@ -195,8 +195,10 @@ def test_choices_that_are_left_out_numbers_and_labels_of_two_meanings(read):
     assert example.choices == ("3", "4.5")
     with pytest.raises(InputError, match=r"label '1' is the text of one choice and the number of another"):
         read(CHOICES, [{"q": "?", "options": ["1", "2", "3"], "label": "1"}])
+    _, (example,) = read(CHOICES, [{"q": "?", "options": ["u", "v", None], "label": 1}])
+    assert example.choices == ("u", "v")
     for labels in (None, 3):
-        with pytest.raises(InputError, match=r"a list of texts is expected"):
+        with pytest.raises(InputError, match=r"beside its texts a list of labels is expected"):
             read(CHOICES, [{"q": "?", "options": {"text": ["u", "v"], "label": labels}, "label": 0}])
 
 

@@ -3,14 +3,17 @@
 It finds, without a GPU, whatever breaks on the way to one: types, devices, compilers, versions, places where the host waits. Numbers are garbage, so
 losses mean nothing, and what a shape depends on must not be computed on the device. Needs a CUDA build of torch, and CUDA's headers:
 
-    python -m venv /tmp/cuda && /tmp/cuda/bin/pip install torch==2.11.0 transformers==5.17.0 accelerate pyarrow scikit-learn jinja2 matplotlib
-    /tmp/cuda/bin/python tools/null_gpu/count_launches.py recipes/pretrain.py --config recipes/configs/pretrain/bert_base.yaml \
+    python -m venv cuda && cuda/bin/pip install torch==2.11.0 transformers==5.17.0 accelerate pyarrow scikit-learn jinja2 matplotlib
+    cuda/bin/python tools/null_gpu/count_launches.py counts.json recipes/pretrain.py --config recipes/configs/pretrain/bert_base.yaml \
         --store data/store --max_steps 5 --eval_strategy no --save_strategy no --overwrite_run true
+
+The first argument gets the counts as JSON.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import runpy
@@ -105,11 +108,23 @@ def count_steps(script: str, flags: list[str], gpu: NullGpu) -> list[tuple[dict[
     return steps
 
 
+def write_results(path: Path, command: list[str], counts: dict[str, int]) -> None:
+    """Write the counts of one step, all launches together, with versions and date."""
+    import torch
+    import transformers
+
+    results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "command": command}
+    results |= {"torch": torch.__version__, "transformers": transformers.__version__}
+    results["launches"] = sum(count for name, count in counts.items() if name.startswith("launch"))
+    results |= {name: count for name, count in counts.items() if not name.startswith("launch")}
+    path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
 def main() -> None:
-    """Count and print."""
+    """Count, print and write."""
     if LIBRARY_VARIABLE not in os.environ:
         restart_with(build_library())
-    script, *flags = sys.argv[1:]
+    results_file, script, *flags = sys.argv[1:]
     steps = count_steps(script, flags, NullGpu(os.environ[LIBRARY_VARIABLE]))
     for number, (counts, seconds) in enumerate(steps, start=1):
         launches = sum(count for name, count in counts.items() if name.startswith("launch"))
@@ -120,6 +135,7 @@ def main() -> None:
         kernels = sorted(steps[-2][0].items(), key=lambda item: -item[1])
         for name, count in kernels[:MOST_KERNELS]:
             print(f"{count:6} {re.sub(r'^launch (_ZN2at6native)?', '', name)[:120]}")
+        write_results(Path(results_file), [script, *flags], steps[-2][0])
 
 
 if __name__ == "__main__":

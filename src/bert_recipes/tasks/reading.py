@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bert_recipes.errors import InputError
-from bert_recipes.rows import Rows, check_characters, column_text, column_value, is_missing
+from bert_recipes.rows import Rows, column_text, column_value, is_missing
 from bert_recipes.tags import OUTSIDE, is_iob
 from bert_recipes.tasks.examples import Answer, ChoiceExample, Example, QuestionExample, TaggedExample, TextExample
 from bert_recipes.tasks.labels import (
@@ -92,6 +92,8 @@ def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, C
         where = rows.where(number)
         texts = [column_text(row, column, where) for column in task.text_columns]
         endings, names = _choices_of(task, row, where)
+        while endings and not endings[-1].strip():  # a row may have fewer choices than the table has columns
+            endings.pop()
         if len(endings) < 2:
             raise InputError(f"{where}: {len(endings)} choices; two or more are expected")
 
@@ -110,28 +112,26 @@ def _choices_of(task: Task, row: Mapping[str, Any], where: str) -> tuple[list[st
     The list may stand under "text" beside the names under "label", as in ARC and CommonsenseQA.
     """
     if len(task.choice_columns) > 1:
-        texts = []
-        for column in task.choice_columns:
-            is_left_out = is_missing(column_value(row, column, where))
-            texts.append("" if is_left_out else column_text(row, column, where))
-        while texts and not texts[-1].strip():  # a row may have fewer choices than the table has columns
-            texts.pop()
-        return texts, list(task.labels)
+        return [column_text(row, column, where) for column in task.choice_columns], list(task.labels)
     column = task.choice_columns[0]
     value = column_value(row, column, where)
-    names = list(task.labels)
     if isinstance(value, str):
-        value = parse_literal(value) if value.lstrip().startswith("{") else read_list(value)
-    written = value.get("label") if isinstance(value, dict) else None
-    if isinstance(written, list):
-        names = [label_text(name) for name in written]
-        value = value.get("text")
-    if isinstance(value, list):
-        value = [str(text) if type(text) in (int, float) else text for text in value]
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise InputError(f"{where}: column '{column}' holds {row[column]!r:.60}; a list of texts is expected")
-    check_characters("".join(value), column, where)
-    return value, names
+        parsed = parse_literal(value) if value.lstrip().startswith("{") else read_list(value)
+        value = value if parsed is None else parsed
+    if not isinstance(value, dict):
+        return _texts_of_list(value, column, where), list(task.labels)
+    names = value.get("label")
+    if not isinstance(names, list):
+        raise InputError(
+            f"{where}: column '{column}' holds {value!r:.60}; beside its texts a list of labels is expected"
+        )
+    return _texts_of_list(value.get("text"), column, where), [label_text(name) for name in names]
+
+
+def _texts_of_list(value: Any, column: str, where: str) -> list[str]:
+    if not isinstance(value, list):
+        raise InputError(f"{where}: column '{column}' holds {value!r:.60}; a list of texts is expected")
+    return [column_text({column: text}, column, where) for text in value]
 
 
 def _choice_number(task: Task, value: Any, names: Sequence[str], endings: Sequence[str], where: str) -> int | None:

@@ -90,44 +90,38 @@ def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
     """
     spans = []
     for item in value:
-        content = item.get("value", item) if isinstance(item, dict) else item
-        if isinstance(item, dict) and isinstance(item.get("type"), str) and item["type"] in _OTHER_RESULTS:
-            continue
-        spans.append(_read_span(content, text, where))
+        if isinstance(item, dict):
+            if item.get("type") not in _OTHER_RESULTS:
+                spans.append(_read_object(item.get("value", item), text, where))
+        elif len(item) == 3:
+            start, end, name = item
+            spans.append(_make_span(start, end, name, text, where))
+        else:
+            raise _no_span(item, where)
     return spans
 
 
-def _read_span(content: Any, text: str, where: str) -> Span:
-    if isinstance(content, dict):
-        start, end, name = (_first_value(content, keys) for keys in (_START_KEYS, _END_KEYS, _NAME_KEYS))
-        if end is None and "length" in content:
-            end = str(int(label_text(start)) + int(label_text(content["length"])))
-    else:
-        start, end, name = content if len(content) == 3 else (None, None, None)
+def _no_span(content: Any, where: str) -> InputError:
+    return InputError(f"{where}: a span is [start, end, label], two whole numbers and a text, not {content!r:.80}")
+
+
+def _read_object(content: Any, text: str, where: str) -> Span:
+    """Return the span of an object; where it also holds the span's text, that must stand there."""
+    if not isinstance(content, dict):
+        raise _no_span(content, where)
+    start, end, name = (_first_value(content, keys) for keys in (_START_KEYS, _END_KEYS, _NAME_KEYS))
+    if end is None and type(start) is type(content.get("length")) is int:
+        end = start + content["length"]
     if isinstance(name, list) and len(name) == 1:
         name = name[0]
-    if not label_text(start).isdecimal() or not label_text(end).isdecimal() or not isinstance(name, str):
-        raise InputError(f"{where}: a span is [start, end, label], two whole numbers and a text, not {content!r:.80}")
-    if name.startswith(("B-", "I-")):
-        raise InputError(f"{where}: the label {name!r} of a span has the prefix of a word's tag; write {name[2:]!r}")
-    start, end = int(label_text(start)), int(label_text(end))
-    if not 0 <= start < end <= len(text):
+    span = _make_span(start, end, name, text, where)
+    written, found = content.get("text"), text[span.start : span.end]
+    if isinstance(written, str) and written.split() != found.split():
         raise InputError(
-            f"{where}: the span {start} to {end} ({name}) does not lie in its text of {len(text)} characters"
+            f"{where}: the span {start} to {end} is {written!r:.40}, but these characters of the text are {found!r:.40}; an emoji "
+            "is one character, though browsers count two"
         )
-    written = content.get("text") if isinstance(content, dict) else None
-    if isinstance(written, str) and written.split() != text[start:end].split():
-        raise InputError(
-            f"{where}: the span {start} to {end} is {written!r:.40}, but these characters of the text are {text[start:end]!r:.40}; "
-            "an emoji is one character, though browsers count two"
-        )
-    while start < end and text[start].isspace():
-        start += 1
-    while start < end and text[end - 1].isspace():
-        end -= 1
-    if start == end:
-        raise InputError(f"{where}: the span {content!r:.80} holds nothing but white space")
-    return Span(start, end, name)
+    return span
 
 
 def _first_value(content: Mapping[str, Any], keys: Sequence[str]) -> Any:
@@ -135,6 +129,25 @@ def _first_value(content: Mapping[str, Any], keys: Sequence[str]) -> Any:
         if key in content:
             return content[key]
     return None
+
+
+def _make_span(start: Any, end: Any, name: Any, text: str, where: str) -> Span:
+    """Return a span without white space around it; its ends may be written as 3, 3.0 or "3"."""
+    ends = label_text(start), label_text(end)
+    if not all(map(str.isdecimal, ends)) or not isinstance(name, str):
+        raise _no_span([start, end, name], where)
+    if name.startswith(("B-", "I-")):
+        raise InputError(f"{where}: the label {name!r} of a span has the prefix of a word's tag; write {name[2:]!r}")
+    first, behind = map(int, ends)
+    if not 0 <= first < behind <= len(text):
+        raise InputError(
+            f"{where}: the span {first} to {behind} ({name}) does not lie in its text of {len(text)} characters"
+        )
+    written = text[first:behind]
+    if not written.strip():
+        raise InputError(f"{where}: the span {first} to {behind} ({name}) holds nothing but white space")
+    first += len(written) - len(written.lstrip())
+    return Span(first, first + len(written.strip()), name)
 
 
 def tag_spans(text: str, spans: Sequence[Span], task: Task, counts: Counter[str]) -> tuple[list[Offsets], list[str]]:
