@@ -9,7 +9,7 @@ from bert_recipes.errors import InputError
 
 OUTSIDE = "O"
 # "B:PER", "b-per", "B_PER", "PER-B", "PER_B".
-_ODD_PREFIX = re.compile(r"[BIbi][:_].+|[bi]-.+|.+[-:_][BIbi]")
+_ODD_PREFIX = re.compile(r"(?![BIESLUMW]-)(?:[BIbi][:_].+|[bi]-.+|.+[-:_][BIbi])")
 # What seqeval calls the type of a bare "B" or "I".
 _NO_TYPE = "_"
 # The letters of the schemes -> those of IOBES: BILOU has L and U, BMES has M, BMEWO has W.
