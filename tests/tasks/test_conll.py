@@ -54,9 +54,9 @@ def test_columns_may_be_named_or_counted(tmp_path):
     named = "# global.columns = X FORM Y NER Z\n" + content
     assert read(tmp_path, named, LABELS + "label_column: NER\n") == [MARA, OLE]
     with pytest.raises(InputError, match=r"train.txt: no column 5; its 5 columns are counted from 0"):
-        read(tmp_path, content, LABELS + "label_column: 5\n")
+        read(tmp_path, content, LABELS + "text_columns: 1\nlabel_column: 5\n")
     with pytest.raises(InputError, match=r"no column 'ner' \(label_column\); its columns: 0 to 4, without names"):
-        read(tmp_path, content, LABELS + "label_column: ner\n")
+        read(tmp_path, content, LABELS + "text_columns: 1\nlabel_column: ner\n")
     with pytest.raises(InputError, match=r"no column 'ner' \(label_column\); its columns: X, FORM, Y, NER, Z"):
         read(tmp_path, named, LABELS + "label_column: ner\n")
 

@@ -120,24 +120,42 @@ def find_layout(path: Path, task: Task) -> ConllLayout:
     survey = _Survey(frozenset({*task.labels, *task.column_labels}))
     for line in _lines_of_words(path, with_ends=True):
         survey.add(separator.split(line) if line else [])
-    word = _find_column(path, task.text_columns[0], names, survey.width)
-    if word is None:
-        word = names.index("FORM") if "FORM" in names else 0
-        if not names and survey.has_index:
-            logger.info("%s: the first column counts the words; they are read from the second", path)
-            word = 1
-    tag = _find_column(path, task.label_column, names, survey.width)
-    if tag is None and task.label_column not in ("", *LABEL_COLUMNS):
-        columns = ", ".join(names) or f"0 to {survey.width - 1}, without names"
-        raise InputError(f"{path}: no column '{task.label_column}' (label_column); its columns: {columns}")
-    if tag is None and not names:
-        tag = survey.last_column_of_tags(behind=word)
-        if survey.num_columns_of_tags(behind=word) > 1:
-            logger.warning("%s: several columns hold tags; the last is read: label_column chooses another", path)
-    if word == 0 and not names and survey.has_no_words_first and task.text_columns[0] != "0":
-        raise InputError(f"{path}: the first column holds no words; give theirs, counted from 0: text_columns: 1")
+    word = _find_words(path, task.text_columns[0], names, survey)
+    tag = _find_tags(path, task.label_column, names, survey, behind=word)
     has_ranges = names[:1] == ("ID",) or (survey.has_index and word == 1)
     return ConllLayout(separator, survey.width, word, tag, survey.tags, has_ranges)
+
+
+def _find_words(path: Path, column: str, names: Sequence[str], survey: "_Survey") -> int:
+    """Return the number of the column of the words: the one that the task names, else the first, or that behind an index."""
+    number = _find_column(path, column, names, survey.width)
+    if number is not None:
+        return number
+    if names:
+        return names.index("FORM") if "FORM" in names else 0
+    if survey.has_index:
+        logger.info("%s: the first column counts the words; they are read from the second", path)
+        return 1
+    if survey.has_no_words_first:
+        raise InputError(f"{path}: the first column holds no words; give theirs, counted from 0: text_columns: 1")
+    return 0
+
+
+def _find_tags(path: Path, column: str, names: Sequence[str], survey: "_Survey", *, behind: int) -> int | None:
+    """Return the number of the column of the tags: the one that the task names, else the last that can be; None where there is none."""
+    number = _find_column(path, column, names, survey.width)
+    if number is not None:
+        return number
+    if column not in ("", *LABEL_COLUMNS):
+        columns = ", ".join(names) or f"0 to {survey.width - 1}, without names"
+        raise InputError(f"{path}: no column '{column}' (label_column); its columns: {columns}")
+    if names:
+        return None
+    known = survey.columns_of_tags(behind)
+    if len(known) > 1:
+        logger.warning("%s: several columns hold tags; the last is read: label_column chooses another", path)
+    candidates = known or survey.columns_without_numbers(behind) or range(behind + 1, survey.width)
+    return candidates[-1] if candidates else None
 
 
 def _lines_of_words(path: Path, *, with_ends: bool = False) -> Iterator[str]:
@@ -179,18 +197,17 @@ class _Survey:
     def __init__(self, tags: frozenset[str]) -> None:
         self.tags = tags
         self.width = 0
+        # Whether the first column counts the words, of each sentence or of the file.
         self.has_index = True
-        self._previous = 0
-        self._first_cells: set[str] = set()
-        self._num_words = 0
+        self._first_words: set[str] = set()
+        self._num_words = self._num_in_sentence = 0
         self._are_tags: list[bool] = []
         self._are_numbers: list[bool] = []
-        self._words = 0
 
     def add(self, cells: list[str]) -> None:
         """Look at the columns of a word; none at the end of a sentence."""
         if not cells:
-            self._words = 0
+            self._num_in_sentence = 0
             return
         if not self.width:
             self.width = len(cells)
@@ -199,14 +216,13 @@ class _Survey:
         if len(cells) != self.width:
             return  # refused when it is read
         if _RANGE.fullmatch(cells[0]):
-            return  # CoNLL-U: several words that are written as one, or a word that is not written
-        allowed = {self._words, self._words + 1, self._previous + 1}  # it begins anew in each sentence, or never
-        self.has_index = self.has_index and self.width > 1 and cells[0].isdecimal() and int(cells[0]) in allowed
-        self._previous = int(cells[0]) if self.has_index else 0
-        self._words += 1
+            return
+        counts = [count for number in (self._num_in_sentence, self._num_words) for count in (number, number + 1)]
+        self.has_index = self.has_index and self.width > 1 and cells[0] in map(str, counts)
+        self._num_in_sentence += 1
         self._num_words += 1
-        if len(self._first_cells) < 2:
-            self._first_cells.add(cells[0])
+        if len(self._first_words) < 2:
+            self._first_words.add(cells[0])
         for number, cell in enumerate(cells):
             self._are_tags[number] = self._are_tags[number] and cell in self.tags
             self._are_numbers[number] = self._are_numbers[number] and is_number(cell)
@@ -216,24 +232,15 @@ class _Survey:
         """Whether the first of several columns holds numbers alone, or one and the same text: a file, a speaker."""
         if self.width < 3 or self._num_words < 5:
             return False
-        return self._are_numbers[0] or len(self._first_cells) == 1
+        return self._are_numbers[0] or len(self._first_words) == 1
 
-    def num_columns_of_tags(self, *, behind: int) -> int:
-        """Return how many columns hold nothing but known tags."""
-        return sum(self._are_tags[behind + 1 :])
+    def columns_of_tags(self, behind: int) -> list[int]:
+        """Return the columns behind another one that hold nothing but known tags."""
+        return [number for number in range(behind + 1, self.width) if self._are_tags[number]]
 
-    def last_column_of_tags(self, *, behind: int) -> int | None:
-        """Return the last column that holds nothing but known tags, else the last one, if it can be, without numbers."""
-        columns = range(behind + 1, self.width)
-        for is_fit in (self._are_tags, [not are_numbers for are_numbers in self._are_numbers]):
-            fit = [number for number in columns if is_fit[number]]
-            if fit:
-                return fit[-1]
-        return columns[-1] if columns else None
-
-    def has_column_of_tags(self) -> bool:
-        """Tell whether a column other than the first holds nothing but known tags."""
-        return any(self._are_tags[1:])
+    def columns_without_numbers(self, behind: int) -> list[int]:
+        """Return the columns behind another one that hold something else than numbers."""
+        return [number for number in range(behind + 1, self.width) if not self._are_numbers[number]]
 
 
 def has_columns(path: Path, task: Task) -> bool:
@@ -249,4 +256,4 @@ def has_columns(path: Path, task: Task) -> bool:
     survey = _Survey(frozenset({*task.labels, *task.column_labels}))
     for cells in rows:
         survey.add(cells)
-    return survey.has_column_of_tags()
+    return bool(survey.columns_of_tags(behind=0))
