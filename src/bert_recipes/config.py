@@ -6,7 +6,6 @@ same: ``2e-5`` is a float, ``no`` is the text "no" for ``eval_strategy`` and Fal
 
 import contextlib
 import dataclasses
-import difflib
 import enum
 import inspect
 import json
@@ -25,7 +24,7 @@ import yaml
 from transformers.hf_argparser import HfArgumentParser
 
 from bert_recipes.effects import settings_without_effect
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, did_you_mean
 from bert_recipes.files import atomic_write
 from bert_recipes.settings import check
 from bert_recipes.yaml_files import Loader, compose, pairs
@@ -206,8 +205,8 @@ def read_text(hint: Any, text: str) -> Any:
 
 def nearest_name(name: str, names: Iterable[str], prefix: str = "") -> str:
     """Name the valid name that is most like an unknown one, as the end of a message."""
-    matches = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
-    return f"; did you mean {prefix}{matches[0]}?" if matches else "; --help lists the valid names"
+    hint = did_you_mean(name.lower(), names, shown=lambda match: prefix + match)
+    return f"; {hint.rstrip() or '--help lists the valid names'}"
 
 
 def _origin(hint: Any) -> Any:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.errors import InputError
-from bert_recipes.hub_access import why_unreachable
+from bert_recipes.errors import InputError, first_line, shorten
+from bert_recipes.hub_access import network_errors, why_unreachable
 from bert_recipes.rows import TABLE_SUFFIXES, NumberedRows, Reader, Rows, column_value, format_suffix, read_table
 from bert_recipes.tasks.conll import read_conll
 from bert_recipes.tasks.examples import Example, Split, TaggedExample
@@ -66,8 +66,8 @@ def _glue_rows(path: Path, task: Task, split: str) -> NumberedRows:
                 f"the split '{split}' has {'at least ' if most is None else ''}{least}"
             )
     if broken:
-        first = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")
-        logger.warning("%s: %d lines with too few or too many columns were left out: %s", path, len(broken), first)
+        message = "%s: %d lines with too few or too many columns were left out: %s"
+        logger.warning(message, path, len(broken), shorten(broken))
 
 
 def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
@@ -92,11 +92,7 @@ def open_hub(task: Task, split: str) -> Rows:
     reason = check_reach(task)
     from datasets import load_dataset
     from datasets.packaged_modules.cache.cache import Cache
-    from huggingface_hub.errors import HfHubHTTPError
 
-    # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by their common base class.
-    bases = (kind for kind in HfHubHTTPError.__bases__ if issubclass(kind, Exception))
-    errors: tuple[type[Exception], ...] = (OSError, ValueError, RuntimeError, *bases)
     repository = str(task.hub_dataset)
     name = f"Hub data set {repository}" + (f" ({task.hub_subset})" if task.hub_subset else "")
     try:
@@ -106,8 +102,8 @@ def open_hub(task: Task, split: str) -> Rows:
             name_only, subset = repository.split("/")[-1], task.hub_subset
             cache = Cache(repo_id=repository, dataset_name=name_only, config_name=subset, version="auto", hash="auto")
             dataset = cache.as_dataset(split=split)
-    except errors as error:
-        detail = (str(error) or type(error).__name__).splitlines()[0] + (f"; {reason}" if reason is not None else "")
+    except network_errors(ValueError, RuntimeError) as error:
+        detail = first_line(error) if reason is None else f"{first_line(error)}; {reason}"
         raise InputError(
             f"task {task.name}: {name}, split '{split}': cannot be opened ({detail}); check the name, or {_advice(task)}"
         ) from error

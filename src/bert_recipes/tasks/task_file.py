@@ -1,7 +1,6 @@
 """A task as a YAML file: a user's own, and ours in rows/; read, checked, and written back."""
 
 import dataclasses
-import difflib
 import json
 import logging
 import re
@@ -13,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, did_you_mean, shorten
 from bert_recipes.files import atomic_write
 from bert_recipes.tags import OUTSIDE, are_entities, odd_tags
 from bert_recipes.tasks.labels import MAX_FOUND_LABELS
@@ -63,8 +62,7 @@ def read_task_file(path: str | Path) -> Task:
     fields: dict[str, Any] = {}
     for key, value in values.items():
         if key not in KEYS:
-            nearest = difflib.get_close_matches(key.replace("-", "_"), KEYS, n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]}? " if nearest else ""
+            hint = did_you_mean(key.replace("-", "_"), KEYS)
             raise refuse(key, f"unknown key '{key}'; {hint}Keys of a task file: {', '.join(KEYS)}")
         try:
             if value is not None:
@@ -184,10 +182,9 @@ def _with_found_labels(task: Task) -> Task:
         raise InputError(
             f"{path}: {len(found.names)} different labels in the label_column; if that is the right one, list them as `labels`"
         )
-    source = path.name
-    shown = ", ".join(found.names[:10]) + (", ..." if len(found.names) > 10 else "")
-    logger.info("labels: not given; the %d of %s are taken: %s", len(found.names), source, shown)
-    return dataclasses.replace(task, labels=tuple(found.names), labels_source=source)
+    message = "labels: not given; the %d of %s are taken: %s"
+    logger.info(message, len(found.names), path.name, shorten(found.names))
+    return dataclasses.replace(task, labels=tuple(found.names), labels_source=path.name)
 
 
 def _allowed_metrics(task: Task) -> tuple[str, ...]:
