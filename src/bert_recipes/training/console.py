@@ -71,7 +71,7 @@ def pace_line(args: Any, state: Any, seconds: float) -> str:
 
 
 def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
-    """A line of the training log."""
+    """Return a line of the training log."""
     parts = [f"{label} {form.format(logs[name])}" for name, (label, form) in _TRAINING.items() if name in logs]
     if logs.get("data_wait_share", 0.0) >= 0.05:
         parts.append(f"waiting for data {logs['data_wait_share']:.0%}")
@@ -81,7 +81,7 @@ def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
 
 
 def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
-    """A line of an evaluation: each metric beside what is reached without a model, where that is known."""
+    """Return a line of an evaluation: each metric beside what is reached without a model, where that is known."""
     parts = []
     prefix = "test_" if any(name.startswith("test_") for name in logs) else "eval_"
     for name, value in logs.items():
@@ -111,7 +111,7 @@ def _at(step: int, max_steps: int) -> str:
 
 
 class Lines(TrainerCallback):
-    """Prints these lines, in the main process: the first soon, and none later than `LONGEST_SILENCE` after the one before."""
+    """Print these lines, in the main process: the first soon, and none later than `LONGEST_SILENCE` after the one before."""
 
     _pace_is_said = False
 
@@ -161,7 +161,7 @@ class Lines(TrainerCallback):
 
 
 class LinesAboveBar(Lines, ProgressCallback):
-    """The same above stock's progress bar."""
+    """Print the same above stock's progress bar."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Draw a bar; that of a run by the clock has no end, as nobody knows its steps."""
