@@ -90,34 +90,42 @@ def run_task(args: GlueArguments, name: str, launcher: RunLauncher, seeds: list[
         launcher.run(folder / f"seed-{seed}", ["--seed", str(seed)])
 
 
+def make_launchers(args: GlueArguments, flags: list[str], task_flags: dict[str, list[str]]) -> dict[str, RunLauncher]:
+    """Check the flags of all runs, and return what launches those of each task."""
+    for words in (flags, *task_flags.values()):
+        check_flag_names(words, field_types(GlueArguments))
+        check_flags(words, ("task", "task_file"))
+    command = finetuning_command(HERE / "finetune.py", args.launch)
+    launchers = {}
+    for name in args.tasks:
+        flags_of_runs = replace_flags(flags, ["--task", name, *task_flags[name]])
+        launchers[name] = RunLauncher(command, tuple(flags_of_runs))
+    for launcher in launchers.values():
+        grid = {} if args.sweep is None else read_sweep(args.sweep, SWEEPS, launcher.flags)
+        check_run(launcher.flags, grid)
+    return launchers
+
+
 def main() -> None:
     """Run what is not finished, then print the table."""
-    own, flags = split_flags(sys.argv[1:], field_types(GlueArguments), quoted=TASKS)
-    (args,) = parse_arguments(GlueArguments, argv=own)
+    flags_of_script, flags = split_flags(sys.argv[1:], field_types(GlueArguments), quoted=TASKS)
+    (args,) = parse_arguments(GlueArguments, argv=flags_of_script)
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", level=logging.INFO)
     seeds = choose_seeds(args.num_seeds, args.seeds)
     if "config" not in given_flags(flags):
         flags = ["--config", str(HERE / "configs" / "finetune" / "glue.yaml"), *flags]
-    special = {name: split_quoted(name, getattr(args, name)) for name in TASKS}
-    for given in (flags, *special.values()):
-        check_flag_names(given, field_types(GlueArguments))
-        check_flags(given, ("task", "task_file"))
-    command = finetuning_command(HERE / "finetune.py", args.launch)
-    launchers = {}
-    for name in args.tasks:
-        own = replace_flags(flags, ["--task", name, *special[name]])
-        launchers[name] = RunLauncher(command, tuple(own))
-    for launcher in launchers.values():
-        check_run(launcher.flags, {} if args.sweep is None else read_sweep(args.sweep, SWEEPS, launcher.flags))
-    files = hashes_of_files(sum(special.values(), flags))
-    settings = {"flags": flags, "task_flags": special, "files": files, "sweep": args.sweep}
+    task_flags = {name: split_quoted(name, getattr(args, name)) for name in TASKS}
+    launchers = make_launchers(args, flags, task_flags)
+    files = hashes_of_files(sum(task_flags.values(), flags))
+    settings = {"flags": flags, "task_flags": task_flags, "files": files, "sweep": args.sweep}
     end_with_children()
     folder = Path(args.output_dir)
     claim_folder(folder, "glue_plan.json", settings)
     for name, launcher in launchers.items():
         run_task(args, name, launcher, seeds)
     runs = {name: read_runs(folder / name, seeds) for name in TASKS}
-    print(write_table(folder, runs, settings | {"date": time.strftime("%Y-%m-%d")}))
+    settings["date"] = time.strftime("%Y-%m-%d")
+    print(write_table(folder, runs, settings))
     print(f"{folder}/glue.md, glue.json")
 
 

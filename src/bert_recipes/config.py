@@ -6,7 +6,6 @@ same: ``2e-5`` is a float, ``no`` is the text "no" for ``eval_strategy`` and Fal
 
 import contextlib
 import dataclasses
-import difflib
 import enum
 import inspect
 import json
@@ -25,7 +24,7 @@ import yaml
 from transformers.hf_argparser import HfArgumentParser
 
 from bert_recipes.effects import settings_without_effect
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, did_you_mean
 from bert_recipes.files import atomic_write
 from bert_recipes.settings import check
 from bert_recipes.yaml_files import Loader, compose, pairs
@@ -147,15 +146,16 @@ def save_config(path: str | Path, *instances: Any) -> None:
 
 def resolved_values(*instances: Any) -> dict[str, Any]:
     """Return what `save_config` writes, in the types that YAML and JSON have, by the names of the fields."""
-    return {
-        field.name: _to_plain(getattr(instance, field.name))
-        for instance in instances
-        for field in dataclasses.fields(instance)
-        if field.init
-        and field.name not in _LAUNCH_FIELDS.union(getattr(instance, "LAUNCH_FIELDS", ()))
-        and not _SECRET_FIELD.search(field.name)
-        and not (getattr(instance, field.name) is None and field.default is None)
-    }
+    values = {}
+    for instance in instances:
+        left_out = _LAUNCH_FIELDS.union(getattr(instance, "LAUNCH_FIELDS", ()))
+        for field in dataclasses.fields(instance):
+            if not field.init or field.name in left_out or _SECRET_FIELD.search(field.name):
+                continue
+            value = getattr(instance, field.name)
+            if value is not None or field.default is not None:
+                values[field.name] = _to_plain(value)
+    return values
 
 
 # Types of fields
@@ -206,8 +206,8 @@ def read_text(hint: Any, text: str) -> Any:
 
 def nearest_name(name: str, names: Iterable[str], prefix: str = "") -> str:
     """Name the valid name that is most like an unknown one, as the end of a message."""
-    matches = difflib.get_close_matches(name.lower(), list(names), n=1, cutoff=0.5)
-    return f"; did you mean {prefix}{matches[0]}?" if matches else "; --help lists the valid names"
+    hint = did_you_mean(name.lower(), names, shown=lambda match: prefix + match)
+    return f"; {hint.rstrip() or '--help lists the valid names'}"
 
 
 def _origin(hint: Any) -> Any:
@@ -229,10 +229,11 @@ def _alternatives(hint: Any) -> list[Any]:
 
 
 def _describe(hint: Any) -> str:
-    return " or ".join(
-        "one of " + ", ".join(_choices(kind)) if _choices(kind) else _KINDS.get(_origin(kind), str(kind))
-        for kind in _alternatives(hint)
-    )
+    texts = []
+    for kind in _alternatives(hint):
+        choices = ", ".join(_choices(kind))
+        texts.append(f"one of {choices}" if choices else _KINDS.get(_origin(kind), str(kind)))
+    return " or ".join(texts)
 
 
 def _read_as(kind: Any, text: str, *, beside_text: bool) -> Any:
@@ -400,11 +401,10 @@ def _read_flag(name: str, hint: Any, raw: str | bool | list[str]) -> Any:
 
 def _build(kind: type, values: Mapping[str, Any]) -> Any:
     fields = [field for field in dataclasses.fields(kind) if field.init]
-    needed = [
-        f"--{field.name}"
-        for field in fields
-        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values
-    ]
+    needed = []
+    for field in fields:
+        if field.default is field.default_factory is dataclasses.MISSING and field.name not in values:
+            needed.append(f"--{field.name}")
     if needed:
         raise InputError(f"missing: give {', '.join(needed)}, or the key in the YAML file")
     try:
@@ -430,10 +430,28 @@ def settle(
     Batch sizes that were typed make the global batch, unless that was typed too. Intervals of a file that are longer than
     the run become a fifth of it: it would never be logged, measured or saved.
     """
-    values, parts = dict(values), [name for name in PARTS if name in typed]
-    known, total = math.prod([processes, *(values[name] for name in parts)]), values.get(TOTAL, defaults[TOTAL])
-    flags = " x ".join([*(f"--{name} {values[name]}" for name in parts), f"{processes} processes"])
+    values = dict(values)
+    _settle_batch(values, typed, defaults, processes)
+    steps = values.get("max_steps", -1)
+    too_long = []
+    for name in ("logging_steps", "eval_steps", "save_steps"):
+        if name not in typed and (values.get(name) or 0) > steps > 0:
+            too_long.append(name)
+    for name in too_long:
+        # As often as it is measured: with load_best_model_at_end a checkpoint must have been.
+        measured = values.get("eval_steps") if name == "save_steps" and "eval_steps" not in too_long else None
+        values[name] = measured or -(-steps // 5)
+    if too_long:
+        warn_early("the file's %s: longer than the run of %d steps, made shorter", ", ".join(too_long), steps)
+    return values
+
+
+def _settle_batch(values: dict[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int) -> None:
+    parts = [name for name in PARTS if name in typed]
+    total = values.get(TOTAL, defaults[TOTAL])
+    known = math.prod([processes, *(values[name] for name in parts)])
     made = math.prod([processes, *(values.get(name, defaults[name]) for name in PARTS)])
+    flags = " x ".join([*(f"--{name} {values[name]}" for name in parts), f"{processes} processes"])
     if parts and TOTAL not in typed and made > 0:
         values[TOTAL] = made
         if total not in (None, made):
@@ -446,16 +464,6 @@ def settle(
             values[PARTS[0]] = total // known
     if TOTAL in typed and PARTS[1] not in typed:
         values.pop(PARTS[1], None)
-    steps = values.get("max_steps", -1)
-    long = [name for name in ("logging_steps", "eval_steps", "save_steps") if (values.get(name) or 0) > steps > 0]
-    long = [name for name in long if name not in typed]
-    for name in long:
-        # As often as it is measured: with load_best_model_at_end a checkpoint must have been.
-        measured = values.get("eval_steps") if name == "save_steps" and "eval_steps" not in long else None
-        values[name] = measured or -(-steps // 5)
-    if long:
-        warn_early("the file's %s: longer than the run of %d steps, made shorter", ", ".join(long), steps)
-    return values
 
 
 def warn_early(message: str, *parts: object) -> None:

@@ -1,5 +1,6 @@
 """How users' mistakes are reported: one clear line, exit code not 0, no traceback."""
 
+import difflib
 import gc
 import multiprocessing
 import os
@@ -8,7 +9,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -217,3 +218,35 @@ def end_workers() -> None:
         _stop_watching_workers()
     for worker in workers:
         worker.kill()
+
+
+# Words that messages have in common
+
+
+def did_you_mean(name: str, allowed: Iterable[str], *, cutoff: float = 0.5, shown: Callable[[str], str] = str) -> str:
+    """Return "did you mean X? ", X being the allowed name that is most like an unknown one, as `shown`; "" where none is.
+
+    Example:
+        >>> did_you_mean("acuracy", ["accuracy", "f1"])
+        'did you mean accuracy? '
+    """
+    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=cutoff)
+    return f"did you mean {shown(matches[0])}? " if matches else ""
+
+
+def shorten(items: Sequence[object], most: int = 10) -> str:
+    """Return a list in one line, of a longer one the first `most` items and three dots.
+
+    Example:
+        >>> shorten([1, 2, 3], most=2)
+        '1, 2, ...'
+    """
+    words = [str(item) for item in items[:most]]
+    if len(items) > most:
+        words.append("...")
+    return ", ".join(words)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what a library says, its error's name where it says nothing."""
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -28,7 +28,7 @@ from huggingface_hub import (
     get_token,
     set_client_factory,
 )
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import disable_progress_bars, validate_repo_id
 from safetensors import SafetensorError, safe_open
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -50,7 +50,7 @@ from bert_recipes.checkpointing import (
 )
 from bert_recipes.errors import InputError, PushError
 from bert_recipes.files import hash_of
-from bert_recipes.hub_access import why_unreachable
+from bert_recipes.hub_access import network_errors, why_unreachable
 
 
 logger = logging.getLogger(__name__)
@@ -81,8 +81,6 @@ _CONNECTING, ASKING, UPLOADING = 5.0, 15.0, 120.0
 _WAITS = (5.0, 30.0)
 # Answers after which the same request may be answered better: too late, conflict, too early, too many.
 _PASSING = frozenset({408, 409, 412, 425, 429})
-# What is raised where the Hub refuses, cannot be reached, or answers nonsense; the HTTP library changes with the version.
-_HUB_ERRORS: tuple[Any, ...] = (*HfHubHTTPError.__bases__, RuntimeError, ValueError, KeyError)
 
 
 # A run's pushes
@@ -385,7 +383,7 @@ def open_target(
         remote = read_remote(api, target)
     except InputError:
         raise
-    except _HUB_ERRORS as error:
+    except network_errors(RuntimeError, ValueError, KeyError) as error:  # the last two where it answers nonsense
         status, said = explain(error)
         told = {
             401: f"the token in {source} is not valid (401): renew it",

@@ -30,6 +30,15 @@ def is_hub_name(name: str) -> bool:
     return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", name, flags=re.ASCII) is not None and not name.endswith(".txt")
 
 
+def network_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return what is raised where the Hub refuses or cannot be reached, and others that are to be caught with it."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by their common base class.
+    bases = [base for base in HfHubHTTPError.__bases__ if issubclass(base, Exception)]
+    return (OSError, *bases, *others)
+
+
 def why_unreachable() -> str | None:
     """Say why the Hub cannot be asked now, or None if it can."""
     from huggingface_hub import constants

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, first_line
 
 
 logger = logging.getLogger(__name__)
@@ -458,8 +458,9 @@ class Reader:
                             yield number, row
                     counts.source_bytes = bytes_before + file_bytes * number // num_rows
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise InputError(f"{path}: damaged or not a Parquet file (after row {number}: {reason})") from error
+            raise InputError(
+                f"{path}: damaged or not a Parquet file (after row {number}: {first_line(error)})"
+            ) from error
 
     def _rows_at_once(self, path: Path, metadata: Any) -> int:
         """Return how many rows are unpacked together: what a file holds once may be the value of every row."""

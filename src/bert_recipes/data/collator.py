@@ -35,7 +35,7 @@ def _mark_of(vocabulary: Mapping[str, int]) -> str:
 
 
 def find_continuations(vocabulary: Mapping[str, int], size: int) -> np.ndarray:
-    """Bool (size,): pieces that go on with a word: with "##", or without the mark of a word's beginning that the others have.
+    """Return bool (size,), which pieces go on with a word: those with "##", or without the mark of a word's beginning that the others have.
 
     Of SentencePiece only pieces of English letters go on with a word. What holds another character, and punctuation alone, begins one.
     Source: google-research/albert create_pretraining_data.py, `_is_start_piece_sp`.

@@ -27,7 +27,8 @@ from typing import Any, Literal, NoReturn
 
 import numpy as np
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, first_line
+from bert_recipes.hub_access import network_errors
 from bert_recipes.rows import (
     COMPRESSION_SUFFIXES,
     MAX_LINE_BYTES,
@@ -242,7 +243,7 @@ class _Texts:
         try:
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError, EOFError) as error:
-            raise InputError(f"{path}: no array of numbers ({_first_line(error)})") from error
+            raise InputError(f"{path}: no array of numbers ({first_line(error)})") from error
         if array.ndim != 2 or array.dtype.kind not in "iu":
             raise InputError(
                 f"{path}: {array.ndim} dimensions of {array.dtype}; whole numbers in 2 are read: documents, ids"
@@ -260,7 +261,7 @@ class _Texts:
         try:
             schema = parquet.read_schema(path)
         except (pyarrow.ArrowException, OSError) as error:
-            raise InputError(f"{path}: damaged or not a Parquet file ({_first_line(error)})") from error
+            raise InputError(f"{path}: damaged or not a Parquet file ({first_line(error)})") from error
         column = self.text_column
         num_columns = schema.names.count(column)
         if num_columns == 0:
@@ -277,12 +278,8 @@ class _Texts:
 
     def of_hub(self, name: str, config_name: str | None, split: str) -> Iterator[str]:
         """Yield the text of every row of a data set on the Hugging Face Hub, streamed in the order of its files."""
-        # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by their common base class.
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError
 
-        network_errors: tuple[type[Exception], ...] = (OSError, *HfHubHTTPError.__bases__)
-        open_errors: tuple[type[Exception], ...] = (*network_errors, ValueError, RuntimeError)
         where = f"Hub data set {name!r}"
         try:
             # One request with a short limit, so that a machine without network learns it at once: `datasets` tries for minutes.
@@ -290,14 +287,14 @@ class _Texts:
             from datasets import load_dataset
 
             rows = iter(load_dataset(name, config_name, split=split, streaming=True))
-        except open_errors as error:
+        except network_errors(ValueError, RuntimeError) as error:
             raise InputError(
-                f"{where}: cannot be opened ({_first_line(error)}); check name and network, or give local text with --files"
+                f"{where}: cannot be opened ({first_line(error)}); check name and network, or give local text with --files"
             ) from error
         for number in count(1):
             try:
                 row = next(rows, None)
-            except network_errors as error:
+            except network_errors() as error:
                 raise InputError(f"{where}: the connection broke after row {number - 1} ({error})") from error
             if row is None:
                 return
@@ -355,10 +352,6 @@ def _make_reader(
         counts=counts,
         advice=", or set encoding_errors to 'replace'",
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def iter_documents(

@@ -410,31 +410,41 @@ class PreparationReport:
 def format_report(report: PreparationReport) -> str:
     """Return the report as a short text table, with the largest memory of this process and its workers up to now."""
     metadata = report.metadata
-    splits, num_shards = metadata["splits"], len(metadata[SHARDS_FOLDER])
+    splits = metadata["splits"]
     lines = [f"{'':24}" + "".join(f"{split:>16}" for split in splits)]
     for name, key in COUNTS.items():
         lines.append(f"{name:24}" + "".join(f"{entry[key]:>16,}" for entry in splits.values()))
-    repaired = {split: counts["repaired"] for split, counts in metadata["read"].items()}
-    for title, groups in (("dropped", metadata["dropped"]), ("repaired", repaired)):
-        for split, counts in groups.items():
-            lines += [f"{title} ({split}): {reason.replace('_', ' ')}: {count:,}" for reason, count in counts.items()]
+    for split, counts in metadata["dropped"].items():
+        lines += _reason_lines(f"dropped ({split})", counts)
+    for split, counts in metadata["read"].items():
+        lines += _reason_lines(f"repaired ({split})", counts["repaired"])
     for split, scripts in metadata["unknown_tokens"].items():
-        lines.append(f"[UNK] ({split}): {sum(scripts.values()) / splits[split]['num_tokens']:.2%} of the tokens")
+        fraction = sum(scripts.values()) / splits[split]["num_tokens"]
+        lines.append(f"[UNK] ({split}): {fraction:.2%} of the tokens")
+    num_shards = len(metadata[SHARDS_FOLDER])
     if num_shards > 1:
         lines.append(f"shards: {num_shards}, of which {report.kept_shards} were done before")
-    megabytes, seconds = report.new_bytes / 1e6, report.seconds
+    megabytes = report.new_bytes / 1e6
+    speed = megabytes / max(report.seconds, 1e-9)
+    lines.append(f"text {megabytes:,.1f} MB in {report.seconds:,.1f} s: {speed:,.1f} MB/s")
+    memory = f"peak memory: {_peak_megabytes(resource.RUSAGE_SELF):,.0f} MB main process"
+    if report.has_workers:
+        memory += f", {_peak_megabytes(resource.RUSAGE_CHILDREN):,.0f} MB largest worker"
+    lines.append(memory)
+    store_bytes = sum(path.stat().st_size for path in report.path.rglob("*") if path.is_file())
+    lines.append(f"store: {report.path} ({store_bytes / 1e6:,.1f} MB)")
+    return "\n".join(lines)
+
+
+def _reason_lines(title: str, counts: Mapping[str, int]) -> list[str]:
+    return [f"{title}: {reason.replace('_', ' ')}: {count:,}" for reason, count in counts.items()]
+
+
+def _peak_megabytes(who: int) -> float:
+    """Return the most memory that a process has taken: of this process, or of the largest of those that it started."""
     # macOS counts in bytes.
     unit = 1e6 if sys.platform == "darwin" else 1e6 / 1024
-    memory = f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit:,.0f} MB main process"
-    if report.has_workers:
-        memory += f", {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / unit:,.0f} MB largest worker"
-    store_bytes = sum(path.stat().st_size for path in report.path.rglob("*") if path.is_file())
-    lines += [
-        f"text {megabytes:,.1f} MB in {seconds:,.1f} s: {megabytes / max(seconds, 1e-9):,.1f} MB/s",
-        memory,
-        f"store: {report.path} ({store_bytes / 1e6:,.1f} MB)",
-    ]
-    return "\n".join(lines)
+    return resource.getrusage(who).ru_maxrss / unit
 
 
 def prepare_store(arguments: CorpusArguments, tokenizer: Any) -> PreparationReport:

@@ -43,7 +43,7 @@ COLUMN_NAMES = tuple(NAMED_COLUMNS)
 
 @dataclass
 class FeatureArguments:
-    """What is read, which vectors are wanted, and how they are kept.
+    """Choose what is read, which vectors are wanted, and how they are kept.
 
     Length, batch and the layers of google_jsonl are those of google-research/bert extract_features.py.
     """
@@ -92,14 +92,14 @@ class FeatureArguments:
 
     @property
     def wanted_layers(self) -> list[str]:
-        """`layers`, one by one, or the format's default."""
+        """Return `layers`, one by one, or the format's default."""
         given = self.layers or (("-1", "-2", "-3", "-4") if self.format == "google_jsonl" else ("last",))
         return [item for text in given for item in text.split(",") if item]
 
 
 @dataclass
 class FeatureNerArguments:
-    """What is measured, and how the BiLSTM is trained.
+    """Choose what is measured, and how the BiLSTM is trained.
 
     The paper gives the two layers, the 768 units, the frozen encoder and the documents as context; epochs, batch, learning
     rate and dropout are ours.
@@ -142,7 +142,7 @@ class FeatureNerArguments:
 
 @dataclass
 class StaticArguments:
-    """What is compared: texts of a task with one class for each, or words of a task with tags of entities."""
+    """Choose what is compared: texts of a task with one class for each, or words of a task with tags of entities."""
 
     task: str | None = option(None, "name of a task")
     task_file: str | None = option(None, "YAML file of your own task")
@@ -166,14 +166,14 @@ class StaticArguments:
         check(self)
 
     def folder(self, task: str) -> Path:
-        """Where the results of a task go; its name, which is any text, becomes that of a folder."""
+        """Return where the results of a task go; its name, which is any text, becomes that of a folder."""
         name = re.sub(r"[^\w -]", "-", task)
         return Path(self.output_dir or f"runs/static/{name}")
 
 
 @dataclass(kw_only=True)
 class LikelihoodArguments:
-    """How sentences are scored."""
+    """Choose how sentences are scored."""
 
     model_name_or_path: str = required("checkpoint with a masked-LM head: folder or Hub name")
     whole_words: bool = option(False, "with a piece, also mask the later pieces of its word")
@@ -188,7 +188,7 @@ class LikelihoodArguments:
 
 @dataclass(kw_only=True)
 class SentenceArguments(LikelihoodArguments):
-    """Which sentences are scored."""
+    """Choose which sentences are scored."""
 
     input_file: str = required(".txt, one sentence per line; .jsonl, .json, .csv, .tsv or .parquet")
     text_column: str = option("text", "of a table")
@@ -197,7 +197,7 @@ class SentenceArguments(LikelihoodArguments):
 
 @dataclass(kw_only=True)
 class BlimpArguments(LikelihoodArguments):
-    """Which minimal pairs are scored."""
+    """Choose which minimal pairs are scored."""
 
     data_dir: str = required("folder of BLiMP's .jsonl files: data/ of github.com/alexwarstadt/blimp")
     output_dir: str = option("runs/blimp", "results")

@@ -511,32 +511,38 @@ def extract_features(args: FeatureArguments) -> Summary:
 
 def _write_parts(extractor: FeatureExtractor, folder: Path, index: dict[str, Any], first_row: int) -> None:
     """Write the inputs from first_row on, a file per part or one file of the original's lines, and enter them in the index."""
-    args, tokenizer = extractor.args, extractor.tokenizer
+    args = extractor.args
     inputs = itertools.islice(read_inputs(Path(args.input_file), args.text_columns), first_row, None)
-    encoded = (encode_input(each, tokenizer, args.max_seq_length) for each in inputs)
+    encoded = (encode_input(text, extractor.tokenizer, args.max_seq_length) for text in inputs)
     parts = extractor.parts(encoded, args.part_mb * BYTES_PER_MB, first_row)
-    bar = Progress(total=index["num_inputs"], initial=first_row, unit="input", leave=False)
-    if args.format == "google_jsonl":
-        num_states = extractor.encoder.config.num_hidden_layers + 1
-        numbers = {column.name: column.layers[0] - num_states for column in extractor.columns}
-        path, sums = folder / GOOGLE_FILE, Counter[str]()
-        with bar, saving(path), atomic_write(path) as aside, aside.open("w", encoding="utf-8") as file:
-            for part in parts:
-                file.writelines(google_lines(part, numbers, tokenizer))
-                sums.update(part.counts)
-                bar.update(len(part))
-                del part  # or it would be held while the next one is computed
-        index["parts"] = [{"file": GOOGLE_FILE, "first_row": 0, **sums, "bytes": path.stat().st_size}]
-        return
-    write = write_parquet if args.format == "parquet" else write_safetensors
-    with bar:
+    with Progress(total=index["num_inputs"], initial=first_row, unit="input", leave=False) as bar:
+        if args.format == "google_jsonl":
+            index["parts"] = [_write_google_file(extractor, parts, folder / GOOGLE_FILE, bar)]
+            return
+        write = write_parquet if args.format == "parquet" else write_safetensors
         for part in parts:
             path = folder / f"features-{len(index['parts']):05d}.{args.format}"
             with saving(path), atomic_write(path) as aside:
-                write(aside, part, tokenizer)
+                write(aside, part, extractor.tokenizer)
             entry = {"file": path.name, "first_row": part.first_row, **part.counts, "bytes": path.stat().st_size}
             index["parts"].append(entry)
             with saving(folder):
                 write_json(folder / INDEX_FILE, index)
             bar.update(len(part))
-            del part
+            del part  # or it would be held while the next one is computed
+
+
+def _write_google_file(
+    extractor: FeatureExtractor, parts: Iterable[Part], path: Path, bar: Progress
+) -> dict[str, Any]:
+    """Write all parts into one file, and return its entry in the index."""
+    num_states = extractor.encoder.config.num_hidden_layers + 1
+    numbers = {column.name: column.layers[0] - num_states for column in extractor.columns}
+    sums = Counter[str]()
+    with saving(path), atomic_write(path) as aside, aside.open("w", encoding="utf-8") as file:
+        for part in parts:
+            file.writelines(google_lines(part, numbers, extractor.tokenizer))
+            sums.update(part.counts)
+            bar.update(len(part))
+            del part  # as above
+    return {"file": path.name, "first_row": 0, **sums, "bytes": path.stat().st_size}

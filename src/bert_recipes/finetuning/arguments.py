@@ -39,7 +39,7 @@ TASK_FILE = "task.yaml"
 
 @dataclass
 class TaskArguments:
-    """Which task, on which data, cut how."""
+    """Choose the task, its data, and how inputs are cut."""
 
     MOST_USED: ClassVar[Collection[str]] = ("task", "task_file", "model_name_or_path", "data_dir", "max_seq_length")
 
@@ -93,13 +93,13 @@ class TaskArguments:
 
     @property
     def task_kind(self) -> str:
-        """One of the four kinds of tasks."""
+        """Return one of the four kinds of tasks."""
         return load_task(self).kind
 
 
 @dataclass
 class TeachingArguments:
-    """What a fine-tuned teacher teaches: TinyBERT's stages of a task, one run each (Jiao et al. 2020, section 3.2)."""
+    """Choose what a fine-tuned teacher teaches: TinyBERT's stages of a task, one run each (Jiao et al. 2020, section 3.2)."""
 
     teacher: str | None = option(None, "checkpoint that is fine-tuned on the task, and teaches the model")
     distil: str | None = option(None, "what is learned: the teacher's layers, then its answers", choices=DISTIL)
@@ -116,7 +116,7 @@ class TeachingArguments:
 
 @dataclass
 class FineTuningArguments(RunArguments):
-    """How a fine-tuning run is trained.
+    """Choose how a fine-tuning run is trained.
 
     Defaults: batch and epochs of Devlin et al. 2019, section 4.1; learning rate of the example in google-research/bert
     README; warm-up of run_classifier.py. Adam is with bias correction, which small tasks need (Mosbach et al. 2021, "On
@@ -169,7 +169,7 @@ def _as_trained(name: str) -> Any:
 
 @dataclass
 class InputArguments:
-    """How inputs are cut and answers decoded; None: as the checkpoint was trained."""
+    """Choose how inputs are cut and answers decoded; None: as the checkpoint was trained."""
 
     max_seq_length: int | None = _as_trained("max_seq_length")
     pad_to_max_length: bool | None = _as_trained("pad_to_max_length")
@@ -185,7 +185,7 @@ class InputArguments:
     decoder: str | None = _as_trained("decoder")
 
     def resolved(self, config: PretrainedConfig, name: str) -> dict[str, Any]:
-        """A value for every field: what was given, what the run's run.yaml says, or the default of `TaskArguments`.
+        """Return a value for every field: what was given, what the run's run.yaml says, or the default of `TaskArguments`.
 
         A checkpoint without run.yaml reads as many positions as it has, 512 at most; 384 for question answering.
         """
@@ -203,7 +203,7 @@ class InputArguments:
 
 
 def read_trained_settings(folder: Path) -> Mapping[str, Any]:
-    """The fields of `InputArguments` that the run.yaml of a folder has, of its last phase; none where it has no run.yaml."""
+    """Return the fields of `InputArguments` that the run.yaml of a folder has, of its last phase; none where it has no run.yaml."""
     if not (folder / CONFIG_FILE).is_file():
         return {}
     values, _ = read_tree(folder / CONFIG_FILE)
@@ -214,20 +214,20 @@ def read_trained_settings(folder: Path) -> Mapping[str, Any]:
 
 
 def read_model_config(name: str) -> PretrainedConfig:
-    """The config.json of a checkpoint, a folder or on the Hub."""
+    """Read the config.json of a checkpoint, a folder or on the Hub."""
     cached_only = check_checkpoint(name)
     with opening(name):
         return AutoConfig.from_pretrained(name, local_files_only=cached_only)
 
 
 def architecture(config: PretrainedConfig) -> str:
-    """Name of the class that wrote the checkpoint; "" where config.json does not say."""
+    """Return the name of the class that wrote the checkpoint; "" where config.json does not say."""
     return str((config.architectures or [""])[0])
 
 
 @dataclass
 class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # None: as the checkpoint was trained
-    """`TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were in training."""
+    """Set `TaskArguments` of a checkpoint that is trained already: its inputs are cut as they were in training."""
 
     split: str = option("validation", "which splits of the task are measured", choices=("validation", "test"))
     predictions_dir: str | None = option(
@@ -247,7 +247,7 @@ class ScoringArguments(InputArguments, TaskArguments):  # type: ignore[misc]  # 
 
 @dataclass
 class PredictionArguments:
-    """What is predicted, with which checkpoint."""
+    """Choose what is predicted, with which checkpoint."""
 
     model_name_or_path: str = required("checkpoint folder or Hub name")
     input_file: str = required(".txt (one input a line), .jsonl, .json, .csv, .tsv or .parquet")
@@ -270,7 +270,7 @@ class PredictionArguments:
             raise InputError(f"output_file {self.output_file} is the input file; give another one")
 
     def run_arguments(self, folder: str) -> FineTuningArguments:
-        """The settings of a Trainer that only predicts: it wants a folder and leaves nothing in it."""
+        """Return the settings of a Trainer that only predicts: it wants a folder and leaves nothing in it."""
         return FineTuningArguments(
             output_dir=folder,
             per_device_eval_batch_size=self.batch_size,
@@ -281,7 +281,7 @@ class PredictionArguments:
 
 
 def names_a_task(argv: Sequence[str]) -> bool:
-    """Whether a command line, or the --config file on it, says `task` or `task_file`."""
+    """Tell whether a command line, or the --config file on it, says `task` or `task_file`."""
     parser = ArgumentParser(add_help=False, allow_abbrev=False)
     for flags in (("--task",), ("--task_file", "--task-file"), ("--config",)):
         parser.add_argument(*flags, nargs="?", const="")
@@ -296,7 +296,7 @@ DEFAULT_MODEL = "google-bert/bert-base-uncased"
 
 
 def load_task(settings: TaskArguments) -> Task:
-    """The row that --task or --task_file names."""
+    """Return the row that --task or --task_file names."""
     return get_task(settings.task) if settings.task is not None else read_task_file(str(settings.task_file))
 
 
@@ -316,7 +316,7 @@ def check_access(
 
 
 def choose_checkpoint(name: str | None, runs_dir: Path = Path("runs")) -> str:
-    """The one given, else the newest finished pre-training run under runs_dir, else `DEFAULT_MODEL`."""
+    """Return the checkpoint that is given, else the newest finished pre-training run under runs_dir, else `DEFAULT_MODEL`."""
     if name is not None:
         check_checkpoint(name)
         return name

@@ -13,7 +13,7 @@ from bert_recipes.tasks.examples import ChoiceExample, Split
 
 
 class MultipleChoice(TaskKind):
-    """Each choice is read behind the context, [CLS] context [SEP] choice [SEP], and gives one number; a softmax compares them.
+    """Read each choice behind the context, [CLS] context [SEP] choice [SEP]; it gives one number, and a softmax compares them.
 
     A batch of B examples with C choices is B * C inputs for the model. Where examples have fewer choices than others of
     their batch, inputs without text fill them up; `num_choices` then says how many count.
@@ -24,7 +24,7 @@ class MultipleChoice(TaskKind):
     auto_class: ClassVar[str] = "AutoModelForMultipleChoice"
 
     def encode(self, split: Split, *, for_training: bool = False) -> EncodedSplit:
-        """Examples -> features whose input_ids and token_type_ids are lists of C lists, C being 2 or more.
+        """Return features whose input_ids and token_type_ids are lists of C lists, C being 2 or more.
 
         The length of a feature is that of its longest choice.
         """
@@ -57,7 +57,7 @@ class MultipleChoice(TaskKind):
         return batch
 
     def loss_sum(self, output: Any, batch: Batch) -> torch.Tensor:
-        """Cross-entropy over each example's own choices, of (B, C) logits; summed over the examples."""
+        """Return the cross-entropy over each example's own choices, of (B, C) logits; summed over the examples."""
         logits = output.logits.float()
         if "num_choices" in batch:
             numbers = torch.arange(logits.shape[1], device=logits.device)
@@ -74,7 +74,7 @@ class MultipleChoice(TaskKind):
         return [row[:count] for row, count in zip(rows, counts, strict=True)]
 
     def decode(self, encoded: EncodedSplit, outputs: Sequence[np.ndarray]) -> list[Prediction]:
-        """Number of the choice with the greatest logit (the first of equals), and the softmax over all choices."""
+        """Predict the number of the choice with the greatest logit (the first of equals), and the softmax over all choices."""
         predictions = []
         for example, logits in zip(encoded.split.examples, outputs, strict=True):
             probabilities = softmax(logits.astype(np.float64)).tolist()
@@ -82,6 +82,6 @@ class MultipleChoice(TaskKind):
         return predictions
 
     def score(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, float]:
-        """The task's metrics over the numbers of the choices."""
+        """Return the task's metrics over the numbers of the choices."""
         gold = [example.label for example in examples]
         return compute(self.task.metrics, [prediction.value for prediction in predictions], gold)

@@ -163,7 +163,7 @@ class Predictor:
     trainer: FineTuningTrainer
 
     def predict(self, chunk: InputChunk) -> tuple[EncodedSplit, list[Prediction]]:
-        """What the model reads of some inputs, and what it says of each, in their order."""
+        """Return what the model reads of some inputs, and what it says of each, in their order."""
         encoded = self.trainer.kind.encode(chunk.split)
         return encoded, self.trainer.predict_split(encoded)
 
@@ -223,14 +223,14 @@ def make_predictor(
 
 
 def kind_of_head(config: PretrainedConfig) -> str | None:
-    """The kind of task whose head the checkpoint has; None for any other architecture."""
+    """Return the kind of task whose head the checkpoint has; None for any other architecture."""
     built = architecture(config)
     heads = {name: kind.auto_class.removeprefix("AutoModel") for name, kind in KIND_CLASSES.items()}
     return next((name for name, head in heads.items() if built.endswith(head)), None)
 
 
 def task_of_checkpoint(config: PretrainedConfig, args: PredictionArguments) -> Task:
-    """The row beside the weights, or one that follows from config.json; columns as the user names them."""
+    """Return the row beside the weights, or one that follows from config.json; columns as the user names them."""
     name = args.model_name_or_path
     file = Path(name) / TASK_FILE
     task = read_task_file(file) if file.is_file() else _task_of_config(config, name)

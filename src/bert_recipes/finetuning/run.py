@@ -61,7 +61,7 @@ class FineTuningRun:
     test_splits: Mapping[str, EncodedSplit]
 
     def is_measured(self, test_split: str) -> bool:
-        """Whether a test split has labels, so that it is predicted where it is measured."""
+        """Tell whether a test split has labels, so that it is predicted where it is measured."""
         return any(item.split.name == test_split for item in self.trainer.test_splits.values())
 
 
@@ -144,7 +144,7 @@ def _choose_best_metric(args: FineTuningArguments, task: Task, kind: TaskKind) -
 
 
 def _encode_tests(task: Task, kind: TaskKind, settings: TaskArguments) -> dict[str, EncodedSplit]:
-    """The splits that --do_predict asks for, the diagnostic set of the task's model among them where it is at hand."""
+    """Return the splits that --do_predict asks for, the diagnostic set of the task's model among them where it is at hand."""
     limit = settings.max_predict_examples
     if not task.test_splits:
         logger.warning("do_predict: task %s has no test split; nothing is predicted", task.name)
@@ -184,12 +184,12 @@ def write_predictions(run: FineTuningRun, folder: Path) -> list[Path]:
 
 
 def read_by(settings: TaskArguments) -> dict[str, str | None]:
-    """Setting -> file or folder that a run reads."""
+    """Return setting -> file or folder that a run reads."""
     return {name: getattr(settings, name) for name in ("model_name_or_path", "data_dir", "task_file")}
 
 
 def describe_data(run: FineTuningRun) -> dict[str, Any]:
-    """What all_results.json says of the data: examples a split, beside those published, and what tells them from others."""
+    """Return what all_results.json says of the data: examples a split, beside those published, and what tells them from others."""
     encoded = {} if run.trainer.train_dataset is None else {"train": run.trainer.train_dataset}
     encoded |= {item.split.name: item for item in run.trainer.eval_splits.values()} | dict(run.test_splits)
     splits = {
@@ -210,7 +210,7 @@ def describe_data(run: FineTuningRun) -> dict[str, Any]:
 
 
 def hash_of_examples(examples: Sequence[Example]) -> str:
-    """SHA-256 (hex) of examples as they were read: texts, labels and ids in their order."""
+    """Return the SHA-256 (hex) of examples as they were read: texts, labels and ids in their order."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(repr(example).encode("utf-8", "surrogatepass"))
@@ -218,7 +218,7 @@ def hash_of_examples(examples: Sequence[Example]) -> str:
 
 
 def describe_origin(run: FineTuningRun) -> dict[str, Any]:
-    """What all_results.json of a training run says of where it comes from: `describe_data`, and the checkpoint."""
+    """Return what all_results.json of a training run says of where it comes from: `describe_data`, and the checkpoint."""
     return describe_data(run) | {"base_model": describe_checkpoint(run.checkpoint, run.trainer.model.config)}
 
 

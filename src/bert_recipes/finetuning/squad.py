@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from bert_recipes.errors import shorten
 from bert_recipes.finetuning.arguments import TaskArguments
 from bert_recipes.finetuning.kind import Feature, Prediction, join_texts
 from bert_recipes.scripts import is_unspaced
@@ -307,10 +308,9 @@ def encode_questions(split: Split, tokenizer: Any, settings: TaskArguments, *, f
                 positions_in_window(span or NOT_LOCATED, window, tokenizer.layout.start_of_second(len(query)))
             )
     if dropped:
-        named = ", ".join(dropped[:3]) + (", ..." if len(dropped) > 3 else "")
         logger.warning(
             "%d of %d training questions are left out: the words of their paragraphs do not hold their answers (%s)",
-            *(len(dropped), len(examples), named),
+            *(len(dropped), len(examples), shorten(dropped, 3)),
         )
     num_several = sum(len(example.answers or ()) > 1 for example in examples)
     if for_training and num_several:

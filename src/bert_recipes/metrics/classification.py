@@ -1,13 +1,12 @@
 """Metrics by name: classes and multi-label flags by scikit-learn, correlations by SciPy; both are imported when they are first needed."""
 
-import difflib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, did_you_mean
 from bert_recipes.metrics import entities, squad
 
 
@@ -102,8 +101,7 @@ def compute(names: Sequence[str], predictions: Any, references: Any) -> dict[str
     scores: dict[str, float] = {}
     for name in (names,) if isinstance(names, str) else names:
         if name not in _METRICS:
-            nearest = difflib.get_close_matches(str(name).lower(), METRIC_NAMES, n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]}? " if nearest else ""
+            hint = did_you_mean(str(name).lower(), METRIC_NAMES)
             raise InputError(f"unknown metric {name!r}: {hint}Allowed are {', '.join(METRIC_NAMES)}")
         if name in _CLASSIFICATION or name in _CORRELATION:
             predictions, references = _checked(name, predictions, references)

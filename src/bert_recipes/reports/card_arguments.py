@@ -1,13 +1,12 @@
 """What the user says of a model for its card; all else is read from the run. Apart from card.py, which takes seconds to load."""
 
-import difflib
 import re
 from dataclasses import dataclass, replace
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, did_you_mean
 from bert_recipes.settings import option
 from bert_recipes.training.emissions import EnergySettings
 
@@ -50,9 +49,7 @@ class CardArguments:
     def check(self) -> None:
         """See that the Hub would take it."""
         if self.license is not None and self.license not in HUB_LICENSES:
-            wanted = self.license.lower().replace(" ", "-")
-            near = difflib.get_close_matches(wanted, sorted(HUB_LICENSES), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]}? " if near else ""
+            hint = did_you_mean(self.license.lower().replace(" ", "-"), sorted(HUB_LICENSES))
             raise InputError(
                 f"license is '{self.license}', which the Hub does not know; {hint}Another licence is given as --license other "
                 "--license_name NAME --license_link LINK; identifiers: https://huggingface.co/docs/hub/repositories-licenses"

@@ -49,7 +49,7 @@ def save_report(files: Mapping[str, bytes], folder: Path) -> list[Path]:
 
 
 def report_files(template: str, pictures: Mapping[str, bytes], **content: Any) -> dict[str, bytes]:
-    """File name -> bytes of a report in both forms."""
+    """Return file name -> bytes of a report in both forms."""
     texts = {MARKDOWN_FILE: render(template, "md", **content), PAGE_FILE: render(template, "html", **content)}
     # Half of a surrogate pair, which JSON can hold, is no letter of UTF-8.
     return {name: text.encode(errors="replace") for name, text in texts.items()} | dict(pictures)
@@ -82,7 +82,7 @@ def _pretraining_report(run: RunFiles) -> dict[str, bytes]:
 
 
 def _guesses(mask: Mapping[str, Any]) -> list[tuple[str, float, bool, int | None]]:
-    """(piece, probability, is it right, rank): the right one comes last, with its rank, where it is not among the first."""
+    """Return (piece, probability, is it right, rank): the right one comes last, with its rank, where it is not among the first."""
     truth = mask["truth"]
     guesses: list[Any] = [(piece, fraction, piece == truth, None) for piece, fraction in mask["guesses"]]
     is_among = any(is_right for _, _, is_right, _ in guesses)
@@ -122,7 +122,7 @@ def _split_plots(split: Mapping[str, Any]) -> Facts:
 
 
 def _run_content(run: RunFiles, title: str, panels: Sequence[plots.Panel]) -> Facts:
-    """What the reports of both kinds of runs have in common."""
+    """Return what the reports of both kinds of runs have in common."""
     return {
         "title": title,
         "name": run.name,
@@ -162,7 +162,7 @@ METRIC_HEADS = ("metric", "value", "95% interval", "constant answer")
 
 
 def metric_rows(results: Mapping[str, Any], prefix: str = "eval_") -> list[tuple[str, str, str, str]]:
-    """`METRIC_HEADS` of the values with a prefix; what is not defined is "n/a", and what is not known is empty.
+    """Return `METRIC_HEADS` of the values with a prefix; what is not defined is "n/a", and what is not known is empty.
 
     Those of a test split keep the `test_` in their names.
     """
@@ -182,12 +182,12 @@ def _metrics_of_all_splits(results: Mapping[str, Any]) -> list[tuple[str, str, s
 
 
 def is_cost(key: str) -> bool:
-    """Whether it is what an evaluation cost, which the Trainer puts among the metrics."""
+    """Tell whether a metric is what an evaluation cost, which the Trainer puts among the metrics."""
     return key.endswith(("seconds", "runtime", "per_second"))
 
 
 def is_no_better(results: Mapping[str, Any], name: str) -> bool:
-    """Whether a metric, or the low end of its interval, is not above the constant answer; not where that is unknown."""
+    """Tell whether a metric, or the low end of its interval, is not above the constant answer; not where that is unknown."""
     constant, value = (results.get("baselines") or {}).get(name), results.get(f"eval_{name}")
     if constant is None or value is None:
         return False
@@ -197,12 +197,12 @@ def is_no_better(results: Mapping[str, Any], name: str) -> bool:
 
 
 def finetuning_table(results: Mapping[str, Any]) -> str:
-    """The metrics of a fine-tuning run as Markdown for a terminal."""
+    """Return the metrics of a fine-tuning run as Markdown for a terminal."""
     return _terminal("{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=_metrics_of_all_splits(results))
 
 
 def pretraining_table(results: Mapping[str, Any]) -> str:
-    """Held-out metrics beside their baselines, and what training cost, as Markdown for a terminal."""
+    """Return held-out metrics beside their baselines, and what training cost, as Markdown for a terminal."""
     return _terminal("{{ tables.held_out(ui, results) }}{{ tables.training(ui, results) }}", results=strict(results))
 
 
@@ -228,13 +228,13 @@ def _terminal(text: str, **content: Any) -> str:
 
 
 def _tidy(text: str) -> str:
-    """No spaces at the ends of lines, no two blank lines, none within a table."""
+    """Strip every line, and keep one of several blank lines."""
     return re.sub(r"\n{3,}", "\n\n", "\n".join(line.strip() for line in text.splitlines())).strip()
 
 
 @cache
 def environment_of(form: str) -> Environment:
-    """Where the templates of this package are, and what they may call."""
+    """Return where the templates of this package are, and what they may call."""
     environment = Environment(
         loader=PackageLoader("bert_recipes.reports"),
         autoescape=form == "html",
@@ -263,14 +263,14 @@ def environment_of(form: str) -> Environment:
 
 
 def escape(text: object) -> str:
-    """A text on one line of Markdown in which nothing is a table's bar, a tag, a link or a picture."""
+    """Return a text on one line of Markdown in which nothing is a table's bar, a tag, a link or a picture."""
     # A backslash of the text first: it would take away the one that is put before a bar or a tag.
     one_line = " ".join(str(text).split()).replace("\\", "\\\\")
     return one_line.replace("|", "\\|").replace("<", "\\<").replace("](", "]\\(")
 
 
 def _rich(parts: Sequence[tuple[str, str]]) -> str:
-    """Markdown of (kind, text): bold what is marked, and keep the spaces at the ends of other parts."""
+    """Return Markdown of (kind, text): bold what is marked, and keep the spaces at the ends of other parts."""
 
     def part(kind: str, text: str) -> str:
         return f"**{escape(text)}**" if kind else " " * text[:1].isspace() + escape(text) + " " * text[-1:].isspace()
@@ -304,7 +304,7 @@ def format_metric(name: str, value: Any) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as "48 s", "3.7 min", "5.2 h"."""
+    """Format seconds as "48 s", "3.7 min", "5.2 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
@@ -315,5 +315,5 @@ _WORDS |= {"eval_pairs": "held-out inputs measured", "eval_masked_tokens": "held
 
 
 def words_of(name: str) -> str:
-    """A key of a results file in words."""
+    """Return a key of a results file in words."""
     return _WORDS.get(name) or name.removeprefix("eval_").replace("_", " ")

@@ -7,11 +7,10 @@ Sources of the rows of GLUE:
     metrics: GLUE paper, Table 1; results: BERT, Devlin et al. 2019, Table 1, BERT-base.
 """
 
-import difflib
 from dataclasses import replace
 from pathlib import Path
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, did_you_mean
 from bert_recipes.tasks.task import Task
 from bert_recipes.tasks.task_file import read_task_file
 
@@ -65,8 +64,7 @@ def get_task(name: str) -> Task:
 def _nearest(name: str) -> str:
     """Name the task that is most like an unknown one: "SST-2", "sst_2" and "sst2" are one."""
     plain = {_letters(task): task for task in _NAMES} | _ALIASES
-    matches = difflib.get_close_matches(_letters(name.lower()), plain, n=1, cutoff=0.5)
-    return f"did you mean '{plain[matches[0]]}'? " if matches else ""
+    return did_you_mean(_letters(name.lower()), plain, shown=lambda match: repr(plain[match]))
 
 
 def _letters(name: str) -> str:

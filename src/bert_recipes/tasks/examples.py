@@ -90,5 +90,5 @@ class Split:
 
     @property
     def is_partial(self) -> bool:
-        """Whether scores on it cannot be put beside published ones: rows are missing or were left out."""
+        """Tell whether scores on it cannot be put beside published ones: rows are missing or were left out."""
         return len(self.examples) != (self.num_rows if self.published_rows is None else self.published_rows)

@@ -5,7 +5,6 @@ slip, and is refused; it is no class number.
 """
 
 import ast
-import difflib
 import json
 import math
 import re
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, did_you_mean, shorten
 from bert_recipes.rows import column_value, is_missing
 from bert_recipes.tags import OUTSIDE, complete_tags
 from bert_recipes.tasks.task import Task
@@ -117,11 +116,10 @@ class ClassLabels:
 
     def _hint(self, text: str) -> str:
         written = list(self._written)
-        nearest = difflib.get_close_matches(text, written, n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-        hint += f"allowed: {', '.join(written[:20])}"
+        hint = did_you_mean(text, written, cutoff=0.6, shown=repr)
+        hint += f"allowed: {shorten(written, 20)}"
         if len(written) > 20:
-            hint += f", ... ({len(written)}, all of them in {self._labels_source or 'the task file'})"
+            hint += f" ({len(written)}, all of them in {self._labels_source or 'the task file'})"
         if self._by_number:
             hint += f", or 0 to {len(self.names) - 1}"
         if self._by_number and text == str(len(self.names)):

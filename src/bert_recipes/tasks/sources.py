@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bert_recipes.errors import InputError
-from bert_recipes.hub_access import why_unreachable
+from bert_recipes.errors import InputError, first_line, shorten
+from bert_recipes.hub_access import network_errors, why_unreachable
 from bert_recipes.rows import TABLE_SUFFIXES, NumberedRows, Reader, Rows, column_value, format_suffix, read_table
 from bert_recipes.tasks.conll import read_conll
 from bert_recipes.tasks.examples import Example, Split, TaggedExample
@@ -32,42 +32,51 @@ MSR_DEV_IDS = "dev_ids.tsv"
 
 
 def _glue_rows(path: Path, task: Task, split: str) -> NumberedRows:
-    """One file of the download: rows with the task's column names; test files have an id and no label.
+    """Yield the rows of one file of the download under the task's column names; test files have an id and no label.
 
     Source: huggingface/datasets glue.py; CoLA's labelled files have no header.
     """
     layout = task.tsv
     assert layout is not None
     is_test = split in task.test_splits
-    columns = layout.test_text_columns if is_test else layout.text_columns
-    name, column = (task.id_column or "idx", layout.id_column) if is_test else (task.label_column, layout.label_column)
+    text_places = layout.test_text_columns if is_test else layout.text_columns
+    last_name = task.id_column or "idx" if is_test else task.label_column
+    last_place = layout.id_column if is_test else layout.label_column
     # A last column is counted from the end: MNLI's files differ in their number of labels.
-    least = max(*columns, column) + 1 + (column < 0)
-    most: int | None = None  # as many as the header has
-    broken: list[int] = []
-    for index, (number, cells) in enumerate(Reader().split_at_tabs(path)):
-        if index == 0 and (is_test or layout.has_header):
-            # Were it no line of names, it would be lost.
-            cell = cells[column] if -len(cells) <= column < len(cells) else ""
-            if cell.replace(".", "", 1).isdecimal() or (not is_test and cell in task.labels):
-                raise InputError(
-                    f"{path}, line {number}: the first line is data ('{cell}'); put the official line of column names back"
-                )
-            least, most = max(least, len(cells)), len(cells)
-        elif least <= len(cells) <= (most or len(cells)):
-            row: dict[str, Any] = dict(zip(task.text_columns, (cells[place] for place in columns), strict=True))
-            row[name] = int(cells[column]) if is_test and cells[column].isdecimal() else cells[column]
+    least = max(*text_places, last_place) + 1 + (last_place < 0)
+    most: int | None = None
+    lines = Reader().split_at_tabs(path)
+    if is_test or layout.has_header:
+        number, header = next(lines, (0, []))
+        name = header[last_place] if -len(header) <= last_place < len(header) else ""
+        _check_header(name, () if is_test else task.labels, f"{path}, line {number}")
+        most = len(header)
+        least = max(least, most)
+    left_out: list[int] = []
+    for number, cells in lines:
+        if least <= len(cells) <= (most or len(cells)):
+            row: dict[str, Any] = {}
+            for column, place in zip(task.text_columns, text_places, strict=True):
+                row[column] = cells[place]
+            last = cells[last_place]
+            row[last_name] = int(last) if is_test and last.isdecimal() else last
             yield number, row
         elif layout.drops_short_rows:
-            broken.append(number)
+            left_out.append(number)
         else:
             raise InputError(
                 f"{path}, line {number}: {len(cells)} columns, separated by tabs; the official {layout.folder} file of "
                 f"the split '{split}' has {'at least ' if most is None else ''}{least}"
             )
-    if broken:
-        first = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")
-        logger.warning("%s: %d lines with too few or too many columns were left out: %s", path, len(broken), first)
+    if left_out:
+        message = "%s: %d lines with too few or too many columns were left out: %s"
+        logger.warning(message, path, len(left_out), shorten(left_out))
+
+
+def _check_header(name: str, labels: Sequence[str], where: str) -> None:
+    """Refuse a first line of data, which would be lost if it were taken for the names of columns."""
+    if name.replace(".", "", 1).isdecimal() or name in labels:
+        raise InputError(f"{where}: the first line is data ('{name}'); put the official line of column names back")
 
 
 def _msr_rows(path: Path, task: Task, split: str) -> NumberedRows:
@@ -92,11 +101,7 @@ def open_hub(task: Task, split: str) -> Rows:
     reason = check_reach(task)
     from datasets import load_dataset
     from datasets.packaged_modules.cache.cache import Cache
-    from huggingface_hub.errors import HfHubHTTPError
 
-    # The HTTP client below the Hub's differs by version (httpx, httpx2): its errors are known by their common base class.
-    bases = (kind for kind in HfHubHTTPError.__bases__ if issubclass(kind, Exception))
-    errors: tuple[type[Exception], ...] = (OSError, ValueError, RuntimeError, *bases)
     repository = str(task.hub_dataset)
     name = f"Hub data set {repository}" + (f" ({task.hub_subset})" if task.hub_subset else "")
     try:
@@ -106,8 +111,8 @@ def open_hub(task: Task, split: str) -> Rows:
             name_only, subset = repository.split("/")[-1], task.hub_subset
             cache = Cache(repo_id=repository, dataset_name=name_only, config_name=subset, version="auto", hash="auto")
             dataset = cache.as_dataset(split=split)
-    except errors as error:
-        detail = (str(error) or type(error).__name__).splitlines()[0] + (f"; {reason}" if reason is not None else "")
+    except network_errors(ValueError, RuntimeError) as error:
+        detail = first_line(error) if reason is None else f"{first_line(error)}; {reason}"
         raise InputError(
             f"task {task.name}: {name}, split '{split}': cannot be opened ({detail}); check the name, or {_advice(task)}"
         ) from error
@@ -198,7 +203,8 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
         raise InputError(f"--data_dir {data_dir}: no such folder; give the one with the data of task {task.name}")
     local = [task.local_name, f"glue/{task.local_name}", f"ner/{task.local_name}"] if task.local_name else []
     official = [task.tsv.folder, f"glue/{task.tsv.folder}"] if task.tsv is not None else []
-    folders, names = list(dict.fromkeys([".", *local, *official])), _file_names(task, split)
+    folders = list(dict.fromkeys([".", *local, *official]))
+    names = _file_names(task, split)
     for folder in folders:
         for name in names:
             path = Path(data_dir, folder, name)
@@ -213,16 +219,24 @@ def find_local(task: Task, split: str, data_dir: str | None) -> Path:
 
 
 def _file_names(task: Task, split: str) -> list[str]:
-    """File names of a split, the surest first."""
-    names = [task.relative_files[split]] if split in task.files else []
-    names += [*task.local_files.get(split, ()), f"{split}.jsonl"]
-    if task.tsv is not None:
-        names += [MSR_FILE] if task.tsv.folder == "MRPC" and split not in task.test_splits else []
-        names += [task.tsv.files[split]] if split in task.tsv.files else []
+    """Return the file names of a split, the surest first."""
+    layout = task.tsv
+    names: list[str] = []
+    if split in task.files:
+        names.append(task.relative_files[split])
+    names += task.local_files.get(split, ())
+    names.append(f"{split}.jsonl")
+    if layout is not None and layout.folder == "MRPC" and split not in task.test_splits:
+        names.append(MSR_FILE)
+    if layout is not None and split in layout.files:
+        names.append(layout.files[split])
     # The second parquet is as the Hub has it (`hf download`).
-    names += [f"{split}.csv", f"{split}.parquet", f"{split}-00000-of-00001.parquet", f"{split}.json"]
-    names += [f"{split}.tsv"] if task.tsv is None else []
-    names += [f"{split}.txt", f"{split}.conll"] if task.kind == "token_classification" else []
+    endings = [".csv", ".parquet", "-00000-of-00001.parquet", ".json"]
+    if layout is None:
+        endings.append(".tsv")
+    if task.kind == "token_classification":
+        endings += [".txt", ".conll"]
+    names += [split + ending for ending in endings]
     return list(dict.fromkeys(names))
 
 

@@ -1,7 +1,6 @@
 """A task as a YAML file: a user's own, and ours in rows/; read, checked, and written back."""
 
 import dataclasses
-import difflib
 import json
 import logging
 import re
@@ -13,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from bert_recipes.errors import InputError
+from bert_recipes.errors import InputError, did_you_mean, shorten
 from bert_recipes.files import atomic_write
 from bert_recipes.tags import OUTSIDE, are_entities, odd_tags
 from bert_recipes.tasks.labels import MAX_FOUND_LABELS
@@ -63,8 +62,7 @@ def read_task_file(path: str | Path) -> Task:
     fields: dict[str, Any] = {}
     for key, value in values.items():
         if key not in KEYS:
-            nearest = difflib.get_close_matches(key.replace("-", "_"), KEYS, n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]}? " if nearest else ""
+            hint = did_you_mean(key.replace("-", "_"), KEYS)
             raise refuse(key, f"unknown key '{key}'; {hint}Keys of a task file: {', '.join(KEYS)}")
         try:
             if value is not None:
@@ -73,7 +71,7 @@ def read_task_file(path: str | Path) -> Task:
             raise refuse(key, f"{key}: {error}") from None
     kind = fields.get("kind")
     if kind not in KINDS:
-        raise refuse("kind", f"kind is {f'{kind!r}' if kind else 'missing'}; allowed: {', '.join(KINDS)}")
+        raise refuse("kind", f"kind is {repr(kind) if kind else 'missing'}; allowed: {', '.join(KINDS)}")
     if "id_column" in values and not values["id_column"]:
         fields["id_column"] = None
     task = _fill_in({"name": path.stem, **_DEFAULTS[kind], **fields}, path.parent)
@@ -83,7 +81,7 @@ def read_task_file(path: str | Path) -> Task:
     if _needs_labels(task) and not task.labels and task.train_split in task.files:
         task = _with_found_labels(task)
     task = _choose_metrics(task, fields)
-    for key, message in (*_slips_of_labels(task), *_slips_of_metrics(task)):
+    for key, message in (*_slips_of_labels(task), *_slips_of_label_values(task), *_slips_of_metrics(task)):
         raise refuse(key, f"{key}: {message}")
     return task
 
@@ -184,10 +182,9 @@ def _with_found_labels(task: Task) -> Task:
         raise InputError(
             f"{path}: {len(found.names)} different labels in the label_column; if that is the right one, list them as `labels`"
         )
-    source = path.name
-    shown = ", ".join(found.names[:10]) + (", ..." if len(found.names) > 10 else "")
-    logger.info("labels: not given; the %d of %s are taken: %s", len(found.names), source, shown)
-    return dataclasses.replace(task, labels=tuple(found.names), labels_source=source)
+    message = "labels: not given; the %d of %s are taken: %s"
+    logger.info(message, len(found.names), path.name, shorten(found.names))
+    return dataclasses.replace(task, labels=tuple(found.names), labels_source=path.name)
 
 
 def _allowed_metrics(task: Task) -> tuple[str, ...]:
@@ -250,8 +247,9 @@ def _slips_of_labels(task: Task) -> Iterator[tuple[str, str]]:
     labels = task.labels
     if not task.column_labels and (len(set(labels)) < len(labels) or "" in labels):
         yield "labels", f"[{', '.join(labels)}] has an empty name, or one twice; name each class once"
-    if labels and (task.kind == "question_answering" or task.problem_type == "regression"):
-        yield "labels", f"{task.kind if task.kind == 'question_answering' else task.problem_type} has none"
+    for without_labels in ("question_answering", "regression"):
+        if labels and without_labels in (task.kind, task.problem_type):
+            yield "labels", f"{without_labels} has none"
     if labels and len(task.choice_columns) > 1 and len(labels) != len(task.choice_columns):
         yield "labels", f"{len(labels)} names for {len(task.choice_columns)} choice_columns"
     if task.kind == "token_classification":
@@ -259,6 +257,9 @@ def _slips_of_labels(task: Task) -> Iterator[tuple[str, str]]:
     least = 1 if task.problem_type == "multi_label_classification" else 2
     if _needs_labels(task) and len(labels) < least:
         yield "labels", f"{len(labels)} given, [{', '.join(labels)}]; name the classes, like [negative, positive]"
+
+
+def _slips_of_label_values(task: Task) -> Iterator[tuple[str, str]]:
     ends = task.label_range
     if ends is not None and (len(ends) != 2 or ends[0] >= ends[1]):
         yield "label_range", "two numbers are expected, the lesser first, like [0, 5]"

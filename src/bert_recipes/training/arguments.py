@@ -200,12 +200,12 @@ class RunArguments(TrainingArguments):
 
     @property
     def several_processes(self) -> bool:
-        """Whether other processes train the same model."""
+        """Tell whether other processes train the same model."""
         return self._num_processes() > 1
 
     @property
     def energy(self) -> EnergySettings:
-        """How the energy of the run is estimated."""
+        """Return how the energy of the run is estimated."""
         return EnergySettings(self.power_watts, self.country_iso_code, self.carbon_intensity)
 
     def _check(self) -> None:
@@ -231,7 +231,7 @@ class RunArguments(TrainingArguments):
 
     @property
     def global_batch_size(self) -> int:
-        """Examples per step of all processes together, given as global_train_batch_size or not."""
+        """Return the examples per step of all processes together, given as global_train_batch_size or not."""
         return self.per_device_train_batch_size * self.gradient_accumulation_steps * self._num_processes()
 
     @staticmethod
@@ -277,7 +277,7 @@ class RunArguments(TrainingArguments):
 
 @dataclass
 class ModelArguments:
-    """Which model to train."""
+    """Choose which model to train."""
 
     MOST_USED: ClassVar[Collection[str]] = ("size", "model_name_or_path", "objective")
 
@@ -332,7 +332,7 @@ class ModelArguments:
 
     @property
     def starting_point(self) -> str:
-        """What the weights come from."""
+        """Return what the weights come from."""
         if self.objective == "distilbert":
             return "teacher"
         return "new model" if self.model_name_or_path is None else "checkpoint"
@@ -349,7 +349,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """What to train on, and the rules that make pairs and masks of it."""
+    """Choose what to train on, and the rules that make pairs and masks of it."""
 
     MOST_USED: ClassVar[Collection[str]] = ("store", "max_seq_length")
 
@@ -391,7 +391,7 @@ class DataArguments:
 
 @dataclass
 class DistillationArguments:
-    """Who teaches, what the student is, and how the losses are weighed: `--objective distilbert` or `tinybert`."""
+    """Choose who teaches, what the student is, and how the losses are weighed: `--objective distilbert` or `tinybert`."""
 
     teacher: str | None = option(None, "checkpoint that teaches: BERT, or RoBERTa for a student of its own kind")
     student_layers: int | None = option(None, "layers of the student; default: half of the teacher's", least=1)
@@ -424,13 +424,13 @@ class DistillationArguments:
 
     @property
     def imitation_weights(self) -> tuple[float | None, float | None, float | None]:
-        """Of attention scores, hidden states and embeddings; None without `--objective tinybert`."""
+        """Return the weights of attention scores, hidden states and embeddings; None without `--objective tinybert`."""
         return self.alpha_attn, self.alpha_hidn, self.alpha_embd
 
 
 @dataclass
 class PreTrainingArguments(RunArguments):
-    """The settings of a pre-training run.
+    """Choose the settings of a pre-training run.
 
     Defaults: learning rate, Adam and warm-up of Devlin et al. 2019, appendix A.2; epsilon of google-research/bert
     optimization.py.
@@ -473,7 +473,7 @@ class PreTrainingArguments(RunArguments):
 
 @dataclass
 class PhaseArguments:
-    """The last steps of a run, where they differ from those before."""
+    """Set the last steps of a run, where they differ from those before."""
 
     phase2_steps: float = option(0, "last steps, with longer inputs, or their fraction if below 1 (0: none)", least=0)
     phase2_max_seq_length: int = option(512, "tokens of an input in phase 2 (paper: 512)", least=8)
@@ -523,7 +523,7 @@ class Phase:
 
 
 def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseArguments) -> list[Phase]:
-    """One phase, or two: short inputs first, long ones for the last steps, as one run; a fraction in `second` becomes steps.
+    """Return one phase, or two: short inputs first, long ones for the last steps, as one run; a fraction in `second` becomes steps.
 
     Devlin et al. 2019, appendix A.2: 128 tokens for 90 % of the steps, 512 for the rest, under one learning-rate schedule.
     """
@@ -557,11 +557,11 @@ def plan_phases(args: PreTrainingArguments, data: DataArguments, second: PhaseAr
 
 
 def has_second_phase(settings: Mapping[str, Any]) -> bool:
-    """Whether a run had two phases, by the values of its run.yaml as they are written there."""
+    """Tell whether a run had two phases, by the values of its run.yaml as they are written there."""
     return settings.get("phase2_steps") not in (None, "0")
 
 
 def key_in_last_phase(settings: Mapping[str, Any], name: str) -> str:
-    """Under which key run.yaml has a field of `DataArguments` as the run's last phase had it: by that the run was measured."""
+    """Return under which key run.yaml has a field of `DataArguments` as the run's last phase had it: by that the run was measured."""
     own = f"phase2_{name}"
     return own if has_second_phase(settings) and own in PhaseArguments.__dataclass_fields__ else name

@@ -22,6 +22,14 @@ _TRAINING = {
     "mfu": ("MFU", "{:.0%}"),
 }
 _FRACTIONS = ("accuracy", "f1", "exact", "precision", "recall")
+# What stands in the name of a metric -> what is printed instead.
+_LONG_WORDS = {
+    "_": " ",
+    "mlm": "masked-LM",
+    "nsp": "next-sentence",
+    "sop": "sentence-order",
+    "disc": "replaced-token",
+}
 # Of an evaluation: how long it took, and what its neighbours say already.
 _LEFT_OUT = (
     "runtime",
@@ -71,7 +79,7 @@ def pace_line(args: Any, state: Any, seconds: float) -> str:
 
 
 def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
-    """A line of the training log."""
+    """Return a line of the training log."""
     parts = [f"{label} {form.format(logs[name])}" for name, (label, form) in _TRAINING.items() if name in logs]
     if logs.get("data_wait_share", 0.0) >= 0.05:
         parts.append(f"waiting for data {logs['data_wait_share']:.0%}")
@@ -81,26 +89,23 @@ def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
 
 
 def evaluation_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:
-    """A line of an evaluation: each metric beside what is reached without a model, where that is known."""
+    """Return a line of an evaluation: each metric beside what is reached without a model, where that is known."""
+    is_test = any(name.startswith("test_") for name in logs)
+    prefix = "test_" if is_test else "eval_"
     parts = []
-    prefix = "test_" if any(name.startswith("test_") for name in logs) else "eval_"
     for name, value in logs.items():
-        if (
-            not name.startswith(prefix)
-            or not isinstance(value, int | float)
-            or any(part in name for part in _LEFT_OUT)
-            or name.removeprefix(prefix)[
-                0
-            ].isupper()  # of one type of entities or questions: the table at the end has them
-        ):
+        metric = name.removeprefix(prefix)
+        if metric == name or not isinstance(value, int | float):
             continue
-        label = name.removeprefix(prefix).replace("_", " ").replace("mlm", "masked-LM")
-        label = (
-            label.replace("nsp", "next-sentence").replace("sop", "sentence-order").replace("disc", "replaced-token")
-        )
+        # A capital letter begins the name of a type of entities or questions: the table at the end has them.
+        if metric[0].isupper() or any(part in name for part in _LEFT_OUT):
+            continue
+        for short, long in _LONG_WORDS.items():
+            metric = metric.replace(short, long)
         is_fraction = name.endswith(_FRACTIONS) and 0 <= value <= 1
-        parts.append(f"{label} {value:.1%}" if is_fraction else f"{label} {value:.3f}")
-    return _at(step, max_steps) + ("test: " if prefix == "test_" else "held out: ") + "  ".join(parts)
+        parts.append(f"{metric} {value:.1%}" if is_fraction else f"{metric} {value:.3f}")
+    title = "test: " if is_test else "held out: "
+    return _at(step, max_steps) + title + "  ".join(parts)
 
 
 def _at(step: int, max_steps: int) -> str:
@@ -111,7 +116,7 @@ def _at(step: int, max_steps: int) -> str:
 
 
 class Lines(TrainerCallback):
-    """Prints these lines, in the main process: the first soon, and none later than `LONGEST_SILENCE` after the one before."""
+    """Print these lines, in the main process: the first soon, and none later than `LONGEST_SILENCE` after the one before."""
 
     _pace_is_said = False
 
@@ -161,7 +166,7 @@ class Lines(TrainerCallback):
 
 
 class LinesAboveBar(Lines, ProgressCallback):
-    """The same above stock's progress bar."""
+    """Print the same above stock's progress bar."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Draw a bar; that of a run by the clock has no end, as nobody knows its steps."""

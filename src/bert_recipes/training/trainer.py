@@ -75,7 +75,7 @@ OWN_DEFAULTS: dict[str, Any] = {
 
 @contextmanager
 def _overridden(args: TrainingArguments, **settings: Any) -> Iterator[None]:
-    """Settings that stock would follow where it should not, changed inside of the block."""
+    """Change, inside of the block, settings that stock would follow where it should not."""
     before = {name: getattr(args, name) for name in settings}
     vars(args).update(settings)
     try:
@@ -184,7 +184,7 @@ class RecipeTrainer(Trainer):
     # 1. A run
 
     def train(self, resume_from_checkpoint: str | Path | bool | None = None, **kwargs: Any) -> TrainOutput:
-        """As stock; raises `Interrupted` where a signal asked for the end, when everything is saved."""
+        """Train as stock; raise `Interrupted` where a signal asked for the end, when everything is saved."""
         args, checkpoint = self.args, self._find_checkpoint(resume_from_checkpoint)
         logger.info(
             "batch: %d examples x %d micro-batches x %d processes = %d examples per step",
@@ -222,7 +222,7 @@ class RecipeTrainer(Trainer):
         return output
 
     def _find_checkpoint(self, resume: str | Path | bool | None) -> Path | None:
-        """The folder that stock's `resume_from_checkpoint` means; True: the newest complete one in output_dir."""
+        """Return the folder that stock's `resume_from_checkpoint` means; True: the newest complete one in output_dir."""
         if resume is not True:
             return Path(resume) if resume else None
         if (found := last_complete(Path(self.args.output_dir))[0]) is None:
@@ -231,12 +231,12 @@ class RecipeTrainer(Trainer):
 
     @property
     def global_batch_size(self) -> int:
-        """Examples of an optimiser step over all processes."""
+        """Return the examples of an optimiser step over all processes."""
         return self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
 
     @property
     def mean_loss(self) -> float:
-        """Mean of the training loss over all steps of the run, those before a resume too; after `train`."""
+        """Return the mean of the training loss over all steps of the run, those before a resume too; after `train`."""
         # What came after the last line of the log is each process' own.
         own = torch.tensor([self._total_loss_scalar], dtype=torch.float64, device=self.args.device)
         return self.accelerator.gather(own).mean().item() / max(self.state.global_step, 1)
@@ -245,7 +245,7 @@ class RecipeTrainer(Trainer):
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """Around what is measured or predicted, in all processes: a signal ends it where `check_stop` is called, and at the end."""
+        """Let a signal end what is measured or predicted inside of the block, in all processes, where `check_stop` is called, and at the end."""
         with self.stop_request.listening():
             yield
             self.check_stop()
@@ -266,7 +266,7 @@ class RecipeTrainer(Trainer):
         self._interrupt(number, f"after step {self.state.global_step} of {self.state.max_steps}", "resumes from there")
 
     def _signal_of_any(self) -> int:
-        """The signal by which any process was asked to stop, 0 for none; all call it together."""
+        """Return the signal by which any process was asked to stop, 0 for none; all call it together."""
         number = self.stop_request.signal or 0
         if self.args.world_size == 1:
             return number
@@ -278,7 +278,7 @@ class RecipeTrainer(Trainer):
         raise Interrupted(f"stopped by {signal.Signals(number).name} {where}{mend}", 128 + number)
 
     def _ends_here(self) -> bool:
-        """Whether this step is the last one of a part of the run, which ends with a checkpoint."""
+        """Tell whether this step is the last one of a part of the run, which ends with a checkpoint."""
         return False
 
     # 3. Examples of a step
@@ -286,7 +286,7 @@ class RecipeTrainer(Trainer):
     def train_loader(
         self, keys: Callable[[int, int], list[Any]], num_samples: int, first_step: int = 0, dataset: Any = None
     ) -> DataLoader:
-        """The micro-batches of this process as one pass over the whole run; those that are done are not read.
+        """Return the micro-batches of this process as one pass over the whole run; those that are done are not read.
 
         `keys` and `num_samples` are of the samples from step `first_step` on; `dataset` (default: train_dataset) takes its keys.
         """
@@ -329,7 +329,7 @@ class RecipeTrainer(Trainer):
         return super()._prepare_input(data)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
-        """As stock; the counts are float64 (K,): `num_items` of the step over all micro-batches and processes, 1 instead of 0.
+        """Return what stock does; the counts are float64 (K,): `num_items` of the step over all micro-batches and processes, 1 instead of 0.
 
         They are on the CPU where there is one process. Nothing waits for the device.
         """
@@ -371,16 +371,16 @@ class RecipeTrainer(Trainer):
         return self.cost.seconds / max(60 * self.args.max_minutes - self._longest_pause, 1e-9)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> None:
-        """Nothing: `get_batch_samples` counts; stock asks in `predict` too, whose loss is of one batch."""
+        """Count nothing: `get_batch_samples` counts; stock asks in `predict` too, whose loss is of one batch."""
 
     def num_items(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """int64 (K,): what each part of the loss is a mean over, in this batch."""
+        """Return int64 (K,), what each part of the loss is a mean over, in this batch."""
         raise NotImplementedError
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: torch.Tensor | None = None
     ) -> Any:
-        """Loss of one micro-batch; those of a step add up to that of the global batch, of which num_items_in_batch is `num_items`.
+        """Return the loss of one micro-batch; those of a step add up to that of the global batch, of which num_items_in_batch is `num_items`.
 
         Autocast is Accelerate's, around the model's `forward`.
         """
@@ -394,11 +394,11 @@ class RecipeTrainer(Trainer):
         return (loss, output) if return_outputs else loss
 
     def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """What a micro-batch adds to the loss, and the model's output; float32 `counts` are those of `num_items`, of the whole step."""
+        """Return what a micro-batch adds to the loss, and the model's output; float32 `counts` are those of `num_items`, of the whole step."""
         raise NotImplementedError
 
     def count_work(self, batch: dict[str, torch.Tensor], items: torch.Tensor) -> torch.Tensor:
-        """int64 (4,): the fields of `BatchStats` for a batch; `items` are those of `num_items`."""
+        """Return int64 (4,), the fields of `BatchStats` for a batch; `items` are those of `num_items`."""
         mask = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["input_ids"])
         lengths = mask.sum(dim=-1).flatten()  # without padding
         number, none = lengths.new_tensor([len(lengths), 0])
@@ -442,7 +442,7 @@ class RecipeTrainer(Trainer):
         return self.lr_scheduler
 
     def schedule_of(self, num_training_steps: int) -> Schedule:
-        """The schedule of the steps that are trained now."""
+        """Return the schedule of the steps that are trained now."""
         args, warmup = self.args, self.args.get_warmup_steps(num_training_steps)
         return Schedule(0, num_training_steps, warmup, args.learning_rate, args.schedule_power)
 
@@ -505,12 +505,12 @@ class RecipeTrainer(Trainer):
         return 6 * self.model.num_parameters(exclude_embeddings=True)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """As stock, 6 x parameters x tokens; stock walks through all modules at every step to count the parameters."""
+        """Count as stock, 6 x parameters x tokens; stock walks through all modules at every step to count the parameters."""
         return self._flops_per_token * inputs[self.model.main_input_name].numel()
 
     @property
     def engine(self) -> str:
-        """What shares the optimiser's state out: its files in a checkpoint are of this form."""
+        """Return what shares the optimiser's state out: its files in a checkpoint are of this form."""
         if self.is_deepspeed_enabled:
             return f"DeepSpeed ZeRO {self.accelerator.state.deepspeed_plugin.zero_stage}"
         return "FSDP" if self.is_fsdp_enabled else NO_ENGINE
@@ -519,12 +519,12 @@ class RecipeTrainer(Trainer):
         return complete_engine(self.args, super()._build_accelerator_args(**kwargs))
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """As stock, which takes the second name of a tied weight for a missing one: safetensors keeps one name of each."""
+        """Warn as stock, which takes the second name of a tied weight for a missing one: safetensors keeps one name of each."""
         missing = [name for name in load_result.missing_keys if name not in self.model.all_tied_weights_keys]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: Any, model: Any = None) -> None:
-        """As stock; under FSDP the main process reads the weights, where stock needs a second copy of them in a file of its own."""
+        """Load as stock; under FSDP the main process reads the weights, where stock needs a second copy of them in a file of its own."""
         if not self.is_fsdp_enabled:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
@@ -549,7 +549,7 @@ class RecipeTrainer(Trainer):
             super()._load_best_model()
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """Under FSDP Accelerate finds no embeddings: they stay in one group with the heads, which share weight and bias with them."""
+        """Prepare as stock; under FSDP Accelerate finds no embeddings: they stay in one group with the heads, which share weight and bias with them."""
         if not self.is_fsdp_enabled:
             return super()._prepare_for_training(*args, **kwargs)
         self.accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = layer_classes(self.model)
@@ -563,7 +563,7 @@ class RecipeTrainer(Trainer):
     # 5. Checkpoints
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """As stock; engines give a tied weight under both of its names, of which the file keeps the first."""
+        """Save as stock; engines give a tied weight under both of its names, of which the file keeps the first."""
         if state_dict is not None:
             tied = self.model.all_tied_weights_keys
             state_dict = {name: weight for name, weight in state_dict.items() if name not in tied}
@@ -622,13 +622,13 @@ class RecipeTrainer(Trainer):
         rotate(newest.parent, self._save_total_limit, keep=[newest] if best is None else [newest, Path(best)])
 
     def _name_best(self, target: Path) -> None:
-        """The best checkpoint by its final name; stock looks for it in the folder that is being written to."""
+        """Return the best checkpoint by its final name; stock looks for it in the folder that is being written to."""
         if self.state.best_global_step:
             best = target.with_name(f"checkpoint-{self.state.best_global_step}")
             self.state.best_model_checkpoint = str(best) if best == target or best.is_dir() else None
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside stock's files, JSON; all processes call it together. `process` is this process' own part."""
+        """Return what a checkpoint keeps beside stock's files, JSON; all processes call it together. `process` is this process' own part."""
         return {
             "identity": self.resume_fingerprint,
             "engine": self.engine,
@@ -642,7 +642,7 @@ class RecipeTrainer(Trainer):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the sums where the checkpoint left them, and make up for an evaluation; everything else is loaded by now."""
+        """Restore the sums where the checkpoint left them, and make up for an evaluation; everything else is loaded by now."""
         own = own_state(state["processes"], self.args.process_index, self.args.world_size)
         self._tr_loss.fill_(own["loss"])
         self.meter.take_sums(own["meter"])
@@ -662,7 +662,7 @@ class RecipeTrainer(Trainer):
         super().log(logs, start_time)
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        """The last step is saved before it is measured; an evaluation that a signal ends is made up for by the resumed run."""
+        """Save the last step before it is measured; an evaluation that a signal ends is made up for by the resumed run."""
         start = time.perf_counter()
         if self.control.should_log or self.control.should_save or self.control.should_evaluate:
             self._read_norm()
@@ -702,7 +702,7 @@ class RecipeTrainer(Trainer):
         return metrics if measured_step == step else self.evaluate()
 
     def flops_of(self, work: BatchStats) -> int | None:
-        """Model FLOPs of training steps (`speed.training_flops`); None where nobody knows them."""
+        """Return the model FLOPs of training steps (`speed.training_flops`); None where nobody knows them."""
         return None
 
     def measure_all(self) -> dict[str, Any]:
@@ -710,7 +710,7 @@ class RecipeTrainer(Trainer):
         return {} if self.eval_dataset is None else self.evaluate_at_end()
 
     def throughput(self) -> dict[str, float]:
-        """Of the meter's last reading: `mfu`, the fraction of the machine's rate of matrix products, and `hours_left`."""
+        """Return, of the meter's last reading: `mfu`, the fraction of the machine's rate of matrix products, and `hours_left`."""
         if self.meter.interval is None:
             return {}
         args, (work, seconds, steps) = self.args, self.meter.interval
@@ -726,7 +726,7 @@ class RecipeTrainer(Trainer):
 
 
 class _Boundaries(TrainerCallback):
-    """Takes a checkpoint's state up where training begins, and asks for a checkpoint where a part of the run ends."""
+    """Restore a checkpoint's state where training begins, and ask for a checkpoint where a part of the run ends."""
 
     def __init__(self, trainer: RecipeTrainer) -> None:
         self.trainer = trainer
