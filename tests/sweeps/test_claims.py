@@ -234,7 +234,7 @@ def drawn_runs(folder, rng, table, seeds):
                 groups = shared + 0.4 * rng.normal() + 0.2 * GROUPS**0.5 * rng.normal(size=GROUPS)
                 replicates = (groups.sum() - groups) / (GROUPS - 1)
                 figures = {f"eval_{column.metric}": groups.mean(), "jackknife": {column.metric: replicates.tolist()}}
-                runs.known[str(runs.key(row, column, seed))] = {"figures": figures}
+                runs.known[str(runs.figure_key(row, column, seed))] = {"figures": figures}
     return runs
 
 
@@ -257,9 +257,11 @@ def test_a_mean_needs_all_its_columns_and_a_column_is_named_where_it_is_compared
     table = replace(table_of([X, Y, MEAN], claims), rows=[Row("a", {})])
     (row,) = table.rows
     runs = Runs(tmp_path, tmp_path, {}, "store")
-    runs.known = {runs.key(row, X, seed): {"figures": {"eval_accuracy": 0.8 + seed / 100}} for seed in (1, 2, 3)}
+    runs.known = {
+        runs.figure_key(row, X, seed): {"figures": {"eval_accuracy": 0.8 + seed / 100}} for seed in (1, 2, 3)
+    }
     assert runs.cell(row, MEAN, 1) is None
-    runs.known |= {runs.key(row, Y, seed): {"figures": {"eval_f1": 0.6}} for seed in (1, 2, 3)}
+    runs.known |= {runs.figure_key(row, Y, seed): {"figures": {"eval_f1": 0.6}} for seed in (1, 2, 3)}
     assert runs.cell(row, MEAN, 1).value == pytest.approx(0.705)
     assert list(runs.missing(table)) == []
     assert "| a better than a in y | x | must | 22.0 |" in markdown(describe(table, runs))
@@ -292,7 +294,7 @@ def known_runs(folder, values, metric="accuracy"):
         for seed, value in enumerate(values[row.name], start=1):
             replicates = None if value is None else [value + 1e-5 * rng.normal() for _ in range(GROUPS)]
             figures = {f"eval_{metric}": value, "jackknife": {metric: replicates}}
-            runs._keep("finetune", str(runs.key(row, ACCURACY, seed)), {}, figures, 0.0)
+            runs._keep("finetune", str(runs.figure_key(row, ACCURACY, seed)), {}, figures, 0.0)
     return runs, rows
 
 
@@ -317,7 +319,7 @@ def test_a_figure_that_is_undefined_without_some_rows_is_one_without_rows(tmp_pa
 def test_a_table_counts_its_verdicts_and_by_seeds_only_is_none(tmp_path):
     runs, rows = known_runs(tmp_path, {"a": [0.9, 0.91], "b": [0.8, 0.8], "c": [0.7, 0.72]})
     for seed in (1, 2):
-        del runs.known[runs.key(rows[2], ACCURACY, seed)]["figures"]["jackknife"]
+        del runs.known[runs.figure_key(rows[2], ACCURACY, seed)]["figures"]["jackknife"]
     claims = [CLAIM, CLAIM._replace(worse="c"), CLAIM._replace(better="b", worse="a")]
     table = replace(table_of([ACCURACY], claims, seeds=2), rows=rows)
     text = markdown(describe(table, runs))

@@ -74,10 +74,12 @@ def test_a_mistake_in_a_table_is_one_line(tmp_path, repository, text, message):
 def test_runs_are_shared_by_what_they_set_and_by_nothing_else(tmp_path):
     runs = Runs(tmp_path, tmp_path, {}, "store")
     row, same, other = (Row(name, {"size": size}) for name, size in (("a", "tiny"), ("b", "tiny"), ("c", "mini")))
-    assert runs.key(row, LOSS, 1) == runs.key(same, None, 1)
-    assert len({runs.key(row, LOSS, 1), runs.key(row, LOSS, 2), runs.key(other, LOSS, 1)}) == 3
-    assert runs.key(row, ACCURACY, 1) == runs.key(same, ACCURACY, 1) != runs.key(other, ACCURACY, 1)
-    assert runs.key(Row("d", {}, model="bert"), LOSS, 1) is None
+    assert runs.figure_key(row, LOSS, 1) == runs.checkpoint_key(same, 1)
+    assert len({runs.figure_key(row, LOSS, 1), runs.figure_key(row, LOSS, 2), runs.figure_key(other, LOSS, 1)}) == 3
+    assert (
+        runs.figure_key(row, ACCURACY, 1) == runs.figure_key(same, ACCURACY, 1) != runs.figure_key(other, ACCURACY, 1)
+    )
+    assert runs.figure_key(Row("d", {}, model="bert"), LOSS, 1) is None
 
 
 def test_a_student_is_known_by_its_teacher_and_an_ensemble_by_all_its_members(tmp_path, repository):
@@ -92,11 +94,17 @@ def test_a_student_is_known_by_its_teacher_and_an_ensemble_by_all_its_members(tm
     assert taught.teacher.pretrain == alone.pretrain
     assert all_seeds.ensemble == [1, 2]
     runs = Runs(tmp_path, tmp_path, {}, "store")
-    assert runs.key(taught.teacher, None, 2) == runs.key(alone, None, 2)
+    assert runs.checkpoint_key(taught.teacher, 2) == runs.checkpoint_key(alone, 2)
     without = replace(taught, teacher=None)
-    assert len({runs.key(row, None, seed) for row in (taught, without, alone) for seed in (1, 2)}) == 6
-    assert runs.key(all_seeds, ACCURACY, 1) == runs.key(all_seeds, ACCURACY, 2) != runs.key(alone, ACCURACY, 1)
-    assert runs.key(replace(all_seeds, ensemble=[1, 2, 3]), ACCURACY, 1) != runs.key(all_seeds, ACCURACY, 1)
+    assert len({runs.checkpoint_key(row, seed) for row in (taught, without, alone) for seed in (1, 2)}) == 6
+    assert (
+        runs.figure_key(all_seeds, ACCURACY, 1)
+        == runs.figure_key(all_seeds, ACCURACY, 2)
+        != runs.figure_key(alone, ACCURACY, 1)
+    )
+    assert runs.figure_key(replace(all_seeds, ensemble=[1, 2, 3]), ACCURACY, 1) != runs.figure_key(
+        all_seeds, ACCURACY, 1
+    )
 
 
 def test_a_table_has_as_many_seeds_as_it_or_its_profile_says(tmp_path, repository):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -74,15 +74,21 @@ def jackknife_intervals(
     return intervals
 
 
-def seed_and_row_intervals(figures: Sequence[float], replicates: Any = None) -> dict[str, tuple[float, float]]:
-    """Return the intervals of a figure's mean over seeds: for other seeds, for other rows, and for both.
+class SeedAndRowCertainty(NamedTuple):
+    """How far a figure's mean over seeds would move with other seeds and rows."""
+
+    error: float  # standard error, for other seeds and, with replicates, for other rows too
+    intervals: dict[str, tuple[float, float]]  # 95 %, `of_seeds`, and with replicates `of_rows` and `of_both`
+
+
+def seed_and_row_certainty(figures: Sequence[float], replicates: Any = None) -> SeedAndRowCertainty:
+    """Return the standard error of a figure's mean over seeds, and its intervals: for other seeds, for other rows, and for both.
 
     Args:
         figures: One a seed, of two seeds or more.
         replicates: float (S, G), the `jackknife_replicates` of each seed; None where they are not known.
 
-    Returns:
-        `of_seeds`, by Student's t. With replicates also `of_rows`, and `of_both`, which holds the other two.
+    The interval over seeds is by Student's t; that of both holds the other two.
 
     Every seed is measured on the same rows: an effect of the rows is in the figures of all seeds, and no deviation between
     seeds shows it. What one seed does on one group of rows is in both variances, so it is taken out of one (variance
@@ -93,40 +99,28 @@ def seed_and_row_intervals(figures: Sequence[float], replicates: Any = None) -> 
 
     num_seeds = len(figures)
     error_of_seeds = float(np.std(figures, ddof=1)) / math.sqrt(num_seeds)
+    error = error_of_seeds
     halves = {"of_seeds": float(student.ppf(0.975, num_seeds - 1)) * error_of_seeds}
     if replicates is not None:
-        num_groups = np.shape(replicates)[1]
-        quantile = float(student.ppf(0.975, num_groups - 1))
-        row_variance, interaction = _row_variances(replicates)
-        halves["of_rows"] = quantile * math.sqrt(row_variance)
-        of_all_seeds = quantile * math.sqrt(max(0.0, row_variance - interaction))
-        halves["of_both"] = max(halves["of_rows"], math.hypot(halves["of_seeds"], of_all_seeds))
+        error_of_rows, error_of_rows_alone = _row_errors(np.asarray(replicates))
+        error = max(error_of_rows, math.hypot(error_of_seeds, error_of_rows_alone))
+        quantile = float(student.ppf(0.975, np.shape(replicates)[1] - 1))
+        halves["of_rows"] = quantile * error_of_rows
+        halves["of_both"] = max(halves["of_rows"], math.hypot(halves["of_seeds"], quantile * error_of_rows_alone))
     mean = float(np.mean(figures))
-    return {name: (mean - half, mean + half) for name, half in halves.items()}
+    return SeedAndRowCertainty(error, {name: (mean - half, mean + half) for name, half in halves.items()})
 
 
-def seed_and_row_error(figures: Sequence[float], replicates: Any = None) -> float:
-    """Return the standard error of a figure's mean over seeds, for other seeds and, with replicates, for other rows too.
-
-    Arguments and method as of `seed_and_row_intervals`.
-    """
-    variance = float(np.var(figures, ddof=1)) / len(figures)
-    if replicates is not None:
-        row_variance, interaction = _row_variances(replicates)
-        variance = max(row_variance, variance + max(0.0, row_variance - interaction))
-    return math.sqrt(variance)
-
-
-def _row_variances(replicates: Any) -> tuple[float, float]:
-    """Return the variance of the mean over seeds by its rows, and what of it differs between seeds."""
-    replicates = np.asarray(replicates)
+def _row_errors(replicates: np.ndarray) -> tuple[float, float]:
+    """Return the standard error of the mean over seeds by its rows, and that without what differs between seeds."""
     num_seeds, num_groups = replicates.shape
     # Pseudo-values of the jackknife, about the mean of their seed.
     pseudo_values = (num_groups - 1) * (replicates.mean(axis=1, keepdims=True) - replicates)
     means = pseudo_values.mean(axis=0)
-    row_variance = np.square(means).sum() / (num_groups * (num_groups - 1))
-    squares = np.square(pseudo_values - means).sum() / ((num_seeds - 1) * (num_groups - 1))
-    return float(row_variance), float(squares) / (num_seeds * num_groups)
+    variance = float(np.square(means).sum() / (num_groups * (num_groups - 1)))
+    squares = float(np.square(pseudo_values - means).sum() / ((num_seeds - 1) * (num_groups - 1)))
+    interaction = squares / (num_seeds * num_groups)
+    return math.sqrt(variance), math.sqrt(max(0.0, variance - interaction))
 
 
 def half_interval(name: str, results: Mapping[str, Any]) -> float:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import read_json_object
-from bert_recipes.metrics.certainty import seed_and_row_error, seed_and_row_intervals
+from bert_recipes.metrics.certainty import seed_and_row_certainty
 from bert_recipes.sweeps.tables import Cell, Claim, Runs, Table
 
 
@@ -79,6 +79,11 @@ class Comparison(NamedTuple):
     intervals: Mapping[str, tuple[float, float]] = {}
     problem: str = ""
 
+    @property
+    def is_ahead(self) -> bool:
+        """Return True where it is known that the first row has learnt more than the other, an untrained one."""
+        return self.difference is not None and self.difference > LEARNT * self.error
+
 
 def compare_cells(
     better: Mapping[int, Cell], worse: Mapping[int, Cell], seeds: Sequence[int], sign: int
@@ -92,14 +97,20 @@ def compare_cells(
     differences = [sign * (first.value - second.value) for first, second in pairs]
     if not all(map(math.isfinite, differences)):
         return Comparison(problem="training diverged")
-    replicates = None
-    if len({len(cell.replicates) for pair in pairs for cell in pair}) == 1 and pairs[0][0].replicates:
-        replicates = [
-            [sign * (left - right) for left, right in zip(first.replicates, second.replicates, strict=True)]
-            for first, second in pairs
-        ]
-    error = seed_and_row_error(differences, replicates)
-    return Comparison(statistics.fmean(differences), error, seed_and_row_intervals(differences, replicates))
+    certainty = seed_and_row_certainty(differences, _subtract_replicates(pairs, sign))
+    return Comparison(statistics.fmean(differences), certainty.error, certainty.intervals)
+
+
+def _subtract_replicates(pairs: Sequence[tuple[Cell, Cell]], sign: int) -> list[list[float]] | None:
+    """Return the jackknife's replicates of each seed's difference; None where a run has none, or other groups."""
+    num_groups = len(pairs[0][0].replicates)
+    differences = []
+    for better, worse in pairs:
+        if {len(better.replicates), len(worse.replicates)} != {num_groups} or not num_groups:
+            return None
+        values = zip(better.replicates, worse.replicates, strict=True)
+        differences.append([sign * (first - second) for first, second in values])
+    return differences
 
 
 def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
@@ -111,23 +122,37 @@ def judge(claim: Claim, table: Table, cells: Cells) -> dict[str, Any]:
     move the figures, what would be a verdict by the seeds is `BY_SEEDS_ONLY`, which is none.
     """
     column = next(column for column in table.columns if column.name == claim.column)
-    better, worse = cells[claim.better, claim.column], cells[claim.worse, claim.worse_column or claim.column]
     sign = -1 if column.less_is_better else 1
+    better = cells[claim.better, claim.column]
+    worse = cells[claim.worse, claim.worse_column or claim.column]
     comparison = compare_cells(better, worse, table.claim_seeds, sign)
-    verdict = _verdict(comparison, claim.within)
-    because = comparison.problem
-    rows = {tuple(cell.rows) for cell in (*better.values(), *worse.values()) if cell.rows}
     guards = _compare_with_untrained(claim, table, cells, sign)
-    if claim.worse_column is None and len(rows) > 1:
-        verdict, because = NOT_RESOLVED, "the runs were measured on different rows"
+    verdict = _verdict(comparison, claim.within)
+    because = ""
+    if claim.worse_column is None and not _have_same_rows([*better.values(), *worse.values()]):
+        verdict = NOT_RESOLVED
+        because = "the runs were measured on different rows"
     elif verdict == NOT_RESOLVED:
-        because = because or f"the interval {'holds 0' if claim.within is None else 'reaches beyond that'}"
-    elif any(guard.difference is None or guard.difference <= LEARNT * guard.error for guard in guards):
-        verdict, because = NOT_RESOLVED, f"{claim.better} is not known to have learnt this"
-    elif not all("of_both" in each.intervals for each in (comparison, *guards)):
-        verdict, because = BY_SEEDS_ONLY, f"they say {verdict}"
-    intervals = dict(comparison.intervals)
-    return {"verdict": verdict, "because": because, "difference": comparison.difference, "intervals": intervals}
+        overlap = "holds 0" if claim.within is None else "reaches beyond that"
+        because = comparison.problem or f"the interval {overlap}"
+    elif not all(guard.is_ahead for guard in guards):
+        verdict = NOT_RESOLVED
+        because = f"{claim.better} is not known to have learnt this"
+    elif not all("of_both" in other.intervals for other in (comparison, *guards)):
+        because = f"they say {verdict}"
+        verdict = BY_SEEDS_ONLY
+    return {
+        "verdict": verdict,
+        "because": because,
+        "difference": comparison.difference,
+        "intervals": dict(comparison.intervals),
+    }
+
+
+def _have_same_rows(cells: Sequence[Cell]) -> bool:
+    """Return False for cells that are known to be measured on different rows."""
+    rows = {tuple(cell.rows) for cell in cells if cell.rows}
+    return len(rows) <= 1
 
 
 def _verdict(comparison: Comparison, within: float | None = None) -> str:
@@ -170,32 +195,39 @@ def _shown(value: float, unit: str) -> str:
 
 
 def markdown(described: Mapping[str, Any]) -> str:
-    """The table, with the paper's figures in brackets, and a line a claim."""
-    columns = described["columns"]
+    """Return the table, with the paper's figures in brackets, and a line a claim."""
+    units = {column["name"]: column["unit"] for column in described["columns"]}
     lines = [f"# {described['title']}", "", f"Source: {described['source']}.", "", described["note"], ""]
-    lines += ["| | " + " | ".join(column["name"] for column in columns) + " |", "| --- |" + " ---: |" * len(columns)]
+    lines.append("| | " + " | ".join(units) + " |")
+    lines.append("| --- |" + " ---: |" * len(units))
     for row in described["rows"]:
-        texts = []
-        for column in columns:
-            values, published = [*row["figures"][column["name"]].values()], row["published"].get(column["name"])
-            text = _shown(statistics.fmean(values), column["unit"]) if values else ""
-            if len(values) > 1 and all(map(math.isfinite, values)):
-                text += f" ± {_shown(statistics.stdev(values), column['unit'])}"
-            texts.append(text + ("" if published is None else f" ({published:g})"))
+        texts = [_figure_text(row, name, unit) for name, unit in units.items()]
         lines.append(f"| {row['name']} | " + " | ".join(texts) + " |")
-    seeds = len(described["seeds"])
+    num_seeds = len(described["seeds"])
+    mean = "Mean ± deviation" if num_seeds > 1 else "Mean"
     lines += [
         "",
-        f"Mean{' ± deviation' if seeds > 1 else ''} of {seeds} pre-training seeds where all are done. In brackets the paper's figures, "
+        f"{mean} of {num_seeds} pre-training seeds where all are done. In brackets the paper's figures, "
         "which are not comparable: other sizes and other data.",
     ]
-    units = {column["name"]: column["unit"] for column in columns}
     if described["claims"]:
         lines += ["", _summary(described), ""]
-        lines += ["| claim | in | expected | difference | by seeds | by rows | by both | verdict |"]
-        lines += ["| --- | --- | --- | ---: | ---: | ---: | ---: | --- |"]
-    lines += [_claim_line(claim, units[claim["column"]]) for claim in described["claims"]]
+        lines.append("| claim | in | expected | difference | by seeds | by rows | by both | verdict |")
+        lines.append("| --- | --- | --- | ---: | ---: | ---: | ---: | --- |")
+    for claim in described["claims"]:
+        lines.append(_claim_line(claim, units[claim["column"]]))
     return "\n".join(lines) + "\n"
+
+
+def _figure_text(row: Mapping[str, Any], column: str, unit: str) -> str:
+    """Return the mean of a row's figures in a column, their deviation and the paper's figure."""
+    values = list(row["figures"][column].values())
+    text = _shown(statistics.fmean(values), unit) if values else ""
+    if len(values) > 1 and all(map(math.isfinite, values)):
+        text += f" ± {_shown(statistics.stdev(values), unit)}"
+    if column in row["published"]:
+        text += f" ({row['published'][column]:g})"
+    return text
 
 
 def _summary(described: Mapping[str, Any]) -> str:

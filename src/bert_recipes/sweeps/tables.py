@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import re
+import os
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from bert_recipes.config import nearest_name
 from bert_recipes.errors import InputError
 from bert_recipes.files import lock_run, read_json_object, strict, write_json
 from bert_recipes.sweeps.sweep import RESULTS_FILE, TASK_FILE, RunLauncher, as_flags, figure_of
+from bert_recipes.training.arguments import ESTIMATE_FILE
 from bert_recipes.yaml_files import read_tree
 
 
@@ -65,7 +68,7 @@ class Column:
 
     @property
     def recipe(self) -> str:
-        """What is run for it."""
+        """Return the script that measures it."""
         if self.task is not None:
             return "finetune"
         if self.features is not None:
@@ -74,7 +77,7 @@ class Column:
 
     @property
     def less_is_better(self) -> bool:
-        """Losses and perplexities."""
+        """Return True for losses and perplexities."""
         return self.metric.endswith(("loss", "perplexity"))
 
 
@@ -129,15 +132,35 @@ class Cell(NamedTuple):
     rows: Sequence[str] = ()  # hashes of the rows that it was measured on
 
 
-def _checked(where: str, given: Any, keys: Sequence[str], needed: Sequence[str] = ()) -> dict[str, Any]:
-    if not isinstance(given, dict):
-        raise InputError(f"{where}: a mapping is expected, with {', '.join(keys)}")
-    for key in given:
-        if key not in keys:
-            raise InputError(f"{where}: unknown key {key!r}{nearest_name(key, keys)}")
-    if missing := [key for key in needed if key not in given]:
+class PlannedRun(NamedTuple):
+    """A run that is not finished: the one of a row's figure in a column or, without a column, the pre-training of the row."""
+
+    key: str
+    row: Row
+    column: Column | None
+
+    @property
+    def recipe(self) -> str:
+        """Return the script that runs it."""
+        return "pretrain" if self.column is None else self.column.recipe
+
+    @property
+    def name(self) -> str:
+        """Return what an estimate calls it."""
+        return f"{self.row.name}: {'pre-training' if self.column is None else self.column.name}"
+
+
+def _check_keys(where: str, tree: Any, allowed: Sequence[str], required: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a mapping of a table, whose keys are allowed and complete."""
+    if not isinstance(tree, dict):
+        raise InputError(f"{where}: a mapping is expected, with {', '.join(allowed)}")
+    for key in tree:
+        if key not in allowed:
+            raise InputError(f"{where}: unknown key {key!r}{nearest_name(key, allowed)}")
+    missing = [key for key in required if key not in tree]
+    if missing:
         raise InputError(f"{where}: {', '.join(missing)} missing")
-    return given
+    return tree
 
 
 def _read_claim_seeds(path: Path, number: Any) -> list[int]:
@@ -162,17 +185,18 @@ def read_table(path: Path, profile: str) -> Table:
     profiles, _ = read_tree(path.with_name("profiles.yaml"))
     if profile not in profiles:
         raise InputError(f"profile is '{profile}'; allowed: {', '.join(profiles)}")
-    base = profiles[profile]
-    tree = _checked(str(path), read_tree(path)[0], _TABLE_KEYS, ("title", "source", "columns", "rows"))
+    defaults = profiles[profile]
+    content, _ = read_tree(path)
+    tree = _check_keys(str(path), content, _TABLE_KEYS, ("title", "source", "columns", "rows"))
     for name in ("columns", "rows"):
         if not isinstance(tree[name], dict):
             raise InputError(f"{path}: {name}: a mapping is expected, of names and their settings")
     common = {}
     for name in ("pretrain", "finetune", "evaluate", "features"):
-        common[name] = {**(base.get(name) or {}), **(tree.get(name) or {})}
-    seeds = _read_claim_seeds(path, tree.get("seeds") or base.get("seeds"))
-    rows = _read_rows(path, profile, tree["rows"], common["pretrain"], base.get("student") or {}, seeds)
-    absent = {*tree["rows"]} - {row.name for row in rows}
+        common[name] = {**(defaults.get(name) or {}), **(tree.get(name) or {})}
+    seeds = _read_claim_seeds(path, tree.get("seeds") or defaults.get("seeds"))
+    rows = _read_rows(path, profile, tree["rows"], common["pretrain"], defaults.get("student") or {}, seeds)
+    rows_of_other_profiles = set(tree["rows"]) - {row.name for row in rows}
     table = Table(
         name=path.stem,
         profile=profile,
@@ -181,7 +205,7 @@ def read_table(path: Path, profile: str) -> Table:
         note=tree.get("note") or "",
         columns=_read_columns(path, tree["columns"], common),
         rows=rows,
-        claims=_read_claims(path, tree.get("claims") or (), absent),
+        claims=_read_claims(path, tree.get("claims") or (), rows_of_other_profiles),
         claim_seeds=seeds,
         seeds=seeds,
     )
@@ -190,19 +214,21 @@ def read_table(path: Path, profile: str) -> Table:
 
 
 def _read_columns(path: Path, tree: Mapping[str, Any], common: Mapping[str, dict[str, str]]) -> list[Column]:
-    _, *keys = (each.name for each in fields(Column))
-    columns: list[Column] = []
-    for name, given in tree.items():
-        own = _checked(f"{path}, column {name}", given, keys)
-        mean_of = own.get("mean_of", ())
-        if unknown := {*mean_of} - {column.name for column in columns}:
-            raise InputError(f"{path}, column {name}: no column {', '.join(sorted(unknown))} before it")
-        own["mean_of"] = [column for column in columns if column.name in mean_of]
-        for key, settings in common.items():
-            if key in own or key == "finetune":
-                own[key] = settings | (own.get(key) or {})
-        columns.append(Column(name, **own))
-    return columns
+    _, *keys = (attribute.name for attribute in fields(Column))
+    columns: dict[str, Column] = {}
+    for name, settings in tree.items():
+        where = f"{path}, column {name}"
+        attributes = _check_keys(where, settings, keys)
+        averaged = set(attributes.get("mean_of", ()))
+        unknown = averaged - set(columns)
+        if unknown:
+            raise InputError(f"{where}: no column {', '.join(sorted(unknown))} before it")
+        attributes["mean_of"] = [column for column in columns.values() if column.name in averaged]
+        for key, defaults in common.items():
+            if key in attributes or key == "finetune":
+                attributes[key] = defaults | (attributes.get(key) or {})
+        columns[name] = Column(name, **attributes)
+    return list(columns.values())
 
 
 def _read_rows(
@@ -214,41 +240,44 @@ def _read_rows(
     seeds: Sequence[int],
 ) -> list[Row]:
     """Read the rows of a profile: a row may name the only `profiles` that have it, or `not_profiles`."""
-    _, *keys = (each.name for each in fields(Row))
+    _, *keys = (attribute.name for attribute in fields(Row))
     rows = []
-    for name, given in tree.items():
+    for name, settings in tree.items():
         where = f"{path}, row {name}"
-        own = _checked(where, given or {}, [*keys, "profiles", "not_profiles"])
-        if profile in own.pop("not_profiles", ()) or profile not in own.pop("profiles", [profile]):
+        attributes = _check_keys(where, settings or {}, [*keys, "profiles", "not_profiles"])
+        excluded = attributes.pop("not_profiles", ())
+        profiles = attributes.pop("profiles", [profile])
+        if profile in excluded or profile not in profiles:
             continue
-        own["untrained"] = own.get("untrained") == "true"
-        own["ensemble"] = seeds if own.get("ensemble") == "true" else ()
-        settings = dict(pretrain)
-        if own.get("teacher") == "true":
-            own["teacher"] = Row(f"{name}: teacher", pretrain)
-            settings.update(student)
-        settings.update(own.get("pretrain") or {})
-        if own["untrained"]:
-            settings.update(UNTRAINED)
-        own["pretrain"] = settings
-        published = own.get("published") or {}
-        own["published"] = {column: _read_number(where, figure) for column, figure in published.items()}
-        rows.append(Row(name, **own))
+        attributes["untrained"] = attributes.get("untrained") == "true"
+        attributes["ensemble"] = seeds if attributes.get("ensemble") == "true" else ()
+        pretrain_of_row = dict(pretrain)
+        if attributes.get("teacher") == "true":
+            attributes["teacher"] = Row(f"{name}: teacher", pretrain)
+            pretrain_of_row.update(student)
+        pretrain_of_row.update(attributes.get("pretrain") or {})
+        if attributes["untrained"]:
+            pretrain_of_row.update(UNTRAINED)
+        attributes["pretrain"] = pretrain_of_row
+        published = attributes.get("published") or {}
+        attributes["published"] = {column: _read_number(where, figure) for column, figure in published.items()}
+        rows.append(Row(name, **attributes))
     if not rows:
         raise InputError(f"{path}: no row has the profile '{profile}'; see their `profiles` and `not_profiles`")
     return rows
 
 
-def _read_claims(path: Path, tree: Sequence[Any], absent: set[str]) -> list[Claim]:
+def _read_claims(path: Path, tree: Sequence[Any], rows_of_other_profiles: set[str]) -> list[Claim]:
     """Read the claims but those of rows that a profile does not have."""
+    where = f"{path}, claims"
     claims = []
-    for given in tree:
-        own = _checked(f"{path}, claims", given, Claim._fields, Claim._fields[:4])
-        if absent & {own["better"], own["worse"]}:
+    for content in tree:
+        attributes = _check_keys(where, content, Claim._fields, Claim._fields[:4])
+        if rows_of_other_profiles & {attributes["better"], attributes["worse"]}:
             continue
-        if "within" in own:
-            own["within"] = _read_number(f"{path}, claims", own["within"])
-        claims.append(Claim(**own))
+        if "within" in attributes:
+            attributes["within"] = _read_number(where, attributes["within"])
+        claims.append(Claim(**attributes))
     return claims
 
 
@@ -285,23 +314,30 @@ class Runs:
         if not all(isinstance(run, dict) and isinstance(run.get("figures"), dict) for run in self.known.values()):
             raise InputError(f"{file}: not the runs of tables; fetch the file again, or give another --output_dir")
 
-    def key(self, row: Row, column: Column | None, seed: int) -> str | None:
-        """The hash of the run that has a row's figure in a column (None: that makes its checkpoint); None where there is no such run."""
-        if column is not None and column.mean_of:
+    def checkpoint_key(self, row: Row, seed: int) -> str | None:
+        """Return the hash of the run that trains a row's model; None where the model is at hand."""
+        if row.model:
             return None
-        if row.ensemble and column is not None:
-            members = [str(self.key(replace(row, ensemble=()), column, each)) for each in row.ensemble]
-            return _hash({"recipe": "ensemble", "members": " ".join(members)})
-        pretraining = {"recipe": "pretrain", "store": self.store, **row.pretrain, "seed": str(seed)}
+        settings = {"recipe": "pretrain", "store": self.store, **row.pretrain, "seed": str(seed)}
         if row.teacher is not None:
-            pretraining["teacher"] = str(self.key(row.teacher, None, seed))
-        checkpoint = row.model or _hash(pretraining)
-        if column is None:
-            return None if row.model else checkpoint
+            settings["teacher"] = str(self.checkpoint_key(row.teacher, seed))
+        return _hash(settings)
+
+    def figure_key(self, row: Row, column: Column, seed: int) -> str | None:
+        """Return the hash of the run that has a row's figure in a column; None where there is no such run."""
+        if column.mean_of:
+            return None
+        if row.ensemble:
+            member = replace(row, ensemble=())
+            keys = [str(self.figure_key(member, column, member_seed)) for member_seed in row.ensemble]
+            return _hash({"recipe": "ensemble", "members": " ".join(keys)})
+        checkpoint_key = self.checkpoint_key(row, seed)
         if column.recipe == "pretrain":
-            return None if row.model or row.checkpoint else checkpoint
-        checkpoint += f"/checkpoint-{row.checkpoint}" if row.checkpoint else ""
-        return _hash({"recipe": column.recipe, "model": checkpoint, **self._settings(row, column, seed)})
+            return None if row.checkpoint else checkpoint_key
+        model = row.model or str(checkpoint_key)
+        if row.checkpoint:
+            model += f"/checkpoint-{row.checkpoint}"
+        return _hash({"recipe": column.recipe, "model": model, **self._settings(row, column, seed)})
 
     def _settings(self, row: Row, column: Column, seed: int) -> dict[str, str]:
         if column.features is not None:
@@ -312,39 +348,43 @@ class Runs:
         return {**config, **(column.finetune or {}), **row.finetune, "seed": str(seed)}
 
     def cell(self, row: Row, column: Column, seed: int) -> Cell | None:
-        """What is known of a cell; None before its run."""
+        """Return what is known of a cell; None before its run."""
         if column.mean_of:
-            return _mean_cell([self.cell(row, part, seed) for part in column.mean_of])
-        key = self.key(row, column, seed)
+            return _mean_cell([self.cell(row, averaged, seed) for averaged in column.mean_of])
+        key = self.figure_key(row, column, seed)
         run = None if key is None else self.known.get(key)
         if run is None:
             return None
         value = figure_of(run["figures"], f"eval_{column.metric}")
         if value is None:
-            there = ", ".join(name.removeprefix("eval_") for name in run["figures"] if name.startswith("eval_"))
-            raise InputError(f"column {column.name}: no metric {column.metric}; its runs have {there}")
+            metrics = [name.removeprefix("eval_") for name in run["figures"] if name.startswith("eval_")]
+            raise InputError(f"column {column.name}: no metric {column.metric}; its runs have {', '.join(metrics)}")
         replicates = (run["figures"].get("jackknife") or {}).get(column.metric) or []
         if None in replicates:  # undefined without one of the groups
             replicates = []
         return Cell({"key": key, **run}, value, replicates, list(run.get("sha256", {}).values()))
 
     def missing(self, table: Table) -> Iterator[tuple[Row, Column, int]]:
-        """The cells whose run is not finished, seed by seed, so that whole tables come early."""
+        """Yield the cells whose run is not finished, seed by seed, so that whole tables come early."""
         for seed in table.seeds:
             for row in table.rows:
                 for column in table.columns:
-                    if (key := self.key(row, column, seed)) is not None and key not in self.known:
+                    key = self.figure_key(row, column, seed)
+                    if key is not None and key not in self.known:
                         yield row, column, seed
 
     def measure(self, row: Row, column: Column, seed: int) -> None:
         """Do what a cell needs: pre-train, unless that is done and its checkpoint at hand, and measure."""
-        made, key = self.key(row, None, seed), self.key(row, column, seed)
+        checkpoint_key = self.checkpoint_key(row, seed)
+        key = self.figure_key(row, column, seed)
         assert key is not None
         if row.ensemble:
             self._join(row, column, key)
             return
-        folder = self.folder if row.model else self._pretrain(row, seed, needs_weights=made != key)
-        if key == made:
+        folder = self.folder
+        if not row.model:
+            folder = self._pretrain(row, seed, needs_weights=checkpoint_key != key)
+        if key == checkpoint_key:
             return
         if row.checkpoint:
             saved = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
@@ -359,37 +399,42 @@ class Runs:
         shutil.rmtree(self.folder / key / "features", ignore_errors=True)
 
     def _pretrain(self, row: Row, seed: int, *, needs_weights: bool) -> Path:
-        """The folder of a row's model, trained where that, or its weights, are not there."""
-        made = str(self.key(row, None, seed))
-        folder = self.folder / made
-        if made not in self.known or (needs_weights and not (folder / "config.json").is_file()):
+        """Return the folder of a row's model, trained where that, or its weights, are not there."""
+        key = str(self.checkpoint_key(row, seed))
+        folder = self.folder / key
+        has_weights = (folder / "config.json").is_file()
+        if key not in self.known or (needs_weights and not has_weights):
             settings = {**row.pretrain, "seed": str(seed)}
             if row.teacher is not None:
                 settings["teacher"] = str(self._pretrain(row.teacher, seed, needs_weights=True))
-            self._run("pretrain", made, settings)
+            self._run("pretrain", key, settings)
         return folder
 
     def _join(self, row: Row, column: Column, key: str) -> None:
         """Measure the ensemble of a row's models, after all of them."""
         assert self.join is not None
-        member, folders = replace(row, ensemble=()), []
+        member = replace(row, ensemble=())
+        folders = []
         for seed in row.ensemble:
-            folders.append(self.folder / str(self.key(member, column, seed)))
-            if not (folders[-1] / TASK_FILE).is_file():  # predictions are needed, not figures alone
+            folder = self.folder / str(self.figure_key(member, column, seed))
+            if not (folder / TASK_FILE).is_file():  # predictions are needed, not figures alone
                 self.measure(member, column, seed)
-        start, names = time.monotonic(), " ".join(folder.name for folder in folders)
-        self._keep("ensemble", key, {"members": names}, self.join(folders, self.folder / key), start)
+            folders.append(folder)
+        start = time.monotonic()
+        settings = {"members": " ".join(folder.name for folder in folders)}
+        self._keep("ensemble", key, settings, self.join(folders, self.folder / key), start)
 
     def _command(self, recipe: str, settings: Mapping[str, str]) -> tuple[list[str], tuple[str, ...], list[str]]:
-        """The script, the flags that say where its data is, and those of the settings."""
-        if "config" in settings:
-            settings = {**settings, "config": str(self.recipes / "configs" / f"{settings['config']}.yaml")}
+        """Return the script, the flags that say where its data is, and those of the settings."""
+        flags = {name: "null" if value is None else value for name, value in settings.items()}
         data = tuple(self.flags[recipe])
-        if (task := str(settings.get("task"))).startswith(PAIRS):
-            settings = {name: value for name, value in settings.items() if name != "task"}
-            settings, data = {**settings, "task_file": str(self._pair_task(task.removeprefix(PAIRS)))}, ()
-        settings = {name: "null" if value is None else value for name, value in settings.items()}
-        return [sys.executable, str(self.recipes / f"{recipe}.py")], data, as_flags(settings)
+        if "config" in flags:
+            flags["config"] = str(self.recipes / "configs" / f"{flags['config']}.yaml")
+        if flags.get("task", "").startswith(PAIRS):
+            label = flags.pop("task").removeprefix(PAIRS)
+            flags["task_file"] = str(self._pair_task(label))
+            data = ()
+        return [sys.executable, str(self.recipes / f"{recipe}.py")], data, as_flags(flags)
 
     def _run(self, recipe: str, key: str, settings: Mapping[str, str]) -> None:
         script, data, flags = self._command(recipe, settings)
@@ -425,80 +470,99 @@ class Runs:
                 raise InputError(f"no task of the pairs of {label}; the reason is above")
         return folder / TASK_FILE
 
+    def _planned_runs(self, tables: Sequence[Table]) -> Iterator[PlannedRun]:
+        """Yield the runs of the missing cells, each after the pre-training of its row; cells may share them."""
+        for table in tables:
+            for row, column, seed in self.missing(table):
+                checkpoint_key = self.checkpoint_key(row, seed)
+                if checkpoint_key is not None and checkpoint_key not in self.known:
+                    yield PlannedRun(checkpoint_key, row, None)
+                yield PlannedRun(str(self.figure_key(row, column, seed)), row, column)
+
     def estimate(self, tables: Sequence[Table]) -> Iterator[tuple[str, int, float, int]]:
-        """What is left, by a few real steps of each kind of run: its name, how many there are, hours of all, MB a process. Evaluations do not count."""
-        first_seed = tables[0].seeds[0]
-        alike: dict[str, list[Any]] = {}
-        seen: set[str | None] = {None, *self.known}
-        for row, column, seed in (cell for table in tables for cell in self.missing(table)):
-            for part in () if row.ensemble else (None, column):
-                key = self.key(row, part, seed)
-                is_wanted = not row.untrained if part is None else part.recipe == "finetune"
-                if key in seen or not is_wanted:
-                    continue
-                seen.add(key)
+        """Estimate what is left by a few real steps of each kind of run; evaluations do not count.
+
+        Yields:
+            The name of the kind, how many such runs there are, the hours of all of them, MB a process.
+        """
+        seed = tables[0].seeds[0]
+        for runs in self._group_by_cost(tables, seed):
+            estimate = self._estimate_run(runs[0], seed)
+            yield runs[0].name, len(runs), len(runs) * estimate["hours"], round(estimate["memory_mb"])
+
+    def _group_by_cost(self, tables: Sequence[Table], seed: int) -> list[list[PlannedRun]]:
+        """Group the training runs that take the same time and memory."""
+        runs: dict[str, PlannedRun] = {}
+        for run in self._planned_runs(tables):
+            is_pretraining = run.column is None and not run.row.untrained
+            is_training = is_pretraining or run.recipe == "finetune"
+            if is_training and not run.row.ensemble:
+                runs.setdefault(run.key, run)
+        groups: dict[str, list[PlannedRun]] = {}
+        for run in runs.values():
+            settings = dict(run.row.pretrain)
+            if run.column is not None:
                 # Fine-tuning takes what the model's size takes, whatever it was trained on.
-                model = (
-                    row.pretrain if part is None else {"size": str(row.pretrain.get("size")), "model": str(row.model)}
-                )
-                own = {} if part is None else self._settings(row, part, first_seed)
-                alike.setdefault(_hash({**own, **model}), [row, part, 0])[2] += 1
-        for row, column, count in alike.values():
-            untrained = _untrained(row)
-            recipe, settings = "pretrain", {**row.pretrain, "seed": str(first_seed)}
-            if column is not None:
-                made = row.model or self._pretrain(untrained, first_seed, needs_weights=True)
-                recipe, settings = column.recipe, self._settings(row, column, first_seed)
-                settings |= {"model_name_or_path": str(made)}
-            elif untrained.teacher is not None:
-                settings["teacher"] = str(self._pretrain(untrained.teacher, first_seed, needs_weights=True))
-            script, data, flags = self._command(recipe, settings)
-            output = ["--estimate", "true", "--output_dir", str(self.folder / "estimate")]
-            name = f"{row.name}: pre-training" if column is None else f"{row.name}: {column.name}"
-            run = subprocess.run([*script, *data, *flags, *output], stdout=subprocess.PIPE, text=True)
-            if run.returncode:
-                raise InputError(f"{name}: no estimate; the reason is above")
-            pattern = r"examples, (\S+) s,.*?^([\d,.]+) (steps|minutes).*?memory\s+([\d,]+) MB"
-            found = re.search(pattern, run.stdout, re.MULTILINE | re.DOTALL)
-            assert found, run.stdout
-            seconds, number, memory = (float(found[group].replace(",", "")) for group in (1, 2, 4))
-            yield name, count, count * number * (seconds if found[3] == "steps" else 60) / 3600, int(memory)
+                settings = self._settings(run.row, run.column, seed)
+                settings.update(size=str(run.row.pretrain.get("size")), model=str(run.row.model))
+            groups.setdefault(_hash(settings), []).append(run)
+        return list(groups.values())
+
+    def _estimate_run(self, run: PlannedRun, seed: int) -> dict[str, Any]:
+        """Return the numbers of a run's `Estimate`; models that it starts from are made without training."""
+        row = _untrained(run.row)
+        if run.column is not None:
+            model = row.model or self._pretrain(row, seed, needs_weights=True)
+            settings = self._settings(row, run.column, seed)
+            settings["model_name_or_path"] = str(model)
+        else:
+            settings = {**run.row.pretrain, "seed": str(seed)}
+            if row.teacher is not None:
+                settings["teacher"] = str(self._pretrain(row.teacher, seed, needs_weights=True))
+        script, data, flags = self._command(run.recipe, settings)
+        flags += ["--estimate", "true", "--output_dir", str(self.folder / "estimate")]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "estimate.json"
+            environment = {**os.environ, ESTIMATE_FILE: str(file)}
+            code = subprocess.run([*script, *data, *flags], stdout=subprocess.DEVNULL, env=environment).returncode
+            if code:
+                raise InputError(f"{run.name}: no estimate; the reason is above")
+            return read_json_object(file)
 
     def hours_left(self, tables: Sequence[Table]) -> float | None:
-        """By the mean seconds of the finished runs of each recipe; None while one has no finished run."""
-        left: dict[str, str] = {}
-        for row, column, seed in (cell for table in tables for cell in self.missing(table)):
-            left |= {str(self.key(row, column, seed)): column.recipe}
-            if row.model is None:
-                left |= {str(self.key(row, None, seed)): "pretrain"}
+        """Return the hours by the mean of the finished runs of each recipe; None while one has no finished run."""
+        recipes = {run.key: run.recipe for run in self._planned_runs(tables)}
         total = 0.0
-        for recipe in {*left.values()}:
-            done = [run["seconds"] for run in self.known.values() if run["recipe"] == recipe]
-            count = sum(left[key] == recipe and key not in self.known for key in left)
-            if count and not done:
+        for recipe, count in Counter(recipes.values()).items():
+            seconds = [run["seconds"] for run in self.known.values() if run["recipe"] == recipe]
+            if not seconds:
                 return None
-            total += count * sum(done) / max(1, len(done))
+            total += count * statistics.fmean(seconds)
         return total / 3600
 
 
-def _mean_cell(parts: Sequence[Cell | None]) -> Cell | None:
+def _mean_cell(optional_cells: Sequence[Cell | None]) -> Cell | None:
     """Return the mean of figures, which has no run of its own; None where one is missing.
 
     The rows of several tasks are left out group by group at once: they are independent, and so are their deviations.
     """
-    cells = [part for part in parts if part is not None]
-    if len(cells) < len(parts):
+    cells = [cell for cell in optional_cells if cell is not None]
+    if len(cells) < len(optional_cells):
         return None
     replicates: list[float] = []
     if len({len(cell.replicates) for cell in cells}) == 1:
-        replicates = [statistics.fmean(group) for group in zip(*(cell.replicates for cell in cells), strict=True)]
-    rows = [digest for cell in cells for digest in cell.rows]
+        groups = zip(*(cell.replicates for cell in cells), strict=True)
+        replicates = [statistics.fmean(group) for group in groups]
+    rows: list[str] = []
+    for cell in cells:
+        rows.extend(cell.rows)
     return Cell({}, statistics.fmean(cell.value for cell in cells), replicates, rows)
 
 
 def _untrained(row: Row) -> Row:
-    """A row's model, and its teacher, before training."""
-    return replace(row, pretrain={**row.pretrain, **UNTRAINED}, teacher=row.teacher and _untrained(row.teacher))
+    """Return a row whose model, and its teacher, are not trained."""
+    teacher = None if row.teacher is None else _untrained(row.teacher)
+    return replace(row, pretrain={**row.pretrain, **UNTRAINED}, teacher=teacher)
 
 
 def _hash(settings: Mapping[str, str]) -> str:

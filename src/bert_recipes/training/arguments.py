@@ -23,6 +23,8 @@ from bert_recipes.training.optimization import ADAM_OPTIMIZERS, OPTIMIZERS, SCHE
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 # Data-loading processes of a process on a GPU, at most: they make ten times the tokens that base takes.
 MAX_DATA_WORKERS = 14
+# Variable of the environment that names the file of an estimate's numbers, for a program that adds up several.
+ESTIMATE_FILE = "BERT_RECIPES_ESTIMATE_FILE"
 
 
 class Precision(NamedTuple):

@@ -2,15 +2,18 @@
 
 import contextlib
 import itertools
+import os
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import TrainerCallback
 
 from bert_recipes.errors import InputError
+from bert_recipes.files import write_json
+from bert_recipes.training.arguments import ESTIMATE_FILE
 from bert_recipes.training.console import format_hours
 from bert_recipes.training.speed import peak_memory_mb
 from bert_recipes.training.trainer import RecipeTrainer
@@ -20,7 +23,17 @@ from bert_recipes.training.trainer import RecipeTrainer
 WARMUP_STEPS, TIMED_STEPS = 3, 10
 
 
-class _FewSteps(TrainerCallback):
+class Estimate(NamedTuple):
+    """Time and memory of a run by a few of its steps; evaluations do not count."""
+
+    seconds_per_step: float
+    tokens_per_second: float
+    steps: float
+    hours: float
+    memory_mb: float  # of a process, at its peak
+
+
+class _StepTimer(TrainerCallback):
     """Takes the time of each step, and ends the training after a few."""
 
     def __init__(self) -> None:
@@ -35,33 +48,61 @@ class _FewSteps(TrainerCallback):
         control.should_training_stop = len(self.times) > WARMUP_STEPS + TIMED_STEPS
 
 
+def measure_steps(trainer: RecipeTrainer) -> Estimate:
+    """Train a few steps, in all processes, and return what the run will take; the model is changed."""
+    args = trainer.args
+    timer = _StepTimer()
+    trainer.add_callback(timer)
+    trainer.pop_callback(trainer.trackers)
+    args.logging_steps = 1
+    args.load_best_model_at_end = False
+    RecipeTrainer.train(trainer)  # of two phases the first
+    times = timer.times[WARMUP_STEPS:]
+    if len(times) < 2:
+        raise InputError(f"estimate: a run of {len(timer.times)} steps is too short; {WARMUP_STEPS + 2} are needed")
+    seconds = statistics.median(after - before for before, after in itertools.pairwise(times))
+    rates = [line["tokens_per_second"] for line in trainer.state.log_history if "tokens_per_second" in line]
+    steps = trainer.state.max_steps
+    hours = seconds * steps / 3600
+    if args.max_minutes is not None:
+        steps = 60 * args.max_minutes / seconds
+        hours = args.max_minutes / 60
+    return Estimate(seconds, statistics.median(rates), steps, hours, peak_memory_mb())
+
+
 def print_estimate(trainer: RecipeTrainer) -> None:
     """Train a few steps, in all processes, and print what the run will take; leaves nothing on disk, and the model changed."""
-    args, few, model = trainer.args, _FewSteps(), trainer.model
-    trainer.add_callback(few)
-    trainer.pop_callback(trainer.trackers)
-    args.logging_steps, args.load_best_model_at_end = 1, False
-    RecipeTrainer.train(trainer)  # of two phases the first
-    timed = few.times[WARMUP_STEPS:]
-    if len(timed) < 2:
-        raise InputError(f"estimate: a run of {len(few.times)} steps is too short; {WARMUP_STEPS + 2} are needed")
-    seconds = statistics.median(after - before for before, after in itertools.pairwise(timed))
-    rates = [line["tokens_per_second"] for line in trainer.state.log_history if "tokens_per_second" in line]
-    steps, weights = trainer.state.max_steps, 4 * model.num_parameters() / 1e6
-    phases = (
-        " (if those of the second phase were as long as the first)" if len(getattr(trainer, "phases", ())) > 1 else ""
-    )
-    whole, length = f"{steps:,} steps", format_hours(seconds * steps / 3600)
-    if args.max_minutes is not None:
-        whole, length = f"{args.max_minutes:g} minutes", f"about {60 * args.max_minutes / seconds:,.0f} steps"
-    rows = {
-        "parameters": f"{model.num_parameters():,}",
-        "a step": f"{trainer.global_batch_size:,} examples, {seconds:.3g} s, {statistics.median(rates):,.0f} tokens/s",
-        whole: f"{length}, without evaluations{phases}",
-        "memory": f"{peak_memory_mb():,.0f} MB a process, at its peak",
-        "disk": f"{weights:,.0f} MB the model, about {3 * weights:,.0f} MB each checkpoint (weights and two states of the optimiser)",
+    estimate = measure_steps(trainer)
+    if not trainer.is_world_process_zero():
+        return
+    args = trainer.args
+    with contextlib.suppress(OSError):  # it holds a run
+        Path(args.output_dir).rmdir()  # made by the Trainer
+    if ESTIMATE_FILE in os.environ:
+        write_json(Path(os.environ[ESTIMATE_FILE]), estimate._asdict())
+    for name, text in _describe(estimate, trainer).items():
+        print(f"{name:<16}{text}")  # noqa: T201  (what the user asked for)
+
+
+def _describe(estimate: Estimate, trainer: RecipeTrainer) -> dict[str, str]:
+    """Return the lines of an estimate by what they are about."""
+    minutes = trainer.args.max_minutes
+    length = f"{estimate.steps:,} steps"
+    duration = format_hours(estimate.hours)
+    if minutes is not None:
+        length = f"{minutes:g} minutes"
+        duration = f"about {estimate.steps:,.0f} steps"
+    duration += ", without evaluations"
+    if len(getattr(trainer, "phases", ())) > 1:
+        duration += " (if those of the second phase were as long as the first)"
+    rate = f"{estimate.seconds_per_step:.3g} s, {estimate.tokens_per_second:,.0f} tokens/s"
+    parameters = trainer.model.num_parameters()
+    megabytes = 4 * parameters / 1e6
+    checkpoint = f"about {3 * megabytes:,.0f} MB each checkpoint (weights and two states of the optimiser)"
+    return {
+        "parameters": f"{parameters:,}",
+        "a step": f"{trainer.global_batch_size:,} examples, {rate}",
+        length: duration,
+        "memory": f"{estimate.memory_mb:,.0f} MB a process, at its peak",
+        "disk": f"{megabytes:,.0f} MB the model, {checkpoint}",
     }
-    if trainer.is_world_process_zero():
-        with contextlib.suppress(OSError):  # it holds a run
-            Path(args.output_dir).rmdir()  # made by the Trainer
-        print(*(f"{name:<16}{text}" for name, text in rows.items()), sep="\n")  # noqa: T201  (what the user asked for)
