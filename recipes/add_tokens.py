@@ -45,7 +45,7 @@ class AddTokensArguments:
     tokens_file: str | None = option(None, "the words, one a line, instead of --files")
     num_tokens: int = option(1000, "words chosen, at most", least=1)
     min_frequency: int = option(10, "least number of occurrences of a word", least=1)
-    text_column: str = option("text", "column of the text in JSON and Parquet rows")
+    text_column: str = option("text", "column of the text in tables, JSON and Parquet rows")
     encoding_errors: Literal["strict", "replace"] = option("strict", "broken UTF-8: stop, or put U+FFFD and count")
 
     def __post_init__(self) -> None:

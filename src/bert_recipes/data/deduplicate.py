@@ -67,7 +67,7 @@ class DeduplicationArguments:
     num_buckets: int = option(NUM_BUCKETS, "chances to be found alike", least=1)
     hashes_per_bucket: int = option(HASHES_PER_BUCKET, "that must all agree for it", least=1)
     seed: int = option(SEED, "decides the hash functions", **SEEDS)
-    text_column: str = option("text", "column of the text in JSON and Parquet rows")
+    text_column: str = option("text", "column of the text in tables, JSON and Parquet rows")
     document_boundary: DocumentBoundary = option(
         "auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does"
     )

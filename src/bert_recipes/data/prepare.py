@@ -75,6 +75,8 @@ MIN_DOCUMENTS = 2
 # some hundredths of a nat. With fewer than the last, the held-out figures say little.
 HELD_OUT_BYTES, MOST_HELD_OUT = 250_000, 0.1
 FEW_HELD_OUT_TOKENS = 20_000
+# Of less text a tenth may be no two documents, which is what a split needs: a file's fraction then holds out nothing.
+FEW_BYTES = 20_000
 PLAN_FILE = "plan.json"
 # What changes neither documents nor token ids stays out of the store, so that the same text gives the same bytes.
 _NOT_IN_STORE = ("files", "validation_files", "tokenizer", "names", "output_dir", "overwrite", "num_processes")
@@ -249,7 +251,7 @@ class CorpusArguments:
     dataset_name: str | None = option(None, "data set on the Hub, instead of --files")
     dataset_config_name: str | None = option(None, "its configuration")
     dataset_split: str = option("train", "its split")
-    text_column: str = option("text", "column of the text in JSON, Parquet and Hub rows")
+    text_column: str = option("text", "column of the text in tables, JSON, Parquet and Hub rows")
     document_boundary: DocumentBoundary = option(
         "auto", "what ends a document: auto is blank_line for .txt, row for rows; a file's end always does"
     )
@@ -275,6 +277,10 @@ class CorpusArguments:
             return {**values, "validation_fraction": 0.0}
         suffixes = SUFFIXES if values.get("names") is None else ID_SUFFIXES
         size = sum(path.stat().st_size for path in find_files(values["files"], suffixes))
+        if size < FEW_BYTES:
+            message = "%d bytes of text are too few to hold any out: all is trained on, and nothing measured"
+            logger.warning(message, size)
+            return {**values, "validation_fraction": 0.0}
         least = round(min(HELD_OUT_BYTES / max(size, 1), MOST_HELD_OUT), 4)
         if least <= fraction:
             return values

@@ -46,7 +46,7 @@ class TokenizerArguments:
     dataset_name: str | None = option(None, "data set on the Hub, instead of --files")
     dataset_config_name: str | None = option(None, "its configuration")
     dataset_split: str = option("train", "its split")
-    text_column: str = option("text", "column of the text in JSON, Parquet and Hub rows")
+    text_column: str = option("text", "column of the text in tables, JSON, Parquet and Hub rows")
     encoding_errors: Literal["strict", "replace"] = option("strict", "broken UTF-8: stop, or put U+FFFD and count")
     vocab_size: int = option(30522, "entries wanted, special tokens and slots included")
     lowercase: bool = option(True, "uncased vocabulary")
