@@ -1,8 +1,12 @@
 """Every objective and every form of its inputs: one loss and one gradient however a batch is cut, and a resume is the same run."""
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from small_run import small_run
+from transformers import TrainerCallback
 
 
 ROWS = {
@@ -11,6 +15,7 @@ ROWS = {
     "roberta": {},
     "albert": {},
     "electra": {},
+    "electra, random words": {"objective": "electra", "training": {"random_replacements": 0.6}},
     "albert of layers of its own": {"objective": "albert", "share_layers": "none"},
     "sentence pairs": {"objective": "bert", "input_format": "sentence_pair"},
     "documents, whole words": {"objective": "roberta", "input_format": "doc_sentences", "whole_word": True},
@@ -21,6 +26,7 @@ ROWS = {
 
 def run(row, store, folder, **settings):
     inputs = dict(ROWS[row])
+    settings = inputs.pop("training", {}) | settings
     return small_run(
         store=str(store), output_dir=str(folder), objective=inputs.pop("objective", row), inputs=inputs, **settings
     )
@@ -48,6 +54,27 @@ def test_one_loss_and_one_gradient_and_an_exact_resume(small_store, tmp_path, ro
     checkpoint = str(tmp_path / "a" / "checkpoint-2")
     resumed = run(row, small_store, tmp_path / "c", per_device_train_batch_size=16, resume_from=checkpoint)
     assert all(torch.equal(resumed["weights"][name], weights) for name, weights in whole["weights"].items())
+
+
+def test_random_words_fall_to_none_and_are_in_no_evaluation(small_store, tmp_path):
+    shares = []
+
+    class Shares(TrainerCallback):
+        trainer: Any = None
+
+        def on_step_begin(self, *others, **kwargs):
+            shares.append(self.trainer.random_share)
+
+    found = run("electra, random words", small_store, tmp_path, max_steps=4, callbacks=[Shares()])
+    assert shares == pytest.approx([0.6, 0.45, 0.3, 0.15])
+    assert found["trainer"].random_share == 0
+    metrics = found["metrics"]
+    found["trainer"].state.global_step = 0
+    assert found["trainer"].random_share == 0.6
+    assert found["trainer"].evaluate()["eval_disc_loss"] == metrics["eval_disc_loss"]
+    replaced = 1 - metrics["eval_original_accuracy"]
+    entropy = -replaced * math.log(replaced) - (1 - replaced) * math.log(1 - replaced)
+    assert metrics["eval_base_rate_loss"] == pytest.approx(entropy)
 
 
 def test_static_masks_come_again_and_dynamic_ones_do_not(small_store, tmp_path):

@@ -1,5 +1,6 @@
 """ELECTRA against stock's two classes: losses, logits, gradients, and the files. Source: google-research/electra run_pretraining.py."""
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -7,7 +8,13 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from bert_recipes.errors import InputError
-from bert_recipes.models.bert import DISCRIMINATOR_WEIGHT, IGNORE_INDEX, ElectraForPreTraining, open_checkpoint
+from bert_recipes.models.bert import (
+    DISCRIMINATOR_WEIGHT,
+    IGNORE_INDEX,
+    ElectraForPreTraining,
+    open_checkpoint,
+    sample_words,
+)
 from bert_recipes.models.bert_model import enable_packed_layers
 from bert_recipes.models.sizes import count_parameters, pretraining_config
 
@@ -104,6 +111,25 @@ def test_samples_have_the_generators_probabilities(monkeypatch):
         expected = model.generator.generator_lm_head.bias.softmax(0) * draws.numel()
     counts = torch.bincount(shown[0].flatten(), minlength=VOCAB)
     assert ((counts - expected).square() / expected).sum() < 210 + 3 * (2 * 210) ** 0.5
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.6])
+def test_a_share_of_the_samples_is_any_word(share):
+    """The generator always says word 3: the rest of the draws gives it, the share gives every word alike."""
+    draws = torch.from_numpy((np.arange(40_000) / 40_000).astype(np.float32))
+    logits = torch.zeros(40_000, VOCAB)
+    logits[:, 3] = 1000.0
+    words = sample_words(logits, draws, torch.tensor(share))
+    random_words = torch.bincount(words[: round(share * 40_000)], minlength=VOCAB)
+    assert torch.all((random_words - share * 40_000 / VOCAB).abs() <= 1)
+    assert torch.all(words[round(share * 40_000) :] == 3)
+
+
+def test_a_share_of_0_is_the_originals(tmp_path):
+    model, batch = make_model(), make_electra_batch(LENGTHS["ragged"])
+    output, none = model(**batch), model(**batch, random_share=torch.tensor(0.0))
+    assert torch.equal(output.replaced, none.replaced)
+    assert torch.equal(output.loss, none.loss)
 
 
 @pytest.mark.parametrize(("size", "discriminator"), [("small", 13_549_057), ("base", 109_483_009)])

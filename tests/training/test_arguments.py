@@ -158,6 +158,7 @@ PAPER = ([(0, 1_000_000, 10_000)] * 2, [0, 900_000])
         ),
         ("roberta_base", ([(0, 125_000, 10_000)], [0]), ([(0, 300, 24)], [0])),
         ("albert_base", ([(0, 125_000, 3125)], [0]), ([(0, 300, 8)], [0])),
+        ("electra_small", ([(0, 1_000_000, 10_000)], [0]), ([(0, 300, 3)], [0])),
         ("domain", ([(0, 10_000, 1000)], [0]), ([(0, 300, 30)], [0])),
         # google-research/bert README: --num_train_steps=20 --num_warmup_steps=10.
         ("instances", ([(0, 20, 10)], [0]), ([(0, 300, 150)], [0])),
@@ -199,6 +200,7 @@ def test_every_configuration_is_among_those_whose_schedules_are_tested(repositor
         "bert_large_lamb",
         "roberta_base",
         "albert_base",
+        "electra_small",
         "quickstart",
         "books_30_minutes",
         "laptop",

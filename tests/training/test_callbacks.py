@@ -14,7 +14,14 @@ from transformers import TrainerControl, TrainerState
 
 from bert_recipes.training import callbacks
 from bert_recipes.training.arguments import PreTrainingArguments
-from bert_recipes.training.callbacks import ClockIntervals, LossWatch, StopOnSignal, describe_progress, describe_spike
+from bert_recipes.training.callbacks import (
+    ClockIntervals,
+    LossWatch,
+    StopOnSignal,
+    describe_discriminator,
+    describe_progress,
+    describe_spike,
+)
 
 
 def progress(metrics: dict) -> str | None:
@@ -72,6 +79,27 @@ def test_a_run_is_warned_once_of_a_loss_that_is_no_better_than_the_baseline(tmp_
         state = TrainerState(global_step=step, max_steps=100)
         watch.on_evaluate(args, state, control, metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76})
     assert [record.message.split(" the held-out")[0] for record in caplog.records] == ["at step 50"]
+
+
+@pytest.mark.parametrize(("loss", "is_said"), [(0.40, True), (0.37, True), (0.36, False), (0.2, False)])
+def test_a_discriminator_at_the_base_rate_is_said(loss, is_said):
+    """Nearer than a twentieth of 0.38; a run without a discriminator has neither figure."""
+    message = describe_discriminator({"eval_disc_loss": loss, "eval_base_rate_loss": 0.38}, step=700)
+    assert (message is not None) is is_said
+    if message is not None:
+        assert f"at step 700 the held-out replaced-token loss is {loss:.4f}" in message
+        assert "--random_replacements" in message
+    assert describe_discriminator({"eval_mlm_loss": 5.0}, step=700) is None
+
+
+def test_half_of_the_run_is_waited_for_a_discriminator(tmp_path, caplog):
+    args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=100, use_cpu=True)
+    watch, control = LossWatch(), TrainerControl()
+    metrics = {"eval_mlm_loss": 5.0, "eval_unigram_loss": 6.7, "eval_disc_loss": 0.38, "eval_base_rate_loss": 0.38}
+    watch.on_train_begin(args, TrainerState(max_steps=100), control)
+    for step in (20, 40, 60, 80):
+        watch.on_evaluate(args, TrainerState(global_step=step, max_steps=100), control, metrics=metrics)
+    assert [record.message.split(" the held-out")[0] for record in caplog.records] == ["at step 60"]
 
 
 def clock_events(clocks, **settings):

@@ -468,6 +468,21 @@ class ElectraForPreTrainingOutput(BertForPreTrainingOutput):
     replaced: torch.Tensor | None = None  # bool (N,)
 
 
+def sample_words(logits: torch.Tensor, draws: torch.Tensor, random_share: torch.Tensor | None) -> torch.Tensor:
+    """Return int64 (M,), a word for each row of logits (M, V): as Gumbel noise draws, but a pure function of `draws`, float32 (M,) in [0, 1).
+
+    Draws below `random_share` give any word of the vocabulary.
+    """
+    vocab_size = logits.shape[-1]
+    heights = logits.softmax(-1).cumsum(-1)
+    rest = draws if random_share is None else (draws - random_share) / (1 - random_share)
+    words = torch.searchsorted(heights, rest[:, None] * heights[:, -1:], right=True)[:, 0]
+    if random_share is not None:
+        random_words = (draws / random_share * vocab_size).nan_to_num(0, 0).long()
+        words = torch.where(draws < random_share, random_words, words)
+    return words.clamp(max=vocab_size - 1)
+
+
 class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining):
     """ELECTRA's discriminator with its generator, which share all embeddings.
 
@@ -526,6 +541,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         num_items_in_batch: torch.Tensor | int | None = None,
         num_tokens_in_batch: torch.Tensor | int | None = None,
         draws: torch.Tensor | None = None,
+        random_share: torch.Tensor | None = None,
         packing: Mapping[str, torch.Tensor] | None = None,
         **kwargs: Any,
     ) -> Any:
@@ -537,6 +553,7 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
             num_items_in_batch: Predicted tokens of the global batch; None = of this batch.
             num_tokens_in_batch: Real tokens of the global batch; None = of this batch.
             draws: float32 (B, S) in [0, 1), which decide the generator's samples; None: drawn here.
+            random_share: float32 () in [0, 1), the share of the predicted tokens that any word of the vocabulary fills instead; None: 0.
             packing: What `plan_rows` says of this batch; without it a GPU waits for the places of its tokens.
         """
         if labels is None or input_ids is None:
@@ -548,12 +565,10 @@ class ElectraForPreTraining(PreTrainingModel, transformers.ElectraForPreTraining
         logits = self.generator.token_logits(encoded.rows[predicted]).float()
         mlm_loss = mean_cross_entropy(logits, targets, num_items_in_batch)
         with torch.no_grad():
-            chosen = (torch.rand(labels.shape, device=labels.device) if draws is None else draws).flatten()[places]
-            heights = logits.softmax(-1).cumsum(-1)
-            # As Gumbel noise draws, but a pure function of `draws`.
-            drawn = torch.searchsorted(heights, chosen[:, None] * heights[:, -1:], right=True)[:, 0]
+            draws = torch.rand(labels.shape, device=labels.device) if draws is None else draws
+            words = sample_words(logits, draws.flatten()[places], random_share)
             text = torch.where(labels == IGNORE_INDEX, input_ids, labels)
-            shown = text.flatten().index_copy(0, places, drawn.clamp(max=logits.shape[-1] - 1)).view_as(text)
+            shown = text.flatten().index_copy(0, places, words).view_as(text)
         replaced = (shown != text).flatten()[_token_places(encoded, attention_mask)]
         encoded, _ = self._encode((shown, attention_mask, token_type_ids, None), {}, packing)
         verdicts = self.discriminator_predictions(_of_tokens(encoded, attention_mask)).float()

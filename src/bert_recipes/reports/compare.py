@@ -34,8 +34,8 @@ _COSTS = ("train_steps", "train_seconds", "tokens_per_second", "data_wait_share"
 _LESS_IS_BETTER = ("loss", "perplexity")
 _MORE_IS_BETTER: tuple[str, ...] = ("accuracy", "f1", "f1_macro", "f1_micro", "precision", "recall")
 _MORE_IS_BETTER += ("exact", "exact_match", "correlation", "pearson", "spearmanr")
-# Of the data, and none of the runs' own.
-_NEITHER = ("unigram_loss", "unigram_accuracy", "majority_accuracy")
+# What is known without a model: no run is better by it.
+_NEITHER = ("unigram_loss", "unigram_accuracy", "majority_accuracy", "base_rate_loss", "original_accuracy")
 _PRETRAINING_CURVES = [
     ("eval_mlm_loss", "Masked-LM loss, held out", "nats per token"),
     ("mlm_loss", "Masked-LM loss, training", "nats per token"),

@@ -32,7 +32,7 @@ from bert_recipes.training.bert_trainer import (
     TrainingPhase,
     epoched,
 )
-from bert_recipes.training.callbacks import describe_progress
+from bert_recipes.training.callbacks import describe_discriminator, describe_progress
 from bert_recipes.training.pretraining import PreTrainingData
 from bert_recipes.training.resume import CONFIG_FILE, FACTS_FILE, RESULTS_FILE, run_name
 from bert_recipes.yaml_files import read_tree
@@ -434,7 +434,7 @@ def gather_pretraining(trainer: BertTrainer, data: PreTrainingData, description:
     if trainer.is_world_process_zero():
         facts["measured_on"] = None if dataset is None else fingerprint_held_out(trainer)
         steps, parts = trainer.state.max_steps, {"training": data.train, "held out": data.validation}
-        facts["remark"] = describe_progress(results, steps)
+        facts["remark"] = describe_progress(results, steps) or describe_discriminator(results, steps)
         facts["corpus"] = {}
         for name, part in parts.items():
             if part is not None:

@@ -129,6 +129,7 @@ def pretraining_panels(history: History) -> list[Panel]:
     masked, pairs = ("mlm_loss", "training", "sky"), (f"{task}_loss", "training", "sky")
     held_out, held_out_pairs = ("eval_mlm_loss", "held out", "blue"), (f"eval_{task}_loss", "held out", "blue")
     words = ("eval_unigram_loss", "word frequencies alone")
+    base_rate = ("eval_base_rate_loss", "base rate alone")
     majority = ("eval_original_accuracy" if task == "disc" else "eval_majority_accuracy", f"{name}: larger class")
     rights = ("eval_mlm_accuracy", "masked tokens", "blue"), (f"eval_{task}_accuracy", name, "orange")
     first = _panel(history, "Masked-LM loss", "nats per token", masked, held_out, baseline=words)
@@ -136,7 +137,9 @@ def pretraining_panels(history: History) -> list[Panel]:
         first = _panel(history, "Loss", "", ("loss", "training", "sky"), ("eval_loss", "held out", "blue"))
     panels = [
         first,
-        _panel(history, f"{name.capitalize().replace(' ', '-')} loss", unit, pairs, held_out_pairs),
+        _panel(
+            history, f"{name.capitalize().replace(' ', '-')} loss", unit, pairs, held_out_pairs, baseline=base_rate
+        ),
         _panel(history, "Held-out accuracy", "fraction right", *rights, baseline=majority, limits=(0, 1)),
     ]
     return with_curves(panels + _speed_panels(history))

@@ -443,6 +443,12 @@ class PreTrainingArguments(RunArguments):
     max_minutes: float | None = option(
         None, "end after so many minutes instead of max_steps; the schedule follows the clock", above=0
     )
+    random_replacements: float = option(
+        0.0,
+        "ELECTRA: share of the replaced tokens that is any word instead of the generator's; it falls to 0 at the end (paper: 0)",
+        least=0,
+        below=1,
+    )
     learning_rate: float = option(1e-4, "peak learning rate (paper: 1e-4)")
     warmup_steps: float = option(0.01, "warm-up steps, or their fraction if below 1 (paper: 0.01)")
     seed: int = option(12345, "seed of weights, pairs, masks and order (original: 12345)")

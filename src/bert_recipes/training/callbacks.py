@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 # Our choices: how near to the baseline counts as stuck, and after which fraction of the steps past warm-up a warning comes.
 STUCK_MARGIN_NATS = 0.1
 STUCK_AFTER_FRACTION = 0.1
+# A discriminator whose loss is nearer than this fraction to the base rate's is stuck; it sits there first, so this much of a run is waited.
+NEAR_BASE_RATE, BASE_RATE_AFTER_FRACTION = 0.05, 0.5
 _SLOWER = "a lower learning rate, a longer warm-up, or resume from an earlier checkpoint (--resume FOLDER)"
 
 # A training loss this far above the mean of the lines before, in their deviations and in nats, is a spike.
@@ -69,8 +71,23 @@ def describe_progress(metrics: dict[str, float], step: int) -> str | None:
     )
 
 
+def describe_discriminator(metrics: dict[str, float], step: int) -> str | None:
+    """Return a sentence when ELECTRA's discriminator knows little more than how many tokens are replaced, else None."""
+    loss, base_rate = metrics.get("eval_disc_loss"), metrics.get("eval_base_rate_loss")
+    if loss is None or base_rate is None or not loss > (1 - NEAR_BASE_RATE) * base_rate:
+        return None
+    return (
+        f"at step {step} the held-out replaced-token loss is {loss:.4f}; knowing only how many tokens are replaced gives {base_rate:.4f}: the "
+        "discriminator has not learned which. What helps: --random_replacements 0.6, more steps"
+    )
+
+
 class LossWatch(TrainerCallback):
-    """Logs `describe_progress` once, after an evaluation that is not too early, and `describe_spike` after a line of the training log."""
+    """Warns about the loss.
+
+    After an evaluation that is not too early it logs `describe_progress` or `describe_discriminator`, once in a run; after a line of the
+    training log `describe_spike`.
+    """
 
     def __init__(self) -> None:
         self.has_warned = False  # about the held-out loss
@@ -89,17 +106,22 @@ class LossWatch(TrainerCallback):
             logger.warning(message)
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Warn, once in a run, when the held-out loss is no better than the unigram loss."""
-        if self.has_warned:
+        """Warn, once in a run, when the held-out loss is no better than what is known without a model."""
+        if self.has_warned or not state.is_world_process_zero:
             return
-        if state.max_steps:  # else a finished model is measured
+        done, warmup = 1.0, 0.0  # of a finished model that is measured
+        if state.max_steps:
             done = state.global_step / state.max_steps
+            warmup = args.get_warmup_steps(state.max_steps) / state.max_steps
             if (minutes := getattr(args, "max_minutes", None)) is not None:
                 done = (time.monotonic() - self.begin) / (60 * minutes)
-            if done < args.get_warmup_steps(state.max_steps) / state.max_steps + STUCK_AFTER_FRACTION:
-                return
-        message = describe_progress(kwargs.get("metrics") or {}, state.global_step)
-        if message and state.is_world_process_zero:
+        metrics = kwargs.get("metrics") or {}
+        message = None
+        if done >= warmup + STUCK_AFTER_FRACTION:
+            message = describe_progress(metrics, state.global_step)
+        if message is None and done >= BASE_RATE_AFTER_FRACTION:
+            message = describe_discriminator(metrics, state.global_step)
+        if message is not None:
             logger.warning(message)
             self.has_warned = True
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from bert_recipes.models.bert import DISCRIMINATOR_WEIGHT, GENERATOR_FOLDER, IGNORE_INDEX
 from bert_recipes.training.bert_trainer import BertTrainer, PreTrainingSums, TrainingPhase
@@ -28,11 +29,17 @@ class ReplacedTokenSums(PreTrainingSums):
         }
 
     def metrics(self, prefix: str = "eval", pairs_task: str = "disc") -> dict[str, float]:
-        """With `disc_loss` (nats), `disc_accuracy`, that of always saying original, and the fraction of the replaced tokens that is found."""
+        """With the discriminator's, and what it reaches without looking at the text.
+
+        `disc_loss` (nats) is beside `base_rate_loss`, that of saying of every token how many are replaced; `disc_accuracy` beside
+        `original_accuracy`, that of always saying original. `replaced_recall` is the fraction of the replaced tokens that is found.
+        """
         result, sums = super().metrics(prefix, pairs_task), dict(zip(self.NAMES, self.values.tolist(), strict=True))
         tokens, replaced = sums["tokens"], sums["replaced"]
+        base_rate = torch.tensor(replaced / tokens, dtype=torch.float64)
         own = {
             "disc_loss": sums["disc_loss"] / tokens,
+            "base_rate_loss": F.binary_cross_entropy(base_rate, base_rate).item(),
             "disc_accuracy": sums["disc_correct"] / tokens,
             "original_accuracy": 1 - replaced / tokens,
             "replaced_recall": sums["found"] / max(replaced, 1),
@@ -65,8 +72,16 @@ class ElectraTrainer(BertTrainer):
     def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Generator's and discriminator's loss."""
         masked, tokens = counts
+        if self.args.random_replacements:
+            inputs = {**inputs, "random_share": counts.new_full((), self.random_share)}
         output = model(**inputs, num_items_in_batch=masked, num_tokens_in_batch=tokens)
         return output.loss, output
+
+    @property
+    def random_share(self) -> float:
+        """The share of the predicted tokens that random words fill: it falls to 0 at the end of the run."""
+        done = self.clock if self.args.max_minutes is not None else self.state.global_step / self.state.max_steps
+        return self.args.random_replacements * max(0.0, 1 - done)
 
     def flops_of(self, work: BatchStats) -> int:
         """Of both: only the generator meets the vocabulary."""

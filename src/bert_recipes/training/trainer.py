@@ -67,6 +67,7 @@ OWN_DEFAULTS: dict[str, Any] = {
     "keep_freed_memory": True,
     "max_skipped_steps": 10,
     "max_minutes": None,
+    "random_replacements": 0.0,
     "resume": "no",
     "allow_changes": False,
     "energy": EnergySettings(),
