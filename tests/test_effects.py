@@ -54,6 +54,13 @@ def say(tmp_path: Path, caplog: pytest.LogCaptureFixture):
         ("--eval_strategy no --eval_steps 4", "eval_steps 4 (only with --eval_strategy steps, not no)"),
         ("--muon_learning_rate 0.01", "muon_learning_rate 0.01 (only with --optimizer muon, not bert_adam)"),
         ("--schedule trainer --schedule_power 2", "schedule_power 2 (only with --schedule bert_linear, not trainer)"),
+        (
+            "--schedule trainer --lr_scheduler_type constant --warmup_steps 5",
+            "warmup_steps 5 (only with --schedule bert_linear, not trainer, or only with --lr_scheduler_type linear or cosine or "
+            "cosine_with_restarts or polynomial or constant_with_warmup or inverse_sqrt or cosine_with_min_lr or "
+            "cosine_warmup_with_min_lr or warmup_stable_decay, not constant)",
+        ),
+        ("--schedule trainer --warmup_steps 5", ""),
         ("--lr_scheduler_type cosine", "lr_scheduler_type cosine (only with --schedule trainer, not bert_linear)"),
         ("--optim adafactor", "optim adafactor (only with --optimizer trainer, not bert_adam)"),
         (
