@@ -45,15 +45,35 @@ def are_entities(tags: Iterable[str]) -> bool:
 
 
 def odd_tags(tags: Iterable[str]) -> list[str]:
-    """Return the tags whose prefix is written in another way than B-TYPE, where all that are not O have one.
+    """Return the tags of a task whose prefix is written in another way than B-TYPE.
+
+    They are sure to be odd where every tag but O has a prefix, or where one begins and another goes on with the same type.
 
     Example:
-        >>> odd_tags(["O", "B:PER", "I:PER"]), odd_tags(["O", "E_coli", "PER"])
+        >>> odd_tags(["O", "B:PER", "I:PER"]), odd_tags(["O", "HEPATITIS_B", "HEPATITIS_C"])
         (['B:PER', 'I:PER'], [])
     """
     marked = [tag for tag in tags if tag != OUTSIDE]
     odd = [tag for tag in marked if _ODD_PREFIX.fullmatch(tag)]
-    return odd if len(odd) == len(marked) else []
+    has_prefixes = all(tag in odd or (tag[:1] in _PREFIXES and tag[1:2] == "-") for tag in marked)
+    return odd if has_prefixes else odd_pairs(odd)
+
+
+def odd_pairs(tags: Iterable[str]) -> list[str]:
+    """Return the tags that begin and go on with the same type, like B_PER and I_PER, in another way than B-PER and I-PER.
+
+    Example:
+        >>> odd_pairs(["O", "B_PER", "I_PER", "HEPATITIS_B"])
+        ['B_PER', 'I_PER']
+    """
+    letters: dict[str, set[str]] = {}
+    types: dict[str, str] = {}
+    for tag in tags:
+        if isinstance(tag, str) and _ODD_PREFIX.fullmatch(tag):
+            is_behind = tag[-2] in "-:_" and tag[-1] in "BIbi"
+            letter, types[tag] = (tag[-1], tag[:-1]) if is_behind else (tag[0], tag[1:])
+            letters.setdefault(types[tag], set()).add(letter.upper())
+    return [tag for tag, name in types.items() if letters[name] == {"B", "I"}]
 
 
 def is_iob(tags: Iterable[str]) -> bool:

@@ -71,6 +71,10 @@ def test_random_words_fall_to_none_and_are_in_no_evaluation(small_store, tmp_pat
     metrics = found["metrics"]
     found["trainer"].state.global_step = 0
     assert found["trainer"].random_share == 0.6
+    trainer, dataset = found["trainer"], found["trainer"].eval_dataset
+    batch = trainer.eval_collator([dataset[(0, index)] for index in range(8)])
+    own, none = trainer.model.eval()(**batch), trainer.compute_loss(trainer.model.eval(), batch)
+    assert none.item() == own.loss.item()
     assert found["trainer"].evaluate()["eval_disc_loss"] == metrics["eval_disc_loss"]
     replaced = 1 - metrics["eval_original_accuracy"]
     entropy = -replaced * math.log(replaced) - (1 - replaced) * math.log(1 - replaced)

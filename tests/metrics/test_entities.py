@@ -80,7 +80,7 @@ def test_real_sentences_are_scored_as_seqeval_does(shared_data):
         ([[], []], [[], []], "no word to score"),
         ([["O"]], [["O"], ["O"]], "differ in the number"),
         ([["O"], ["O", "O"]], [["O"], ["O"]], "differ in the number"),
-        ([["O", "B_PER"]], [["O", "O"]], "tags like 'B_PER' mark no entities; write B-TYPE"),
+        ([["I_PER", "B_PER"]], [["O", "O"]], "tags like 'B_PER' mark no entities; write B-TYPE"),
         ([["O"], ["O"]], [["O"], [3]], "tag 3;"),
         ([["O"]], [["O-PER"]], "tag 'O-PER'"),
         ([["O"]], [[""]], "tag ''"),

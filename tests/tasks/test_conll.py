@@ -47,6 +47,18 @@ def test_the_columns_of_words_and_tags_are_found(tmp_path, layout, separator, co
     assert read(tmp_path, columns(layout, separator, comments)) == [MARA, OLE]
 
 
+@pytest.mark.parametrize(
+    "numbers", [("1 2", "3", "1", "2 3"), ("01 02", "01", "01", "01 02"), ("0 1", "2", "3", "4 5")]
+)
+def test_an_index_may_begin_anew_in_each_sentence_or_document_or_never(tmp_path, numbers):
+    sentences = []
+    for of_sentence in numbers:
+        sentences.append("\n".join(f"{number} Mara B-PER" for number in of_sentence.split()))
+    content = "-DOCSTART- X O\n\n" + "\n\n".join(sentences[:2]) + "\n\n-DOCSTART- X O\n\n" + "\n\n".join(sentences[2:])
+    words = [[word for word, _ in sentence] for sentence in read(tmp_path, content + "\n")]
+    assert words == [["Mara"] * len(of_sentence.split()) for of_sentence in numbers]
+
+
 def test_columns_may_be_named_or_counted(tmp_path):
     content = columns("O w _ t B-PER")
     assert read(tmp_path, content, LABELS + "text_columns: 1\nlabel_column: 3\n") == [MARA, OLE]

@@ -147,6 +147,8 @@ TEXT = "Mara Lind sails"
         [0.0, "9", "PER"],
         {"label": "PER", "start_char": 0, "end_char": 9},
         {"label": "PER", "offset": 0, "length": 9},
+        {"label": "PER", "offset": "0", "length": 9.0},
+        {"value": [0, 9, "PER"]},
         {"label": "PER", "from": 0, "to": 9, "text": "Mara Lind"},
     ],
 )
@@ -163,7 +165,7 @@ def test_spans_as_tuples_in_a_table(read):
 @pytest.mark.parametrize(
     ("span", "message"),
     [
-        ({"strat": 0, "end": 9, "label": "PER"}, "a span is .start, end, label."),
+        ({"strat": 0, "end": 9, "label": "PER"}, "a span is .start, end, label.* not {'strat': 0"),
         ({"start": 10, "end": 15, "label": "PER", "text": "Mara Lind"}, "'Mara Lind', but these .* are 'sails'"),
         ([0, 4, "B-PER"], "'B-PER' of a span has the prefix of a word's tag; write 'PER'"),
     ],
@@ -197,6 +199,10 @@ def test_choices_that_are_left_out_numbers_and_labels_of_two_meanings(read):
         read(CHOICES, [{"q": "?", "options": ["1", "2", "3"], "label": "1"}])
     _, (example,) = read(CHOICES, [{"q": "?", "options": ["u", "v", None], "label": 1}])
     assert example.choices == ("u", "v")
+    _, (example,) = read(CHOICES, [{"q": "?", "options": ["u", "v", ""], "label": 2}])
+    assert (example.choices, example.label) == (("u", "v", ""), 2)
+    with pytest.raises(InputError, match=r"a list of texts is expected"):
+        read(CHOICES, [{"q": "?", "options": ["u", None, "v"], "label": 1}])
     for labels in (None, 3):
         with pytest.raises(InputError, match=r"beside its texts a list of labels is expected"):
             read(CHOICES, [{"q": "?", "options": {"text": ["u", "v"], "label": labels}, "label": 0}])

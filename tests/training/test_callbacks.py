@@ -102,6 +102,17 @@ def test_half_of_the_run_is_waited_for_a_discriminator(tmp_path, caplog):
     assert [record.message.split(" the held-out")[0] for record in caplog.records] == ["at step 60"]
 
 
+def test_a_masked_lm_that_is_stuck_does_not_hide_a_discriminator_that_is(tmp_path, caplog):
+    args = PreTrainingArguments(output_dir=str(tmp_path), max_steps=100, use_cpu=True)
+    watch, control = LossWatch(), TrainerControl()
+    metrics = {"eval_mlm_loss": 6.7, "eval_unigram_loss": 6.7, "eval_disc_loss": 0.38, "eval_base_rate_loss": 0.38}
+    watch.on_train_begin(args, TrainerState(max_steps=100), control)
+    for step in (20, 60, 80):
+        watch.on_evaluate(args, TrainerState(global_step=step, max_steps=100), control, metrics=metrics)
+    told = [record.message.split(" loss is")[0] for record in caplog.records]
+    assert told == ["at step 20 the held-out masked-LM", "at step 60 the held-out replaced-token"]
+
+
 def clock_events(clocks, **settings):
     """The events that a run by the clock asks for at the end of each step, beside those of its settings."""
     strategies = {"logging_strategy": "steps", "eval_strategy": "steps", "save_strategy": "steps"}

@@ -200,6 +200,18 @@ def test_a_run_is_resumed_with_its_own_settings_only(
     assert f"{name} is {now}" in caplog.text
 
 
+def test_a_run_of_before_a_setting_existed_has_its_default(tmp_path: Path):
+    folder = make_run(tmp_path / "run", 2)
+    checkpoint = folder / "checkpoint-2"
+    lines = (checkpoint / CONFIG_FILE).read_text(encoding="utf-8").splitlines()
+    known = [line for line in lines if not line.startswith("adam_beta2")]
+    assert len(known) < len(lines)
+    (checkpoint / CONFIG_FILE).write_text("\n".join(known), encoding="utf-8")
+    write_manifest(checkpoint)
+    refused(folder, "adam_beta2 is 0.9, but in .*run.yaml 0.999; .*give --adam_beta2 0.999", adam_beta2=0.9)
+    assert claim(folder) == str(folder / "checkpoint-2")
+
+
 def test_where_things_lie_and_how_the_work_is_shared_out_may_change(tmp_path: Path):
     folder = make_run(tmp_path / "run", 2, per_device_train_batch_size=8, global_train_batch_size=16, logging_steps=5)
     changes = {"per_device_train_batch_size": 4, "global_train_batch_size": 16, "dataloader_num_workers": 3}

@@ -7,6 +7,7 @@ hidden folder beside the store to be; the same command checks them and makes the
 import hashlib
 import json
 import logging
+import math
 import os
 import platform
 import resource
@@ -75,8 +76,8 @@ MIN_DOCUMENTS = 2
 # some hundredths of a nat. With fewer than the last, the held-out figures say little.
 HELD_OUT_BYTES, MOST_HELD_OUT = 250_000, 0.1
 FEW_HELD_OUT_TOKENS = 20_000
-# Of less text a tenth may be no two documents, which is what a split needs: a file's fraction then holds out nothing.
-FEW_BYTES = 20_000
+# Of files of so many bytes or fewer the documents are counted before any is held out: a fraction may be no two of them.
+FEW_BYTES = 1_000_000
 PLAN_FILE = "plan.json"
 # What changes neither documents nor token ids stays out of the store, so that the same text gives the same bytes.
 _NOT_IN_STORE = ("files", "validation_files", "tokenizer", "names", "output_dir", "overwrite", "num_processes")
@@ -277,10 +278,6 @@ class CorpusArguments:
             return {**values, "validation_fraction": 0.0}
         suffixes = SUFFIXES if values.get("names") is None else ID_SUFFIXES
         size = sum(path.stat().st_size for path in find_files(values["files"], suffixes))
-        if size < FEW_BYTES:
-            message = "%d bytes of text are too few to hold any out: all is trained on, and nothing measured"
-            logger.warning(message, size)
-            return {**values, "validation_fraction": 0.0}
         least = round(min(HELD_OUT_BYTES / max(size, 1), MOST_HELD_OUT), 4)
         if least <= fraction:
             return values
@@ -357,6 +354,16 @@ def _draw(key: str) -> float:
     """A number in [0, 1) that follows from a key alone."""
     digest = hashlib.blake2b(key.encode("ascii"), digest_size=8).digest()
     return int.from_bytes(digest, "little") / 2**64
+
+
+def _hold_out_enough(fraction: float, prefix: str, num_documents: int) -> float:
+    """Return the draw below which documents are held out: `MIN_DOCUMENTS` of them at least, if that is no more than half."""
+    draws = sorted(_draw(f"{prefix}:{number}") for number in range(num_documents))
+    if num_documents < 2 * MIN_DOCUMENTS or draws[MIN_DOCUMENTS - 1] < fraction:
+        return fraction
+    message = "a fraction of %g is fewer than %d of the %d documents: so many are held out"
+    logger.warning(message, fraction, MIN_DOCUMENTS, num_documents)
+    return math.nextafter(draws[MIN_DOCUMENTS - 1], 1.0)
 
 
 def plan_shards(files: SplitFiles, shard_bytes: float) -> list[list[tuple[str, Path]]]:
@@ -615,8 +622,12 @@ class Preparation:
             elif split == "train" and arguments.dataset_name and shard == 0:
                 name, config, part = arguments.dataset_name, arguments.dataset_config_name, arguments.dataset_split
                 documents = ((1.0, each) for each in iter_hub_documents(name, config, part, counts=read, **options))
+            held_out_below = arguments.validation_fraction
+            if files and held_out_below and sum(path.stat().st_size for path in files) <= FEW_BYTES:
+                documents = list(documents)
+                held_out_below = _hold_out_enough(held_out_below, prefix, len(documents))
             for number, (weight, document) in enumerate(documents):
-                if _draw(f"{prefix}:{number}") < arguments.validation_fraction:
+                if _draw(f"{prefix}:{number}") < held_out_below:
                     yield "validation", document
                     continue
                 for _ in range(int(weight + _draw(f"{prefix}:{number}:copies")) if weight != 1.0 else 1):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from bert_recipes.errors import InputError
-from bert_recipes.tags import OUTSIDE, odd_tags, split_tag
+from bert_recipes.tags import OUTSIDE, odd_pairs, split_tag
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def count_entities(
     """Count the entities of each type that is there or predicted, types in alphabetical order."""
     if [len(row) for row in references] != [len(row) for row in predictions]:
         raise InputError("predictions and references differ in the number of sentences, or of a sentence's words")
-    odd = odd_tags(set(chain.from_iterable(references)))
+    odd = odd_pairs(sorted(set(map(str, chain.from_iterable(references)))))
     if odd:
         raise InputError(f"tags like {odd[0]!r} mark no entities; write B-TYPE and I-TYPE")
     correct: Counter[str] = Counter()

@@ -119,7 +119,7 @@ class _VocabularyLoss(torch.autograd.Function):
             total += losses.sum()
             if needs_gradient:
                 # The kernel has left the gradient of the logits in their place.
-                gradients.add(rows, logits, padded_weight, bias_part)
+                gradients.add(rows, logits, hidden[rows], padded_weight, bias_part)
         ctx.gradients, ctx.shared = gradients, shared
         return total / count
 
@@ -145,16 +145,22 @@ class _Gradients:
     """The gradients of hidden states (M, H), weight (V, H) and bias (V,), summed over parts of the rows; the last two in float32."""
 
     def __init__(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
-        self._inputs = hidden, weight, bias
+        self._parameters = weight, bias
         self._of_hidden = torch.empty_like(hidden)
         self._of_weight: torch.Tensor | None = None
         self._of_bias: torch.Tensor | None = None
 
-    def add(self, rows: slice, of_logits: torch.Tensor, weight: torch.Tensor, of_bias: torch.Tensor) -> None:
-        """Add a part: the gradient of its logits (m, W), with the weight (W, H) that gave them and rows beyond V that count for nothing."""
-        hidden, own_weight, _ = self._inputs
+    def add(
+        self,
+        rows: slice,
+        of_logits: torch.Tensor,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        of_bias: torch.Tensor,
+    ) -> None:
+        """Add a part: the gradient of its logits (m, W), with the hidden states (m, H) and the weight (W, H), whose rows beyond V count for nothing, that gave them."""
         torch.mm(of_logits, weight, out=self._of_hidden[rows])
-        of_weight = (of_logits.t() @ hidden[rows])[: len(own_weight)].float()
+        of_weight = (of_logits.t() @ hidden)[: len(self._parameters[0])].float()
         if self._of_weight is None or self._of_bias is None:
             self._of_weight, self._of_bias = of_weight, of_bias
         else:
@@ -163,7 +169,7 @@ class _Gradients:
 
     def scaled(self, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the three in the types of their tensors, times `grad` ()."""
-        _, weight, bias = self._inputs
+        weight, bias = self._parameters
         of_hidden, of_weight, of_bias = self._of_hidden, self._of_weight, self._of_bias
         if of_weight is None or of_bias is None:  # there was no row
             return of_hidden, torch.zeros_like(weight), torch.zeros_like(bias)
@@ -227,7 +233,7 @@ class _VocabularyDivergence(torch.autograd.Function):
             total += teacher.sub_(student).mul_(teacher_probabilities).sum()
             if needs_gradient:
                 of_logits = student.exp_().sub_(teacher_probabilities).div_(temperature)
-                gradients.add(rows, of_logits.to(hidden.dtype), cast_weight, of_logits.sum(0))
+                gradients.add(rows, of_logits.to(hidden.dtype), hidden[rows], cast_weight, of_logits.sum(0))
         ctx.gradients = gradients
         return total
 

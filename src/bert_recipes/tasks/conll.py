@@ -197,10 +197,10 @@ class _Survey:
     def __init__(self, tags: frozenset[str]) -> None:
         self.tags = tags
         self.width = 0
-        # Whether the first column counts the words, of each sentence or of the file.
+        # Whether the first column counts the words, of each sentence, of each document or of the file.
         self.has_index = True
         self._first_words: set[str] = set()
-        self._num_words = self._num_in_sentence = 0
+        self._num_words = self._num_in_sentence = self._last_index = 0
         self._are_tags: list[bool] = []
         self._are_numbers: list[bool] = []
 
@@ -217,8 +217,10 @@ class _Survey:
             return  # refused when it is read
         if _RANGE.fullmatch(cells[0]):
             return
-        counts = [count for number in (self._num_in_sentence, self._num_words) for count in (number, number + 1)]
-        self.has_index = self.has_index and self.width > 1 and cells[0] in map(str, counts)
+        # It begins anew in each sentence, in each document, or never.
+        counts = {self._num_in_sentence, self._num_in_sentence + 1, self._last_index + 1}
+        self.has_index = self.has_index and self.width > 1 and cells[0].isdecimal() and int(cells[0]) in counts
+        self._last_index = int(cells[0]) if self.has_index else 0
         self._num_in_sentence += 1
         self._num_words += 1
         if len(self._first_words) < 2:

@@ -92,8 +92,6 @@ def choice_examples(task: Task, rows: Rows, split: str) -> Iterator[tuple[int, C
         where = rows.where(number)
         texts = [column_text(row, column, where) for column in task.text_columns]
         endings, names = _choices_of(task, row, where)
-        while endings and not endings[-1].strip():  # a row may have fewer choices than the table has columns
-            endings.pop()
         if len(endings) < 2:
             raise InputError(f"{where}: {len(endings)} choices; two or more are expected")
 
@@ -112,7 +110,10 @@ def _choices_of(task: Task, row: Mapping[str, Any], where: str) -> tuple[list[st
     The list may stand under "text" beside the names under "label", as in ARC and CommonsenseQA.
     """
     if len(task.choice_columns) > 1:
-        return [column_text(row, column, where) for column in task.choice_columns], list(task.labels)
+        texts = [column_text(row, column, where) for column in task.choice_columns]
+        while texts and not texts[-1].strip():  # a row may have fewer choices than the table has columns
+            texts.pop()
+        return texts, list(task.labels)
     column = task.choice_columns[0]
     value = column_value(row, column, where)
     if isinstance(value, str):
@@ -129,7 +130,9 @@ def _choices_of(task: Task, row: Mapping[str, Any], where: str) -> tuple[list[st
 
 
 def _texts_of_list(value: Any, column: str, where: str) -> list[str]:
-    if not isinstance(value, list):
+    while isinstance(value, list) and value and is_missing(value[-1]):  # a table of lists may fill the shorter ones up
+        value = value[:-1]
+    if not isinstance(value, list) or any(map(is_missing, value)):
         raise InputError(f"{where}: column '{column}' holds {value!r:.60}; a list of texts is expected")
     return [column_text({column: text}, column, where) for text in value]
 

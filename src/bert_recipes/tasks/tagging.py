@@ -90,11 +90,15 @@ def read_spans(value: Sequence[Any], text: str, where: str) -> list[Span]:
     """
     spans = []
     for item in value:
+        content = item
         if isinstance(item, dict):
-            if item.get("type") not in _OTHER_RESULTS:
-                spans.append(_read_object(item.get("value", item), text, where))
-        elif len(item) == 3:
-            start, end, name = item
+            if item.get("type") in _OTHER_RESULTS:
+                continue
+            content = item.get("value", item)
+        if isinstance(content, dict):
+            spans.append(_read_object(content, text, where))
+        elif isinstance(content, list | tuple) and len(content) == 3:
+            start, end, name = content
             spans.append(_make_span(start, end, name, text, where))
         else:
             raise _no_span(item, where)
@@ -105,13 +109,14 @@ def _no_span(content: Any, where: str) -> InputError:
     return InputError(f"{where}: a span is [start, end, label], two whole numbers and a text, not {content!r:.80}")
 
 
-def _read_object(content: Any, text: str, where: str) -> Span:
+def _read_object(content: Mapping[str, Any], text: str, where: str) -> Span:
     """Return the span of an object; where it also holds the span's text, that must stand there."""
-    if not isinstance(content, dict):
-        raise _no_span(content, where)
     start, end, name = (_first_value(content, keys) for keys in (_START_KEYS, _END_KEYS, _NAME_KEYS))
-    if end is None and type(start) is type(content.get("length")) is int:
-        end = start + content["length"]
+    first, length = label_text(start), label_text(content.get("length"))
+    if end is None and first.isdecimal() and length.isdecimal():
+        end = int(first) + int(length)
+    if start is None or end is None or name is None:
+        raise _no_span(content, where)
     if isinstance(name, list) and len(name) == 1:
         name = name[0]
     span = _make_span(start, end, name, text, where)

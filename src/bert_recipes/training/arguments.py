@@ -445,7 +445,7 @@ class PreTrainingArguments(RunArguments):
     )
     random_replacements: float = option(
         0.0,
-        "ELECTRA: share of the replaced tokens that is any word instead of the generator's; it falls to 0 at the end (paper: 0)",
+        "ELECTRA: share of the predicted tokens that any word fills instead of the generator's; it falls to 0 at the end (paper: 0)",
         least=0,
         below=1,
     )

@@ -481,6 +481,6 @@ class BertTrainer(RecipeTrainer):
         replicates = jackknife_replicates(score, len(sums_of_batches))
         losses = {}
         for name, values in replicates.items():
-            if name.endswith("loss") and name != "eval_unigram_loss":
+            if name.endswith("loss") and name not in ("eval_unigram_loss", "eval_base_rate_loss"):
                 losses[name.removeprefix("eval_")] = np.round(values, 6).tolist()
         return {**results, "jackknife": losses}

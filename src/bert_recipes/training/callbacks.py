@@ -7,7 +7,7 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 # Our choices: how near to the baseline counts as stuck, and after which fraction of the steps past warm-up a warning comes.
 STUCK_MARGIN_NATS = 0.1
 STUCK_AFTER_FRACTION = 0.1
-# A discriminator whose loss is nearer than this fraction to the base rate's is stuck; it sits there first, so this much of a run is waited.
+# A discriminator whose loss is nearer than this fraction to the base rate's is stuck; it sits there first, so longer is waited.
 NEAR_BASE_RATE, BASE_RATE_AFTER_FRACTION = 0.05, 0.5
 _SLOWER = "a lower learning rate, a longer warm-up, or resume from an earlier checkpoint (--resume FOLDER)"
 
@@ -78,19 +78,23 @@ def describe_discriminator(metrics: dict[str, float], step: int) -> str | None:
         return None
     return (
         f"at step {step} the held-out replaced-token loss is {loss:.4f}; knowing only how many tokens are replaced gives {base_rate:.4f}: the "
-        "discriminator has not learned which. What helps: --random_replacements 0.6, more steps"
+        "discriminator has not learned which. What helps: more steps, and --random_replacements 0.6 where it is not given yet"
     )
 
 
 class LossWatch(TrainerCallback):
     """Warns about the loss.
 
-    After an evaluation that is not too early it logs `describe_progress` or `describe_discriminator`, once in a run; after a line of the
-    training log `describe_spike`.
+    After an evaluation that is not too early it logs `describe_progress` and `describe_discriminator`, each once in a run; after a line of
+    the training log `describe_spike`.
     """
 
     def __init__(self) -> None:
-        self.has_warned = False  # about the held-out loss
+        # What describes an evaluation, until it has warned, and after which fraction of the run past the warm-up.
+        self.waiting: dict[Callable[[dict[str, float], int], str | None], float] = {
+            describe_progress: STUCK_AFTER_FRACTION,
+            describe_discriminator: BASE_RATE_AFTER_FRACTION,
+        }
 
     def on_train_begin(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         """Start the clock."""
@@ -106,8 +110,8 @@ class LossWatch(TrainerCallback):
             logger.warning(message)
 
     def on_evaluate(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
-        """Warn, once in a run, when the held-out loss is no better than what is known without a model."""
-        if self.has_warned or not state.is_world_process_zero:
+        """Warn, once in a run, when a held-out loss is no better than what is known without a model."""
+        if not state.is_world_process_zero:
             return
         done, warmup = 1.0, 0.0  # of a finished model that is measured
         if state.max_steps:
@@ -115,15 +119,11 @@ class LossWatch(TrainerCallback):
             warmup = args.get_warmup_steps(state.max_steps) / state.max_steps
             if (minutes := getattr(args, "max_minutes", None)) is not None:
                 done = (time.monotonic() - self.begin) / (60 * minutes)
-        metrics = kwargs.get("metrics") or {}
-        message = None
-        if done >= warmup + STUCK_AFTER_FRACTION:
-            message = describe_progress(metrics, state.global_step)
-        if message is None and done >= BASE_RATE_AFTER_FRACTION:
-            message = describe_discriminator(metrics, state.global_step)
-        if message is not None:
-            logger.warning(message)
-            self.has_warned = True
+        for describe, after in list(self.waiting.items()):
+            message = describe(kwargs.get("metrics") or {}, state.global_step)
+            if message is not None and done >= min(warmup + after, 1.0):
+                logger.warning(message)
+                del self.waiting[describe]
 
 
 class EarlyStopping(TrainerCallback):

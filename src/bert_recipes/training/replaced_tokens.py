@@ -72,7 +72,7 @@ class ElectraTrainer(BertTrainer):
     def part_of_loss(self, model: Any, inputs: Any, counts: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Generator's and discriminator's loss."""
         masked, tokens = counts
-        if self.args.random_replacements:
+        if self.args.random_replacements and model.training:
             inputs = {**inputs, "random_share": counts.new_full((), self.random_share)}
         output = model(**inputs, num_items_in_batch=masked, num_tokens_in_batch=tokens)
         return output.loss, output

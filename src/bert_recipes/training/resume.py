@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -184,8 +184,10 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
     before, now = yaml.safe_load(file.read_text(encoding="utf-8")), resolved_values(*configs)
     kinds = {kind for config in configs for kind in type(config).__mro__ if is_dataclass(kind)}
     free = {item.name for kind in kinds for item in fields(kind) if item.metadata.get("resume") == "may change"}
+    # A run that was begun before a setting existed has its default.
+    defaults = {item.name: item.default for kind in kinds for item in fields(kind) if item.default is not MISSING}
     for name in dict.fromkeys([*before, *now]):
-        was, new = before.get(name), now.get(name)
+        was, new = before.get(name, defaults.get(name)), now.get(name)
         if was == new or name in _FREE | free or name.startswith(_FREE_PREFIXES):
             continue
         mend = f"leave --{name} out" if was is None else f"give --{name} {_format(was)}"
