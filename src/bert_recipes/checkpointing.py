@@ -23,7 +23,14 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import hash_of, put_in_place, read_json_object, sync_paths, write_json
+from bert_recipes.files import (
+    check_no_lfs_pointer,
+    hash_of,
+    put_in_place,
+    read_json_object,
+    sync_paths,
+    write_json,
+)
 from bert_recipes.hub_access import OLD_WEIGHTS, SAFE_WEIGHTS, is_hub_name, why_unreachable
 
 
@@ -243,10 +250,13 @@ def check_checkpoint(name: str) -> bool:
         if not (folder / "config.json").is_file():
             raise InputError(f"{where} {_why_no_model(folder)}")
         read_json_object(folder / "config.json")
-        if not any((folder / file).is_file() for file in (*SAFE_WEIGHTS, *OLD_WEIGHTS)):
+        weights = [folder / file for file in (*SAFE_WEIGHTS, *OLD_WEIGHTS) if (folder / file).is_file()]
+        if not weights:
             raise InputError(
                 f"{where} has neither {SAFE_WEIGHTS[0]} nor {OLD_WEIGHTS[0]}; no other weights are opened"
             )
+        for path in weights:
+            check_no_lfs_pointer(path)
         return False
     if not is_hub_name(name):
         raise InputError(f"model_name_or_path: no folder {name}; give a checkpoint folder or a Hub name")

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from bert_recipes.errors import InputError, first_line
+from bert_recipes.files import check_no_lfs_pointer
 
 
 logger = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ _OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
 @contextmanager
 def _unpacking(path: Path) -> Iterator[tuple[BinaryIO, io.BufferedReader]]:
     """Open a file: its bytes as they lie on the disk, and unpacked."""
+    check_no_lfs_pointer(path)
     with open(path, "rb") as file:
         opener = _OPENERS.get(path.suffix.lower())
         yield file, io.BufferedReader(file if opener is None else opener(file), _BUFFER_BYTES)
@@ -133,8 +135,14 @@ def _line_reader(path: Path, stream: io.BufferedReader) -> Callable[[int], bytes
 
 # JSON
 
+
 # In the place of the value of a key that stands more than once in an object: Python keeps the last one and tells nobody.
-_REPEATED = object()
+class _Repeated:
+    def __repr__(self) -> str:
+        return "<there twice>"
+
+
+_REPEATED = _Repeated()
 
 
 def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -443,6 +451,7 @@ class Reader:
         number = 0
         try:
             # Without pre-buffering a row group is read piece by piece: memory does not follow the size of the groups.
+            check_no_lfs_pointer(path)
             with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
                 num_rows = max(1, file.metadata.num_rows)
                 batch_rows = self._rows_at_once(path, file.metadata)

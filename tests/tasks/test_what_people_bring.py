@@ -260,3 +260,16 @@ def test_a_quoted_line_break_in_a_tsv_goes_on(read, caplog):
     # Quotes of a text are text.
     _, examples = read(CLASSES, 'label\ttext\n1\t"No", she said.\n0\t"Yes."\n', "train.tsv")
     assert [example.text for example in examples] == ['"No", she said.', '"Yes."']
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.jsonl", "train.parquet", "train.json"])
+def test_a_pointer_of_git_lfs_is_not_read_as_text(read, name):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    with pytest.raises(InputError, match=r"a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`"):
+        read(CLASSES + "labels: [a, b]\n", pointer, name)
+
+
+def test_a_key_that_a_span_has_twice_is_shown_as_such(read):
+    rows = '{"text": "Mara Lind sails", "spans": [{"start": 0, "start": 5, "end": 9, "label": "PER"}]}\n'
+    with pytest.raises(InputError, match=r"a span is .*<there twice>"):
+        read(SPANS, rows, "train.jsonl")

@@ -130,6 +130,11 @@ def cut_weights(folder):
     file.write_bytes(file.read_bytes()[:1000])
 
 
+def leave_a_pointer(folder):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    (folder / "model.safetensors").write_text(pointer)
+
+
 def narrow_embeddings(folder):
     weights = load_file(folder / "model.safetensors")
     weights["bert.pooler.dense.bias"] = torch.zeros(7)
@@ -149,6 +154,7 @@ def narrow_embeddings(folder):
         (lambda folder: edit_config(folder, vocab_size=-3), "negative dimension"),
         (lambda folder: edit_config(folder, weight_init="zeros"), "weight_init is 'zeros'"),
         (cut_weights, "cannot be opened: SafetensorError"),
+        (leave_a_pointer, "a pointer of Git LFS, not the file itself"),
         (narrow_embeddings, "bert.pooler.dense.bias not of the size"),
     ],
 )
