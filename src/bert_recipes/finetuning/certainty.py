@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_recipes.finetuning.kind import EncodedSplit, Prediction, TaskKind
 from bert_recipes.metrics.certainty import jackknife_intervals, jackknife_replicates, wilson_interval
+from bert_recipes.tasks.examples import Split
 from bert_recipes.tasks.task import figure_names, with_suffix
 
 
@@ -24,41 +25,75 @@ _SIGNED = ("matthews_correlation", "pearson", "spearmanr")
 def describe_certainty(
     kind: TaskKind, splits: Mapping[str, EncodedSplit], predictions: Mapping[str, Sequence[Prediction]]
 ) -> dict[str, dict[str, Any]]:
-    """Intervals and baselines of the metrics by which a checkpoint could be chosen; splits are named by metric prefix.
+    """Return intervals and baselines of the metrics by which a checkpoint could be chosen; splits are named by metric prefix.
 
     Returns:
         `intervals`: metric -> [low, high], 95 %; `baselines`: metric -> what one answer to all rows gets (`_answers`);
         `jackknife`: metric -> `jackknife_replicates`, six digits of them.
     """
-    found: dict[str, dict[str, Any]] = {"intervals": {}, "baselines": {}, "jackknife": {}}
+    certainty: dict[str, dict[str, Any]] = {"intervals": {}, "baselines": {}, "jackknife": {}}
     for suffix, encoded in splits.items():
-        examples, predicted = encoded.split.examples, predictions.get(encoded.split.name)
-        if not predicted or not examples:
+        predicted = predictions.get(encoded.split.name)
+        if not predicted or not encoded.split.examples:
             continue
-        constants = [
-            kind.score(examples, [_with_value(each, value) for each in predicted])
-            for value in _answers(kind, examples)
-        ]
+        for kind_of_figure, figures in _describe_split(kind, encoded.split, predicted).items():
+            for name, value in figures.items():
+                certainty[kind_of_figure][with_suffix(suffix, name)] = value
+    return certainty
 
-        def score(rows: Sequence[int], examples: Any = examples, predicted: Any = predicted) -> Mapping[str, float]:
-            return kind.score([examples[row] for row in rows], [predicted[row] for row in rows])
 
-        scores, replicates = kind.score(examples, predicted), jackknife_replicates(score, len(examples))
-        intervals = jackknife_intervals(scores, replicates)
-        if kind.task.kind != "token_classification":
-            intervals |= {name: wilson_interval(scores[name], len(examples)) for name in _FRACTIONS if name in scores}
-        top = 100.0 if kind.task.kind == "question_answering" else 1.0
-        for name in figure_names(kind.task.metrics, [encoded.split.name], kind.task.labels):
-            values = [each[name] for each in constants if name in each and math.isfinite(each[name])]
-            # A correlation with equal predictions is undefined: they know nothing.
-            found["baselines"][with_suffix(suffix, name)] = max(values, default=0.0)
-            if name in intervals:
-                ends = np.clip(intervals[name], -top if name in _SIGNED else 0.0, top)
-                found["intervals"][with_suffix(suffix, name)] = ends.tolist()
-        for name in (*figure_names(kind.task.metrics, [encoded.split.name]), *_ALSO_COMPARED):
-            if name in replicates:
-                found["jackknife"][with_suffix(suffix, name)] = [round(value, 6) for value in replicates[name]]
-    return found
+def _describe_split(kind: TaskKind, split: Split, predicted: Sequence[Prediction]) -> dict[str, dict[str, Any]]:
+    examples = split.examples
+
+    def score(rows: Sequence[int]) -> Mapping[str, float]:
+        return kind.score([examples[row] for row in rows], [predicted[row] for row in rows])
+
+    scores = kind.score(examples, predicted)
+    replicates = jackknife_replicates(score, len(examples))
+    names = figure_names(kind.task.metrics, [split.name], kind.task.labels)
+    jackknife = {}
+    for name in (*figure_names(kind.task.metrics, [split.name]), *_ALSO_COMPARED):
+        if name in replicates:
+            jackknife[name] = [round(value, 6) for value in replicates[name]]
+    return {
+        "intervals": _find_intervals(kind, names, scores, replicates, len(examples)),
+        "baselines": _find_baselines(kind, names, examples, predicted),
+        "jackknife": jackknife,
+    }
+
+
+def _find_intervals(
+    kind: TaskKind,
+    names: Sequence[str],
+    scores: Mapping[str, float],
+    replicates: Mapping[str, Sequence[float]],
+    num_rows: int,
+) -> dict[str, list[float]]:
+    intervals = jackknife_intervals(scores, replicates)
+    if kind.task.kind != "token_classification":
+        for name in _FRACTIONS:
+            if name in scores:
+                intervals[name] = wilson_interval(scores[name], num_rows)
+    highest = 100.0 if kind.task.kind == "question_answering" else 1.0
+    clipped = {}
+    for name in names:
+        if name in intervals:
+            lowest = -highest if name in _SIGNED else 0.0
+            clipped[name] = np.clip(intervals[name], lowest, highest).tolist()
+    return clipped
+
+
+def _find_baselines(
+    kind: TaskKind, names: Sequence[str], examples: Sequence[Any], predicted: Sequence[Prediction]
+) -> dict[str, float]:
+    """Return the best that a constant answer gets; a correlation with equal predictions is undefined: they know nothing, so it is 0."""
+    baselines: dict[str, float] = {}
+    for value in _answers(kind, examples):
+        scores = kind.score(examples, [_with_value(prediction, value) for prediction in predicted])
+        for name in names:
+            if math.isfinite(scores.get(name, math.nan)):
+                baselines[name] = max(scores[name], baselines.get(name, scores[name]))
+    return {name: baselines.get(name, 0.0) for name in names}
 
 
 def _answers(kind: TaskKind, examples: Sequence[Any]) -> list[Any]:

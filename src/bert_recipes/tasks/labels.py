@@ -68,20 +68,24 @@ class ClassLabels:
 
     def __init__(self, task: Task, names: Sequence[str] | None = None) -> None:
         self.names = tuple(task.labels if names is None else names)
-        numbers = {name: number for number, name in enumerate(self.names)}
-        self._written = {value: numbers[name] for value, name in task.column_labels.items()} or numbers
+        self._labels_source = task.labels_source
+        number_of_name = {name: number for number, name in enumerate(self.names)}
+        # As the task's files write the classes.
+        self._written = number_of_name
+        if task.column_labels:
+            self._written = {value: number_of_name[name] for value, name in task.column_labels.items()}
         self._by_name = dict(self._written)
-        for name in task.column_labels.values():
-            self._by_name.setdefault(name, numbers[name])
+        for name, number in number_of_name.items():
+            self._by_name.setdefault(name, number)
         for text, number in list(self._by_name.items()):
             # 1 and 1.0 may be two classes of one task: then each is only itself.
             self._by_name.setdefault(label_text(text), number)
         self._by_number: dict[str, int] = {}
-        if not task.column_labels and not any(is_number(name) for name in map(label_text, self.names)):
+        have_numbers = any(is_number(label_text(name)) for name in self.names)
+        if not task.column_labels and not have_numbers:
             self._by_number = {str(number): number for number in range(len(self.names))}
-        if self._by_number and _follow_truth(self.names):
-            self._by_number |= {word: int(number) for word, number in _TRUTH_VALUES.items()}
-        self._labels_source = task.labels_source
+            if _follow_truth(self.names):
+                self._by_number |= {word: int(number) for word, number in _TRUTH_VALUES.items()}
         # The first label by name and the first by number: what it is, and where.
         self._first: dict[str, tuple[Any, str]] = {}
 
