@@ -60,13 +60,16 @@ def main() -> None:
     facts = describe_origin(run)
     sizes = ", ".join(f"{name} {split['examples']:,}" for name, split in facts["splits"].items())
     logger.info("%s on task %s: examples: %s; %d steps", run.checkpoint, task.name, sizes, args.max_steps)
+    if not task.validation_splits:
+        logger.warning("task %s has no validation split: nothing is measured; name one in its `files`", task.name)
 
     def finish(results: dict[str, Any]) -> None:
         # 3. Predictions, line k for row k, the report, the card, the Hub
         files = write_predictions(run, Path(args.output_dir))
         gather = partial(gather_finetuning, run)
         push = partial(push_run, args, run.trainer.state.global_step)
-        finish_run(run.trainer, results, gather=gather, table=finetuning_table, push=push, files=files)
+        table = partial(finetuning_table, best_metric=task.best_metric)
+        finish_run(run.trainer, results, gather=gather, table=table, push=push, files=files)
 
     # 2. Training, and the metrics on the validation splits
     run_training(run.trainer, configs, resume_from, facts, finish)

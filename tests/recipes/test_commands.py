@@ -36,6 +36,9 @@ NOT_TYPED = {
     r"my_roberta": "members.py compares four runs; a member of its own tokenizer",
     r"collect_docstrings": "minutes: test_collect_docstrings.py, test_quickstart.py",
     r"^make blimp": "its data comes from GitHub: tests/features",
+    r"probe-bias": "words that the vocabulary here lacks: tests/reports/test_bias_probe.py",
+    r"^make static TASK=conll2003": "words of several types: tests/features",
+    r"sst2_int8/example\.py": "what the block above it makes: tests/exporting",
     r"<|\.\.\.|^make \S+ \S+=\w+$|^python \S+\.py$": "a name or a form, not a command",
 }
 # Flags put behind a script's own.
@@ -49,7 +52,7 @@ FLAGS = {
     "recipes/pretrain.py": PRETRAIN,
     "recipes/finetune.py": FINETUNE,
     "recipes/predict.py": "--use_cpu true",
-    "recipes/evaluate_checkpoint.py": "--use_cpu true",
+    "recipes/evaluate_checkpoint.py": "--use_cpu true --data_dir DATA",
     "recipes/prepare_corpus.py": "--num_processes 1",
     "recipes/feature_based_ner.py": "--num_train_epochs 1 --use_cpu true --data_dir DATA",
     "recipes/augment.py": "--data_dir DATA --max_train_examples 4",
@@ -129,6 +132,8 @@ def flags_behind(line: str, script: str | None) -> str:
     ends_itself = any(flag in line for flag in ("--max_minutes", "--max_steps", "--estimate"))
     if script == "recipes/pretrain.py" and not ends_itself:
         pairs.append(("--max_steps", "2"))
+    if script == "recipes/evaluate_checkpoint.py" and "--task " not in line:
+        pairs = [(flag, value) for flag, value in pairs if flag != "--data_dir"]
     if "--task_file" in line or "--data_dir" in line:
         pairs = [(flag, value) for flag, value in pairs if flag != "--data_dir"]
     if "--train_file" in line or "CONFIG=tapt" in line:
@@ -140,6 +145,8 @@ def outputs_of(line: str) -> set[str]:
     """Return the folders and files that a command makes, which must not be there before."""
     named = {output.rstrip("/") for output in OUTPUT.findall(line)}
     values = dict(word.split("=", 1) for word in shlex.split(line) if re.match(r"[A-Z]+=", word))
+    if line == "accelerate launch recipes/pretrain.py":
+        return {"runs/quickstart"}
     if line.startswith("make pretrain") and not named:
         return {f"runs/{values.get('CONFIG', 'quickstart')}"}
     return named | ({f"runs/{values['TASK']}"} if line.startswith("make glue") else set())

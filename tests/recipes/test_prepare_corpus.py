@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -235,6 +236,21 @@ def test_ten_rows_of_a_table_are_a_corpus(repository, vocabulary, tmp_path, capl
     store = open_store(tmp_path / "out")
     assert (store.train.num_documents, store.validation.num_documents) == (8, 2)
     assert "fewer than 2 of the 10 documents: so many are held out" in caplog.text
+
+
+def test_documents_of_a_few_tokens_are_warned_of(vocabulary, tmp_path, caplog):
+    sentence = " ".join(WORDS[:8]) + "."
+    (tmp_path / "book.txt").write_text("\n\n".join([f"{sentence} {sentence}"] * 40))
+    files = {"files": [str(tmp_path / "book.txt")]}
+    with pytest.raises(InputError, match=r"1 usable documents for train"):
+        prepare(vocabulary, tmp_path / "one", document_boundary="file", **files)
+    prepare(vocabulary, tmp_path / "two", document_boundary="blank_line", **files)
+    assert re.search(r"documents have \d\d tokens on average: .*give --document_boundary file", caplog.text)
+    caplog.clear()
+    (tmp_path / "more.txt").write_text("\n\n".join([f"{sentence} {sentence}"] * 40))
+    files["files"].append(str(tmp_path / "more.txt"))
+    prepare(vocabulary, tmp_path / "three", document_boundary="file", **files)
+    assert "tokens on average" not in caplog.text
 
 
 def test_few_tokens_held_out_are_warned_of(vocabulary, corpus, tmp_path, monkeypatch, caplog):

@@ -37,7 +37,7 @@ NAMES = ["Anna", "Doyle", "Munich", "Siemens", "Bergen"]
 AUTHORS = ("Doyle", "Schreiner", "Bennet", "Chesterton", "Conrad", "Austen")
 # Names of the pages for stores and models -> all the same one.
 STORES = ("STORE", "data/store", "data/books", "data/paper", "data/quickstart/store", "domain_store", "sst2_store")
-MODELS = ("my_bert", "my_bert_larger", "runs/quickstart", "runs/base", "runs/base_2e-4", "runs/my_student")
+MODELS = ("my_bert", "my_bert_larger", "runs/quickstart", "runs/base", "runs/base_2e-4")
 
 
 def sentence(rng: random.Random) -> str:
@@ -191,6 +191,9 @@ def make_workshop(repository: Path, folder: Path) -> None:
         shutil.copytree(folder / "runs" / "my_bert", folder / name)
     # Deeper than my_bert, which README.md makes of two layers: a teacher has as many as its student or more.
     flags = ("--store", "my_store", "--output_dir", "runs/bert_base", "--use_cpu", "true", "--size", "mini", *small)
+    run(folder, "recipes/pretrain.py", "--config", "recipes/configs/pretrain/laptop.yaml", *flags)
+    # A student with as many heads as its teacher.
+    flags = ("--store", "my_store", "--output_dir", "runs/my_student", "--use_cpu", "true", "--size", "2/64/4", *small)
     run(folder, "recipes/pretrain.py", "--config", "recipes/configs/pretrain/laptop.yaml", *flags)
     for task, model in {"mrpc": "my_bert", "sst2": "bert_base"}.items():
         flags = ("--data_dir", "DATA", "--output_dir", f"runs/{task}", "--use_cpu", "true", "--num_train_epochs", 1)

@@ -134,8 +134,11 @@ def test_a_run_ends_with_answers_and_three_commands(make_run_folder, tiny_runs):
     folder = make_run_folder()
     report_run(folder, lambda: {"kind": "pretraining", "held_out": {"pairs": 1, "masks": [mask]}}, is_main=True)
     lines = what_next(folder).splitlines()
-    assert re.search(r"the capital of \[MASK\] is +france 50%, x 25%; right: france$", lines[1])
-    assert [line.split()[0] for line in lines[-3:]] == ["look", "fine-tune", "share"]
-    assert f"make glue TASK=mrpc MODEL={folder}" in lines[-2]
+    assert re.search(r'the capital of \[MASK\] is +"france" 50%, "x" 25%; right: "france"$', lines[1])
+    assert [line.split()[0] for line in lines[-4:]] == ["look", "fine-tune", "your", "share"]
+    assert f"make glue TASK=mrpc MODEL={folder}" in lines[-3]
+    assert f"--task_file my_task.yaml --model_name_or_path {folder}" in lines[-2]
     lines = what_next(tiny_runs("token_classification")).splitlines()
     assert [line.split()[0] for line in lines] == ["next:", "look", "predict", "share"]
+    assert lines[2].endswith("INPUT=texts.txt")
+    assert what_next(tiny_runs("multiple_choice")).splitlines()[2].endswith("INPUT=rows.jsonl")

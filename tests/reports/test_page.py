@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from bert_recipes.reports.page import escape as escape_markdown
-from bert_recipes.reports.page import format_number, pretraining_table, write_report
+from bert_recipes.reports.page import finetuning_table, format_number, pretraining_table, write_report
 from bert_recipes.reports.plots import COLORS
 
 
@@ -307,6 +307,23 @@ def test_a_figure_beside_its_interval_and_what_is_no_better_than_a_constant_answ
     if accuracy == 0.8 and interval and baseline:
         assert f"| accuracy | 0.8000 | {interval[0]:.4f} to {interval[1]:.4f} | 0.7500 |" in text
         assert f"95% interval {interval[0]:.1%} to {interval[1]:.1%}; constant answer: 75.0%" in page
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "steps", "said"),
+    [
+        (0.75, 15, "than one constant answer; 15 steps are few: try --num_train_epochs 20"),
+        (0.75, 5000, "than one constant answer"),
+        (0.9, 15, ""),
+    ],
+)
+def test_the_console_says_that_a_model_is_no_better_than_a_constant_answer(accuracy, steps, said):
+    results = {"eval_accuracy": accuracy, "train_steps": steps}
+    results |= {"intervals": {"accuracy": [accuracy - 0.1, 1.0]}, "baselines": {"accuracy": 0.75}}
+    lines = finetuning_table(results, "accuracy").splitlines()
+    assert (lines[-1] == f"accuracy: nothing shows that the model does better {said}") is (steps == 5000)
+    assert (f"accuracy: nothing shows that the model does better {said}" in lines[-1]) is bool(said)
+    assert finetuning_table(results).splitlines() == [line for line in lines if line.startswith("|")]
 
 
 def test_curves_classes_confusion_reliability_and_errors_are_there(report_of, finetuning_facts):

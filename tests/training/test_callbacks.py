@@ -55,7 +55,9 @@ def test_what_is_said_fits_the_side_of_the_baseline(loss, said):
         ({"max_steps": 10_000}, 1999, 1000, False),
         ({"max_steps": 10_000}, 2000, 0, True),
         ({"max_minutes": 10}, 50, 119, False),
-        ({"max_minutes": 10}, 50, 121, True),
+        ({"max_minutes": 10}, 50, 121, False),  # a short run is at the frequencies first
+        ({"max_minutes": 10}, 50, 541, True),
+        ({"max_minutes": 10}, 1200, 121, True),
     ],
 )
 def test_too_early_and_without_a_baseline_nothing_is_said(
@@ -78,7 +80,7 @@ def test_a_run_is_warned_once_of_a_loss_that_is_no_better_than_the_baseline(tmp_
     for step in (10, 50, 60, 100):
         state = TrainerState(global_step=step, max_steps=100)
         watch.on_evaluate(args, state, control, metrics={"eval_mlm_loss": 6.72, "eval_unigram_loss": 6.76})
-    assert [record.message.split(" the held-out")[0] for record in caplog.records] == ["at step 50"]
+    assert [record.message.split(" the held-out")[0] for record in caplog.records] == ["at step 100"]
 
 
 @pytest.mark.parametrize(("loss", "is_said"), [(0.40, True), (0.37, True), (0.36, False), (0.2, False)])
@@ -97,9 +99,9 @@ def test_half_of_the_run_is_waited_for_a_discriminator(tmp_path, caplog):
     watch, control = LossWatch(), TrainerControl()
     metrics = {"eval_mlm_loss": 5.0, "eval_unigram_loss": 6.7, "eval_disc_loss": 0.38, "eval_base_rate_loss": 0.38}
     watch.on_train_begin(args, TrainerState(max_steps=100), control)
-    for step in (20, 40, 60, 80):
-        watch.on_evaluate(args, TrainerState(global_step=step, max_steps=100), control, metrics=metrics)
-    assert [record.message.split(" the held-out")[0] for record in caplog.records] == ["at step 60"]
+    for step in (2000, 4000, 6000, 8000):
+        watch.on_evaluate(args, TrainerState(global_step=step, max_steps=10_000), control, metrics=metrics)
+    assert [record.message.split(" the held-out")[0] for record in caplog.records] == ["at step 6000"]
 
 
 def test_a_masked_lm_that_is_stuck_does_not_hide_a_discriminator_that_is(tmp_path, caplog):
@@ -107,10 +109,10 @@ def test_a_masked_lm_that_is_stuck_does_not_hide_a_discriminator_that_is(tmp_pat
     watch, control = LossWatch(), TrainerControl()
     metrics = {"eval_mlm_loss": 6.7, "eval_unigram_loss": 6.7, "eval_disc_loss": 0.38, "eval_base_rate_loss": 0.38}
     watch.on_train_begin(args, TrainerState(max_steps=100), control)
-    for step in (20, 60, 80):
-        watch.on_evaluate(args, TrainerState(global_step=step, max_steps=100), control, metrics=metrics)
+    for step in (2000, 6000, 8000):
+        watch.on_evaluate(args, TrainerState(global_step=step, max_steps=10_000), control, metrics=metrics)
     told = [record.message.split(" loss is")[0] for record in caplog.records]
-    assert told == ["at step 20 the held-out masked-LM", "at step 60 the held-out replaced-token"]
+    assert told == ["at step 2000 the held-out masked-LM", "at step 6000 the held-out replaced-token"]
 
 
 def clock_events(clocks, **settings):

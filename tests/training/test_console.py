@@ -52,6 +52,8 @@ def test_the_pace_says_how_long_the_run_will_take():
     state = TrainerState(global_step=30, max_steps=MOST_STEPS)
     line = pace_line(SimpleNamespace(max_minutes=30.0), state, 0.1)
     assert line == "step      30  a step takes 0.1 s: about 18,000 steps in 30 minutes"
+    line = pace_line(SimpleNamespace(max_minutes=30.0), state, 21.23)
+    assert "a step takes 21 s: about 85 steps in 30 minutes, which are few: the smallest models learn most in" in line
     assert pace_line(SimpleNamespace(), TrainerState(max_steps=60), 1.0).endswith(
         "60 steps take about 1 min, without evaluations"
     )

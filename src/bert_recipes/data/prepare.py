@@ -76,6 +76,8 @@ MIN_DOCUMENTS = 2
 # some hundredths of a nat. With fewer than the last, the held-out figures say little.
 HELD_OUT_BYTES, MOST_HELD_OUT = 250_000, 0.1
 FEW_HELD_OUT_TOKENS = 20_000
+# A document that is shorter than an input gives few pairs that follow each other.
+FEW_TOKENS_OF_A_DOCUMENT = 128
 # Of files of so many bytes or fewer the documents are counted before any is held out: a fraction may be no two of them.
 FEW_BYTES = 1_000_000
 PLAN_FILE = "plan.json"
@@ -705,6 +707,13 @@ class Preparation:
                     f"{documents[split]} usable documents for {split} ({num_read} read in all; dropped: {dropped or 'none'}): at "
                     f"least {MIN_DOCUMENTS} are needed, because a random next sentence comes from another document; {what_to_do}"
                 )
+        tokens = metadata["splits"]["train"]["num_tokens"] / documents["train"]
+        if tokens < FEW_TOKENS_OF_A_DOCUMENT:
+            logger.warning(
+                "documents have %d tokens on average: most second sentences will be random ones, and parts of one text may be in training "
+                "and held out; for books and articles give --document_boundary file",
+                tokens,
+            )
         held_out = metadata["splits"].get("validation", {}).get("num_tokens", FEW_HELD_OUT_TOKENS)
         if held_out < FEW_HELD_OUT_TOKENS:
             message = "only %d tokens in %d documents are held out, so what is measured on them is uncertain; raise %s"

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bert_recipes.checkpointing import TASK_FILE
 from bert_recipes.errors import saving
 from bert_recipes.reports.card import name_repository, write_card_of_run
 from bert_recipes.reports.facts import read_object, write_facts
 from bert_recipes.reports.page import MARKDOWN_FILE, PAGE_FILE, write_report
+from bert_recipes.tasks.task_file import read_task_file
 from bert_recipes.training.resume import FACTS_FILE
 
 
@@ -50,13 +52,20 @@ def what_next(folder: Path) -> str:
     lines, commands = list[str](), [("look", f"open {folder / PAGE_FILE}")]
     if facts.get("kind") == "pretraining":
         for mask in (facts.get("held_out") or {}).get("masks", [])[:3]:
-            guesses = ", ".join(f"{piece} {share:.0%}" for piece, share in mask["guesses"][:3])
+            guesses = ", ".join(f'"{piece}" {share:.0%}' for piece, share in mask["guesses"][:3])
             before, after = (" " + mask["before"])[-48:].partition(" ")[2], mask["after"][:24]
-            lines.append(f"  {before:>48} [MASK] {after:<24}  {guesses}; right: {mask['truth']}")
+            truth = mask["truth"]
+            lines.append(f'  {before:>48} [MASK] {after:<24}  {guesses}; right: "{truth}"')
         lines = ["held-out text, with the most likely pieces:", *lines, ""] if lines else lines
         commands.append(("fine-tune", f"make glue TASK=mrpc MODEL={folder}"))
+        commands.append(
+            ("your task", f"python recipes/finetune.py --task_file my_task.yaml --model_name_or_path {folder}")
+        )
     else:
-        commands.append(("predict", f"make predict MODEL={folder} INPUT=texts.jsonl"))
+        task = read_task_file(folder / TASK_FILE)
+        is_text = len(task.text_columns) == 1 and task.kind in ("sequence_classification", "token_classification")
+        rows = "texts.txt" if is_text else "rows.jsonl"
+        commands.append(("predict", f"make predict MODEL={folder} INPUT={rows}"))
     commands.append(("share", f"make push RUN={folder} REPO=owner/name"))
     return "\n".join([*lines, "next:", *(f"  {what:<12}{command}" for what, command in commands)])
 

@@ -186,6 +186,10 @@ def is_cost(key: str) -> bool:
     return key.endswith(("seconds", "runtime", "per_second"))
 
 
+# Our choice: a fine-tuning of fewer steps is told that it may be too short.
+FEW_STEPS = 500
+
+
 def is_no_better(results: Mapping[str, Any], name: str) -> bool:
     """Tell whether a metric, or the low end of its interval, is not above the constant answer; not where that is unknown."""
     constant, value = (results.get("baselines") or {}).get(name), results.get(f"eval_{name}")
@@ -196,9 +200,16 @@ def is_no_better(results: Mapping[str, Any], name: str) -> bool:
     return not (low > constant or value > low == constant == 0)
 
 
-def finetuning_table(results: Mapping[str, Any]) -> str:
-    """Return the metrics of a fine-tuning run as Markdown for a terminal."""
-    return _terminal("{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=_metrics_of_all_splits(results))
+def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None) -> str:
+    """Return the metrics of a fine-tuning run as Markdown for a terminal, with a warning where the best metric shows nothing."""
+    table = _terminal("{{ ui.table(heads, rows) }}", heads=METRIC_HEADS, rows=_metrics_of_all_splits(results))
+    if best_metric is None or not is_no_better(results, best_metric):
+        return table
+    warning = f"{best_metric}: nothing shows that the model does better than one constant answer"
+    steps = results.get("train_steps", FEW_STEPS)
+    if steps < FEW_STEPS:
+        warning += f"; {steps} steps are few: try --num_train_epochs 20, and --learning_rate 1e-3 for a tiny model"
+    return f"{table}\n{warning}"
 
 
 def pretraining_table(results: Mapping[str, Any]) -> str:

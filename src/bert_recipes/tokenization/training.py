@@ -71,6 +71,9 @@ class TokenizerArguments:
 
 logger = logging.getLogger(__name__)
 
+# Our choice: with less text a vocabulary is said to be large for it.
+FEW_WORDS_OF_A_PIECE = 100
+
 # Marks used with many scripts, mostly as accents, or with none: dropping them is what BERT's uncased models do. All other
 # marks (Mn) belong to one script, and most of those write a vowel.
 _SHARED_MARK_BLOCKS = (
@@ -361,6 +364,10 @@ def train_wordpiece(
         vocab=vocabulary, do_lower_case=lowercase, strip_accents=strip_accents, tokenize_chinese_chars=split_cjk
     )
     fertility, unk_rate = measure_vocabulary(tokenizer, counts.tokens)
+    words_of_a_piece = counts.tokens.total() // len(tokenizer)
+    if words_of_a_piece < FEW_WORDS_OF_A_PIECE and len(tokenizer) > 8000:
+        message = "%d words of text for each of %d pieces: a model learns more of each from a smaller --vocab_size, like 8000"
+        logger.info(message, words_of_a_piece, len(tokenizer))
     _warn_of_unknown(tokenizer, counts.tokens, limit_alphabet)
     deleted, scripts = _lost_marks(counts)
     tokenizer.training_report = TokenizerReport(

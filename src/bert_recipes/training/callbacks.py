@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 # Our choices: how near to the baseline counts as stuck, and after which fraction of the steps past warm-up a warning comes.
 STUCK_MARGIN_NATS = 0.1
 STUCK_AFTER_FRACTION = 0.1
+# A model of fewer steps is still at the frequencies, so a short run is warned near its end alone.
+EARLY_STEPS, NEAR_END = 1000, 0.9
 # A discriminator whose loss is nearer than this fraction to the base rate's is stuck; it sits there first, so longer is waited.
 NEAR_BASE_RATE, BASE_RATE_AFTER_FRACTION = 0.05, 0.5
 _SLOWER = "a lower learning rate, a longer warm-up, or resume from an earlier checkpoint (--resume FOLDER)"
@@ -121,7 +123,8 @@ class LossWatch(TrainerCallback):
                 done = (time.monotonic() - self.begin) / (60 * minutes)
         for describe, after in list(self.waiting.items()):
             message = describe(kwargs.get("metrics") or {}, state.global_step)
-            if message is not None and done >= min(warmup + after, 1.0):
+            is_due = done >= NEAR_END or (done >= warmup + after and state.global_step >= EARLY_STEPS)
+            if message is not None and is_due:
                 logger.warning(message)
                 del self.waiting[describe]
 

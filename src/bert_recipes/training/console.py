@@ -48,6 +48,8 @@ _LEFT_OUT = (
 # Our choices, in seconds: the time of a step is known well enough, this early or of one micro-batch; and so long nothing is printed.
 FIRST_LINE_AFTER, FIRST_LINE_OF_ONE_MICRO_BATCH = 3.0, 8.0
 LONGEST_SILENCE = 60.0
+# docs/books.md: what a run by the clock should have.
+FEW_STEPS = 3000
 
 
 def format_hours(hours: float) -> str:
@@ -74,8 +76,14 @@ def pace_line(args: Any, state: Any, seconds: float) -> str:
         duration = format_hours(state.max_steps * seconds / 3600)
         all_steps = f"{state.max_steps:,} steps take about {duration}, without evaluations"
     else:
-        all_steps = f"about {60 * minutes / seconds:,.0f} steps in {minutes:g} minutes"
-    return f"{_at(state.global_step, state.max_steps)}a step takes {seconds:.2g} s: {all_steps}"
+        steps = 60 * minutes / seconds
+        all_steps = f"about {steps:,.0f} steps in {minutes:g} minutes"
+        if steps < FEW_STEPS:
+            all_steps += (
+                f", which are few: the smallest models learn most in their first {FEW_STEPS:,} (docs/books.md)"
+            )
+    pace = f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
+    return f"{_at(state.global_step, state.max_steps)}a step takes {pace} s: {all_steps}"
 
 
 def training_line(logs: Mapping[str, Any], step: int, max_steps: int) -> str:

@@ -21,6 +21,8 @@ from bert_recipes.training.trainer import RecipeTrainer
 
 # The first steps allocate, compile and fill the caches.
 WARMUP_STEPS, TIMED_STEPS = 3, 10
+# After so many seconds two steps are enough: where one takes minutes, the first is as slow as the others.
+MOST_SECONDS = 60.0
 
 
 class Estimate(NamedTuple):
@@ -38,6 +40,7 @@ class _StepTimer(TrainerCallback):
 
     def __init__(self) -> None:
         self.times: list[float] = []
+        self.start = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the time when the step is computed."""
@@ -45,7 +48,9 @@ class _StepTimer(TrainerCallback):
             torch.cuda.synchronize()
         self.times.append(time.perf_counter())
         control.should_save = control.should_evaluate = False
-        control.should_training_stop = len(self.times) > WARMUP_STEPS + TIMED_STEPS
+        is_late = len(self.times) > 1 and self.times[-1] - self.start > MOST_SECONDS
+        if is_late or len(self.times) > WARMUP_STEPS + TIMED_STEPS:
+            control.should_training_stop = True
 
 
 def measure_steps(trainer: RecipeTrainer) -> Estimate:
@@ -57,7 +62,8 @@ def measure_steps(trainer: RecipeTrainer) -> Estimate:
     args.logging_steps = 1
     args.load_best_model_at_end = False
     RecipeTrainer.train(trainer)  # of two phases the first
-    times = timer.times[WARMUP_STEPS:]
+    is_slow = timer.times[-1] - timer.start > MOST_SECONDS
+    times = timer.times if is_slow else timer.times[WARMUP_STEPS:]
     if len(times) < 2:
         raise InputError(f"estimate: a run of {len(timer.times)} steps is too short; {WARMUP_STEPS + 2} are needed")
     seconds = statistics.median(after - before for before, after in itertools.pairwise(times))
@@ -72,12 +78,14 @@ def measure_steps(trainer: RecipeTrainer) -> Estimate:
 
 def print_estimate(trainer: RecipeTrainer) -> None:
     """Train a few steps, in all processes, and print what the run will take; leaves nothing on disk, and the model changed."""
-    estimate = measure_steps(trainer)
+    try:
+        estimate = measure_steps(trainer)
+    finally:
+        if trainer.is_world_process_zero():
+            with contextlib.suppress(OSError):  # it holds a run
+                Path(trainer.args.output_dir).rmdir()  # made by the Trainer
     if not trainer.is_world_process_zero():
         return
-    args = trainer.args
-    with contextlib.suppress(OSError):  # it holds a run
-        Path(args.output_dir).rmdir()  # made by the Trainer
     if ESTIMATE_FILE in os.environ:
         write_json(Path(os.environ[ESTIMATE_FILE]), estimate._asdict())
     for name, text in _describe(estimate, trainer).items():

@@ -1,0 +1,24 @@
+"""An estimate ends when it knows enough, and when it is told to."""
+
+import pytest
+from transformers import TrainerControl, TrainerState
+
+from bert_recipes.training import estimate
+from bert_recipes.training.estimate import _StepTimer
+
+
+@pytest.mark.parametrize(("seconds_per_step", "steps"), [(0.5, 14), (5.0, 13), (59.0, 2), (210.0, 2)])
+def test_slow_steps_are_fewer(monkeypatch, seconds_per_step, steps):
+    clock = iter([number * seconds_per_step for number in range(20)])
+    monkeypatch.setattr(estimate.time, "perf_counter", clock.__next__)
+    timer, control, done = _StepTimer(), TrainerControl(), 0
+    while not control.should_training_stop:
+        timer.on_step_end(None, TrainerState(), control)
+        done += 1
+    assert done == steps
+
+
+def test_a_stop_that_somebody_else_asked_for_stays():
+    timer, control = _StepTimer(), TrainerControl(should_training_stop=True)
+    timer.on_step_end(None, TrainerState(), control)
+    assert control.should_training_stop
