@@ -24,7 +24,6 @@ from safetensors import SafetensorError
 
 from bert_recipes.errors import InputError
 from bert_recipes.files import (
-    check_no_lfs_pointer,
     hash_of,
     put_in_place,
     read_json_object,
@@ -32,6 +31,7 @@ from bert_recipes.files import (
     write_json,
 )
 from bert_recipes.hub_access import OLD_WEIGHTS, SAFE_WEIGHTS, is_hub_name, why_unreachable
+from bert_recipes.rows import check_no_lfs_pointer
 
 
 logger = logging.getLogger(__name__)

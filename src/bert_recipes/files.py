@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# What a clone without Git LFS has in the place of a large file.
-_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _STAGED = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
 _PART_BYTES = 1 << 20
 # A run that was told to end may still be about it when the next one starts.
@@ -39,15 +37,6 @@ _PATIENCE_SECONDS = 10.0
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 # Held until the process ends; the system lets go of them however it ends.
 _HELD: dict[Path, int] = {}
-
-
-def check_no_lfs_pointer(path: Path) -> None:
-    """Refuse what Git LFS leaves in the place of a file that was not fetched: a few lines about it, which are text too."""
-    if not path.is_file():  # of a pipe nothing may be read before its reader
-        return
-    with open(path, "rb") as file:
-        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            raise InputError(f"{path}: a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`")
 
 
 @contextmanager

@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from bert_recipes.errors import InputError, first_line
-from bert_recipes.files import check_no_lfs_pointer
 
 
 logger = logging.getLogger(__name__)
@@ -100,6 +99,19 @@ _OPENERS: dict[str, Callable[[BinaryIO], Any]] = {
     ".xz": lzma.LZMAFile,
     ".zst": _open_zstandard,
 }
+
+
+# What a clone without Git LFS has in the place of a large file.
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def check_no_lfs_pointer(path: Path) -> None:
+    """Refuse what Git LFS leaves in the place of a file that was not fetched: a few lines about it, which are text too."""
+    if not path.is_file():  # of a pipe nothing may be read before its reader
+        return
+    with open(path, "rb") as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            raise InputError(f"{path}: a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`")
 
 
 @contextmanager
