@@ -23,13 +23,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from bert_recipes.errors import InputError
-from bert_recipes.files import (
-    hash_of,
-    put_in_place,
-    read_json_object,
-    sync_paths,
-    write_json,
-)
+from bert_recipes.files import hash_of, put_in_place, read_json_object, sync_paths, write_json
 from bert_recipes.hub_access import OLD_WEIGHTS, SAFE_WEIGHTS, is_hub_name, why_unreachable
 from bert_recipes.rows import check_no_lfs_pointer
 

@@ -47,16 +47,14 @@ def finish_run(
 
 
 def what_next(folder: Path) -> str:
-    """What the model says of three held-out sentences, where it was pre-trained, and three commands to go on with."""
+    """Return what a pre-trained model says of three held-out sentences, and the commands to go on with."""
     facts = read_object(folder / FACTS_FILE)
-    lines, commands = list[str](), [("look", f"open {folder / PAGE_FILE}")]
+    lines = []
+    commands = [("look", f"open {folder / PAGE_FILE}")]
     if facts.get("kind") == "pretraining":
-        for mask in (facts.get("held_out") or {}).get("masks", [])[:3]:
-            guesses = ", ".join(f'"{piece}" {share:.0%}' for piece, share in mask["guesses"][:3])
-            before, after = (" " + mask["before"])[-48:].partition(" ")[2], mask["after"][:24]
-            truth = mask["truth"]
-            lines.append(f'  {before:>48} [MASK] {after:<24}  {guesses}; right: "{truth}"')
-        lines = ["held-out text, with the most likely pieces:", *lines, ""] if lines else lines
+        masks = (facts.get("held_out") or {}).get("masks", [])[:3]
+        if masks:
+            lines = ["held-out text, with the most likely pieces:", *map(_describe_mask, masks), ""]
         commands.append(("fine-tune", f"make glue TASK=mrpc MODEL={folder}"))
         commands.append(
             ("your task", f"python recipes/finetune.py --task_file my_task.yaml --model_name_or_path {folder}")
@@ -67,7 +65,17 @@ def what_next(folder: Path) -> str:
         rows = "texts.txt" if is_text else "rows.jsonl"
         commands.append(("predict", f"make predict MODEL={folder} INPUT={rows}"))
     commands.append(("share", f"make push RUN={folder} REPO=owner/name"))
-    return "\n".join([*lines, "next:", *(f"  {what:<12}{command}" for what, command in commands)])
+    lines.append("next:")
+    lines += [f"  {purpose:<12}{command}" for purpose, command in commands]
+    return "\n".join(lines)
+
+
+def _describe_mask(mask: Mapping[str, Any]) -> str:
+    before = (" " + mask["before"])[-48:].partition(" ")[2]
+    after = mask["after"][:24]
+    guesses = ", ".join(f'"{piece}" {share:.0%}' for piece, share in mask["guesses"][:3])
+    truth = mask["truth"]
+    return f'  {before:>48} [MASK] {after:<24}  {guesses}; right: "{truth}"'
 
 
 def report_run(folder: Path, gather: Callable[[], Mapping[str, Any]], *, is_main: bool) -> list[Path]:

@@ -187,7 +187,7 @@ def is_cost(key: str) -> bool:
 
 
 # Our choice: a fine-tuning of fewer steps is told that it may be too short.
-FEW_STEPS = 500
+FEW_FINETUNING_STEPS = 500
 
 
 def is_no_better(results: Mapping[str, Any], name: str) -> bool:
@@ -206,8 +206,8 @@ def finetuning_table(results: Mapping[str, Any], best_metric: str | None = None)
     if best_metric is None or not is_no_better(results, best_metric):
         return table
     warning = f"{best_metric}: nothing shows that the model does better than one constant answer"
-    steps = results.get("train_steps", FEW_STEPS)
-    if steps < FEW_STEPS:
+    steps = results.get("train_steps", FEW_FINETUNING_STEPS)
+    if steps < FEW_FINETUNING_STEPS:
         warning += f"; {steps} steps are few: try --num_train_epochs 20, and --learning_rate 1e-3 for a tiny model"
     return f"{table}\n{warning}"
 

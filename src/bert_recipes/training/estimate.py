@@ -21,7 +21,7 @@ from bert_recipes.training.trainer import RecipeTrainer
 
 # The first steps allocate, compile and fill the caches.
 WARMUP_STEPS, TIMED_STEPS = 3, 10
-# After so many seconds two steps are enough: where one takes minutes, the first is as slow as the others.
+# So many seconds after the first step two are enough: where one takes minutes, the first is as slow as the others.
 MOST_SECONDS = 60.0
 
 
@@ -40,7 +40,11 @@ class _StepTimer(TrainerCallback):
 
     def __init__(self) -> None:
         self.times: list[float] = []
-        self.start = time.perf_counter()
+
+    @property
+    def is_slow(self) -> bool:
+        """Tell whether so much time has passed that fewer steps are enough."""
+        return self.times[-1] - self.times[0] > MOST_SECONDS
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the time when the step is computed."""
@@ -48,8 +52,7 @@ class _StepTimer(TrainerCallback):
             torch.cuda.synchronize()
         self.times.append(time.perf_counter())
         control.should_save = control.should_evaluate = False
-        is_late = len(self.times) > 1 and self.times[-1] - self.start > MOST_SECONDS
-        if is_late or len(self.times) > WARMUP_STEPS + TIMED_STEPS:
+        if self.is_slow or len(self.times) > WARMUP_STEPS + TIMED_STEPS:
             control.should_training_stop = True
 
 
@@ -62,8 +65,7 @@ def measure_steps(trainer: RecipeTrainer) -> Estimate:
     args.logging_steps = 1
     args.load_best_model_at_end = False
     RecipeTrainer.train(trainer)  # of two phases the first
-    is_slow = timer.times[-1] - timer.start > MOST_SECONDS
-    times = timer.times if is_slow else timer.times[WARMUP_STEPS:]
+    times = timer.times if timer.is_slow else timer.times[WARMUP_STEPS:]
     if len(times) < 2:
         raise InputError(f"estimate: a run of {len(timer.times)} steps is too short; {WARMUP_STEPS + 2} are needed")
     seconds = statistics.median(after - before for before, after in itertools.pairwise(times))
