@@ -60,8 +60,6 @@ def main() -> None:
     facts = describe_origin(run)
     sizes = ", ".join(f"{name} {split['examples']:,}" for name, split in facts["splits"].items())
     logger.info("%s on task %s: examples: %s; %d steps", run.checkpoint, task.name, sizes, args.max_steps)
-    if not task.validation_splits:
-        logger.warning("task %s has no validation split: nothing is measured; name one in its `files`", task.name)
 
     def finish(results: dict[str, Any]) -> None:
         # 3. Predictions, line k for row k, the report, the card, the Hub

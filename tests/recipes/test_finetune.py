@@ -213,6 +213,14 @@ def test_a_run_that_diverges_ends_without_figures_and_predictions(tiny_checkpoin
     assert (tmp_path / "task.yaml").is_file()
 
 
+def test_a_task_with_training_rows_alone_is_told_that_nothing_is_measured(tiny_checkpoint, mrpc, tmp_path, caplog):
+    task = tmp_path / "mine.yaml"
+    columns = "text_columns: [sentence1, sentence2]\nlabels: ['no', 'yes']\n"
+    task.write_text(f"kind: sequence_classification\n{columns}files: {{train: {mrpc}/train.jsonl}}\n")
+    prepare(tiny_checkpoint, tmp_path / "run", "--task_file", task, "--eval_strategy", "no")
+    assert "task mine has no validation split: nothing is measured" in caplog.text
+
+
 BEST = ["--eval_strategy", "epoch", "--save_strategy", "best"]
 
 

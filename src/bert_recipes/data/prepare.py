@@ -426,9 +426,7 @@ def format_report(report: PreparationReport) -> str:
     """Return the report as a short text table, with the largest memory of this process and its workers up to now."""
     metadata = report.metadata
     splits = metadata["splits"]
-    lines = [f"{'':24}" + "".join(f"{split:>16}" for split in splits)]
-    for name, key in COUNTS.items():
-        lines.append(f"{name:24}" + "".join(f"{entry[key]:>16,}" for entry in splits.values()))
+    lines = _count_lines(splits)
     for split, counts in metadata["dropped"].items():
         lines += _reason_lines(f"dropped ({split})", counts)
     for split, counts in metadata["read"].items():
@@ -449,6 +447,20 @@ def format_report(report: PreparationReport) -> str:
     store_bytes = sum(path.stat().st_size for path in report.path.rglob("*") if path.is_file())
     lines.append(f"store: {report.path} ({store_bytes / 1e6:,.1f} MB)")
     return "\n".join(lines)
+
+
+def _count_lines(splits: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return the head and the rows of a table with a column a split."""
+    head = f"{'':24}"
+    for split in splits:
+        head += f"{split:>16}"
+    lines = [head]
+    for name, key in COUNTS.items():
+        line = f"{name:24}"
+        for counts in splits.values():
+            line += f"{counts[key]:>16,}"
+        lines.append(line)
+    return lines
 
 
 def _reason_lines(title: str, counts: Mapping[str, int]) -> list[str]:

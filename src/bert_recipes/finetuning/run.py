@@ -108,6 +108,8 @@ def prepare_run(
             f"eval_strategy is '{args.eval_strategy.value}' but task {task.name} has no validation split; give it one, or "
             "--eval_strategy no"
         )
+    if for_training and not task.validation_splits:
+        logger.warning("task %s has no validation split: nothing is measured; name one in its `files`", task.name)
     _choose_best_metric(args, task, kind)
     trainer = choose_trainer(teaching, settings, kind, args.seed)(
         model,
