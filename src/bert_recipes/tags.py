@@ -69,9 +69,10 @@ def odd_pairs(tags: Iterable[str]) -> list[str]:
     letters: dict[str, set[str]] = {}
     types: dict[str, str] = {}
     for tag in tags:
-        if isinstance(tag, str) and _ODD_PREFIX.fullmatch(tag):
-            is_behind = tag[-2] in "-:_" and tag[-1] in "BIbi"
-            letter, types[tag] = (tag[-1], tag[:-1]) if is_behind else (tag[0], tag[1:])
+        if _ODD_PREFIX.fullmatch(tag):
+            has_letter_behind = tag[-2] in "-:_" and tag[-1] in "BIbi"
+            letter = tag[-1] if has_letter_behind else tag[0]
+            types[tag] = tag[:-1] if has_letter_behind else tag[1:]
             letters.setdefault(types[tag], set()).add(letter.upper())
     return [tag for tag, name in types.items() if letters[name] == {"B", "I"}]
 

@@ -617,25 +617,14 @@ class Preparation:
     def _documents(self, shard: int, counts: Mapping[str, CorpusCounts]) -> Iterator[tuple[str, list[str]]]:
         """Yield (split, document); of the text to train on the documents that ``validation_fraction`` holds out as such."""
         arguments = self.arguments
-        names = ("text_column", "encoding_errors", "wrapped_lines")
-        options: dict[str, Any] = {name: getattr(arguments, name) for name in names}
-        options["of_ids"] = arguments.names is not None
         prefix = f"{arguments.seed}" if len(self.shards) == 1 else f"{arguments.seed}:{shard}"
         for split, read in counts.items():
+            files = [path for split_of_file, path in self.shards[shard] if split_of_file == split]
             documents: Iterable[tuple[float, list[str]]] = ()
-            files = [path for own, path in self.shards[shard] if own == split]
             if files:
-                options |= {"document_boundary": arguments.document_boundary}
-                options |= {"max_line_bytes": arguments.max_line_bytes}
-                weights = self.weights if split == "train" else {}
-                documents = (
-                    (weights.get(os.path.realpath(path), 1.0), document)
-                    for path in files
-                    for document in iter_documents(path, counts=read, **options)
-                )
+                documents = self._documents_of_files(files, self.weights if split == "train" else {}, read)
             elif split == "train" and arguments.dataset_name and shard == 0:
-                name, config, part = arguments.dataset_name, arguments.dataset_config_name, arguments.dataset_split
-                documents = ((1.0, each) for each in iter_hub_documents(name, config, part, counts=read, **options))
+                documents = self._documents_of_hub(arguments.dataset_name, read)
             held_out_below = arguments.validation_fraction
             if files and held_out_below and sum(path.stat().st_size for path in files) <= FEW_BYTES:
                 documents = list(documents)
@@ -644,8 +633,31 @@ class Preparation:
                 if _draw(f"{prefix}:{number}") < held_out_below:
                     yield "validation", document
                     continue
-                for _ in range(int(weight + _draw(f"{prefix}:{number}:copies")) if weight != 1.0 else 1):
+                copies = 1 if weight == 1.0 else int(weight + _draw(f"{prefix}:{number}:copies"))
+                for _ in range(copies):
                     yield split, document
+
+    def _documents_of_files(
+        self, files: Iterable[Path], weights: Mapping[str, float], counts: CorpusCounts
+    ) -> Iterator[tuple[float, list[str]]]:
+        """Yield (how often it is taken on average, document)."""
+        boundary, most_bytes = self.arguments.document_boundary, self.arguments.max_line_bytes
+        for path in files:
+            weight = weights.get(os.path.realpath(path), 1.0)
+            for document in iter_documents(
+                path, counts=counts, document_boundary=boundary, max_line_bytes=most_bytes, **self._reading_options()
+            ):
+                yield weight, document
+
+    def _documents_of_hub(self, name: str, counts: CorpusCounts) -> Iterator[tuple[float, list[str]]]:
+        config, split = self.arguments.dataset_config_name, self.arguments.dataset_split
+        for document in iter_hub_documents(name, config, split, counts=counts, **self._reading_options()):
+            yield 1.0, document
+
+    def _reading_options(self) -> dict[str, Any]:
+        names = ("text_column", "encoding_errors", "wrapped_lines")
+        options: dict[str, Any] = {name: getattr(self.arguments, name) for name in names}
+        return {**options, "of_ids": self.arguments.names is not None}
 
     def join_shards(self) -> dict[str, Any]:
         """Make the store of all shards, which are done, and return its metadata."""

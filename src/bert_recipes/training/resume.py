@@ -181,14 +181,21 @@ def _check_same_settings(file: Path, configs: Sequence[Any], *, allow: bool) -> 
     """Refuse to resume with settings under which the run would become another one."""
     if not file.is_file():  # a checkpoint that was not written by a recipe
         return
-    before, now = yaml.safe_load(file.read_text(encoding="utf-8")), resolved_values(*configs)
-    kinds = {kind for config in configs for kind in type(config).__mro__ if is_dataclass(kind)}
-    free = {item.name for kind in kinds for item in fields(kind) if item.metadata.get("resume") == "may change"}
+    before = yaml.safe_load(file.read_text(encoding="utf-8"))
+    now = resolved_values(*configs)
+    free = set(_FREE)
     # A run that was begun before a setting existed has its default.
-    defaults = {item.name: item.default for kind in kinds for item in fields(kind) if item.default is not MISSING}
+    defaults: dict[str, Any] = {}
+    for config in configs:
+        for field in fields(config):
+            if field.default is not MISSING:
+                defaults[field.name] = field.default
+        for kind in filter(is_dataclass, type(config).__mro__):
+            free.update(field.name for field in fields(kind) if field.metadata.get("resume") == "may change")
     for name in dict.fromkeys([*before, *now]):
-        was, new = before.get(name, defaults.get(name)), now.get(name)
-        if was == new or name in _FREE | free or name.startswith(_FREE_PREFIXES):
+        was = before.get(name, defaults.get(name))
+        new = now.get(name)
+        if was == new or name in free or name.startswith(_FREE_PREFIXES):
             continue
         mend = f"leave --{name} out" if was is None else f"give --{name} {_format(was)}"
         _refuse_change(
