@@ -447,21 +447,27 @@ def settle(
 
 
 def _settle_batch(values: dict[str, Any], typed: Collection[str], defaults: Mapping[str, Any], processes: int) -> None:
-    parts = [name for name in PARTS if name in typed]
+    """Let what was typed of a batch make the rest of it: the parts the total, or the total the part that is missing."""
     total = values.get(TOTAL, defaults[TOTAL])
-    known = math.prod([processes, *(values[name] for name in parts)])
-    made = math.prod([processes, *(values.get(name, defaults[name]) for name in PARTS)])
-    flags = " x ".join([*(f"--{name} {values[name]}" for name in parts), f"{processes} processes"])
-    if parts and TOTAL not in typed and made > 0:
-        values[TOTAL] = made
-        if total not in (None, made):
+    typed_product = product = processes
+    factors = []
+    for name in PARTS:
+        product *= values.get(name, defaults[name])
+        if name in typed:
+            typed_product *= values[name]
+            factors.append(f"--{name} {values[name]}")
+    flags = " x ".join([*factors, f"{processes} processes"])
+    if factors and TOTAL not in typed and product > 0:
+        values[TOTAL] = product
+        if total not in (None, product):
             message = "%s: a step takes %d examples instead of %d; give --global_train_batch_size %d too to keep these"
-            warn_early(message, flags, made, total, total)
-    elif parts and total and known > 0:
-        if total % known or (len(parts) == len(PARTS) and total != known):
-            raise InputError(f"--{TOTAL} {total} does not agree with {flags} ({known}); leave one of them out")
+            warn_early(message, flags, product, total, total)
+    elif factors and total and typed_product > 0:
+        has_all_parts = len(factors) == len(PARTS)
+        if total % typed_product or (has_all_parts and total != typed_product):
+            raise InputError(f"--{TOTAL} {total} does not agree with {flags} ({typed_product}); leave one of them out")
         if PARTS[0] not in typed:
-            values[PARTS[0]] = total // known
+            values[PARTS[0]] = total // typed_product
     if TOTAL in typed and PARTS[1] not in typed:
         values.pop(PARTS[1], None)
 
